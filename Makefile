@@ -1,0 +1,41 @@
+# Every target makes its own .venv when it is missing; a second call does nothing twice.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check dashboard clean test-peers peers-fixture
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard]"
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/hacpo demo
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+check: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -m "not slow"
+
+dashboard: $(STAMP)
+	@$(BIN)/hacpo dashboard
+
+# TRL and verl, in an environment of their own, still compute the committed fixture, and we agree with it.
+test-peers: $(STAMP)
+	@bash tests/peers/install.sh
+	@$(BIN)/python -m pytest tests/peers/test_live.py tests/algo/test_peers.py
+
+peers-fixture:
+	@bash tests/peers/install.sh
+	@.venv-peers/bin/python tests/peers/make_fixture.py
+
+clean:
+	rm -rf $(VENV) .venv-peers runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,160 @@
+"""From a configuration to an experiment that can run: models, data, verifier, store."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.compose import load_config, to_yaml
+from hacpo_core.agents import Agent, initial_folder
+from hacpo_core.algo.methods import find_baseline
+from hacpo_core.algorithm import Experiment, method_of
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.data.problems import Split, data_file, load_problems
+from hacpo_core.engines.models import model_fingerprint
+from hacpo_core.errors import ConfigError, DataError
+from hacpo_core.ledger import Ledger
+from hacpo_core.placement.local import LocalPlacement
+from hacpo_core.records import Problem
+from hacpo_core.store import ExperimentLock, StepStore, sha256_of, write_atomically
+from hacpo_core.tiny.models import Progress
+from hacpo_core.validation import experiment_id
+from hacpo_core.verify.pool import VerifierPool
+
+_log = logging.getLogger(__name__)
+CONFIG_FILE = "config.yaml"
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An experiment before anything is loaded: its configuration, id, folder and models."""
+
+    id: str
+    config: ExperimentConfig
+    root: Path
+
+
+def models_dir(config: ExperimentConfig) -> Path:
+    """Where tiny models are kept."""
+    return Path(config.runtime.runs_dir) / "models"
+
+
+def plan(config: ExperimentConfig) -> Plan:
+    """Check everything that can be checked without loading a model, and name the experiment.
+
+    Raises:
+        HacpoError: a model folder or a data file cannot be used.
+    """
+    try:
+        find_baseline(config.method.baseline)
+    except ValueError as error:
+        raise ConfigError(f"method.baseline: {error}") from error
+    fingerprints: dict[str, str] = {}
+    for name, agent in config.pair.agents.items():
+        if agent.path is not None:
+            fingerprints[name] = model_fingerprint(initial_folder(name, agent, models_dir=models_dir(config)))
+    for split in SPLITS:
+        path = data_file(config.data, split)
+        if path is not None:
+            fingerprints[split] = sha256_of(path)
+    found = load_problems(config.data, "train")
+    if len(found) < config.train.problems:
+        raise ConfigError(f"train.problems: got {config.train.problems}, but there are {len(found)} training problems")
+    name = experiment_id(config, fingerprints)
+    return Plan(name, config, Path(config.runtime.runs_dir) / "experiments" / name)
+
+
+def save_plan(plan: Plan) -> None:
+    """Write the resolved configuration into the experiment's folder, where flows and `resume` find it."""
+    write_atomically(plan.root / CONFIG_FILE, lambda path: path.write_text(to_yaml(plan.config), encoding="utf-8"))
+
+
+def find_plan(runs_dir: Path, experiment: str) -> Plan:
+    """The plan of an experiment that was started before, by its id or an unambiguous beginning of it.
+
+    Raises:
+        ConfigError: there is none, or several.
+    """
+    folder = runs_dir / "experiments"
+    found = sorted(path.name for path in folder.glob(f"{experiment}*") if path.is_dir())
+    if experiment in found:
+        found = [experiment]
+    if len(found) != 1:
+        names = ", ".join(found or sorted(path.name for path in folder.glob("*-*"))) or "none"
+        raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
+    config = load_config(folder / found[0] / CONFIG_FILE)
+    return Plan(found[0], config, folder / found[0])
+
+
+@contextmanager
+def open_experiment(
+    plan: Plan, *, progress: Mapping[str, Progress] | None = None
+) -> Iterator[tuple[Experiment, dict[Split, list[Problem]]]]:
+    """Lock the experiment's folder, load everything, and hand it out with the problems of each split.
+
+    Args:
+        plan: what to open.
+        progress: per agent, called during a warm-up.
+
+    Raises:
+        LockedError: another process is writing to it.
+        HacpoError: a model or a data file cannot be used.
+    """
+    config = plan.config
+    with ExperimentLock(plan.root):
+        for leftover in plan.root.rglob(".*.tmp"):
+            _log.info("removing %s, left by a process that was killed", leftover)
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        initial = {
+            name: initial_folder(
+                name, agent, models_dir=models_dir(config), progress=(progress or {}).get(name), checks=False
+            )
+            for name, agent in config.pair.agents.items()
+        }
+        placement = LocalPlacement(config, root=plan.root, initial=initial)
+        checkpoint = placement.open()
+        agents = [placement.agent(name) for name in initial]
+        problems = {split: load_problems(config.data, split) for split in SPLITS}
+        problems["train"] = _short_enough(problems["train"], agents, config)
+        problems["dev"] = problems["dev"][: config.evaluate.dev_problems]
+        problems["test"] = problems["test"][: config.evaluate.test_problems]
+        verifier = config.verifier
+        with VerifierPool(
+            num_workers=verifier.num_workers,
+            timeout_s=verifier.timeout_s,
+            memory_mb=verifier.memory_mb,
+            style=verifier.style,  # type: ignore[arg-type]
+            cache=verifier.cache,
+        ) as pool:
+            yield (
+                Experiment(
+                    id=plan.id,
+                    config=config,
+                    method=method_of(config),
+                    problems=problems["train"],
+                    placement=placement,
+                    ledger=Ledger(StepStore(plan.root), list(initial)),
+                    verifier=pool,
+                    opened_at=checkpoint,
+                ),
+                problems,
+            )
+
+
+def _short_enough(problems: list[Problem], agents: list[Agent], config: ExperimentConfig) -> list[Problem]:
+    """Problems whose prompt every agent can read within `rollout.max_prompt_tokens`; the others are counted."""
+    limit = config.rollout.max_prompt_tokens
+    kept = [problem for problem in problems if all(len(agent.prompt_ids(problem)) <= limit for agent in agents)]
+    if len(kept) < len(problems):
+        _log.warning("dropped %d problems whose prompt is over %d tokens", len(problems) - len(kept), limit)
+    if len(kept) < config.train.problems:
+        raise DataError(
+            f"only {len(kept)} of {len(problems)} training problems have prompts of at most {limit} tokens, "
+            f"fewer than train.problems={config.train.problems}; raise rollout.max_prompt_tokens"
+        )
+    return kept

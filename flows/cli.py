@@ -1,0 +1,221 @@
+"""The `hacpo` command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect server.")
+app.add_typer(server_app, name="server")
+
+EXIT_INPUT, EXIT_RUN, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 3, 4, 130
+
+Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
+Method = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value, as many as you like")]
+Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
+AsJson = Annotated[bool, typer.Option("--json", help="machine-readable lines on standard output")]
+RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
+ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or its beginning")]
+
+
+@app.command()
+def train(
+    pair: Pair, method: Method, overrides: Overrides = None, hardware: Hardware = "cpu", as_json: AsJson = False
+) -> None:
+    """Train a pair with a method; a run that was broken off is continued, a complete one is shown."""
+    from flows.build import plan, save_plan
+    from flows.compose import compose
+
+    planned = plan(compose(pair, method, hardware=hardware, overrides=overrides or []))
+    save_plan(planned)
+    _run(planned, as_json=as_json)
+
+
+@app.command()
+def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Continue an experiment from its last committed phase."""
+    from flows.build import find_plan
+
+    _run(find_plan(runs_dir, experiment), as_json=as_json)
+
+
+def _run(planned: Any, *, as_json: bool) -> None:
+    from flows.display import JsonWatcher, TerminalWatcher, format_table
+    from flows.experiment import read_final, run_experiment
+    from hacpo_core.algorithm import DirectRunner
+
+    result = read_final(planned)
+    if result is None:
+        with JsonWatcher() if as_json else TerminalWatcher(planned.id) as watcher:
+            if planned.config.runtime.runner == "direct":
+                run_experiment(planned, DirectRunner(), watcher)
+            else:
+                from flows.server import ensure_server, use_server
+
+                runs_dir = Path(planned.config.runtime.runs_dir)
+                use_server(ensure_server(runs_dir), runs_dir)
+                from flows.runner import run_with_prefect
+
+                run_with_prefect(planned, watcher)
+        result = read_final(planned)
+        assert result is not None, "a finished experiment has a result"
+    elif not as_json:
+        print(f"{planned.id} is complete and is reused.")
+    if as_json:
+        print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": result.is_reused}))
+        return
+    print(format_table(result.table))
+    print(f"folder  {result.root}")
+
+
+@app.command()
+def demo(
+    seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0",
+    methods: Annotated[str, typer.Option(help="comma-separated methods")] = "grpo,gspo,gspo_x2,naive,hacpo",
+    pair: Annotated[str, typer.Option(help="an embedded pair")] = "tiny",
+    overrides: Overrides = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Two tiny language models learn arithmetic, alone and from each other; a few minutes on a laptop."""
+    from flows.demo import run_demo
+
+    run_demo(
+        pair=pair,
+        methods=methods.split(","),
+        seeds=[int(seed) for seed in seeds.split(",")],
+        overrides=overrides or [],
+        runs_dir=runs_dir,
+    )
+
+
+@app.command()
+def show(
+    pair: Annotated[str | None, typer.Argument(help="pair, or nothing to list what there is")] = None,
+    method: Annotated[str | None, typer.Argument(help="method")] = None,
+    overrides: Overrides = None,
+    hardware: Hardware = "cpu",
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Print the resolved configuration of a pair and a method, or list pairs, methods and experiments."""
+    from flows.compose import KINDS, available, compose, to_yaml
+    from hacpo_core.config import as_dict
+
+    if pair is None:
+        folder = runs_dir / "experiments"
+        listing = {kind: available(kind) for kind in KINDS}
+        listing["experiments"] = sorted(path.name for path in folder.glob("*-*")) if folder.is_dir() else []
+        if as_json:
+            print(json.dumps(listing))
+        else:
+            for kind, names in listing.items():
+                print(f"{kind}:", *names, sep="\n  ")
+        return
+    if method is None:
+        raise ConfigError("show: got a pair without a method; try `hacpo show tiny hacpo`")
+    config = compose(pair, method, hardware=hardware, overrides=overrides or [])
+    print(json.dumps(as_dict(config)) if as_json else to_yaml(config), end="\n" if as_json else "")
+
+
+@app.command()
+def samples(
+    experiment: ExperimentId,
+    step: Annotated[int, typer.Option(help="training step, from 1")] = 1,
+    num: Annotated[int, typer.Option(help="problems shown")] = 2,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Show what the agents answered in a step, the verdicts, and what each response did to each learner."""
+    from flows.build import find_plan
+    from flows.samples import print_samples, step_samples
+
+    frame = step_samples(find_plan(runs_dir, experiment), step)
+    if as_json:
+        print(frame.to_json(orient="records", lines=True), end="")
+    else:
+        print_samples(frame, num)
+
+
+@app.command()
+def doctor(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Say what is installed and works: packages, engines, ports, disk, GPU, data."""
+    from flows.doctor import examine
+
+    findings = examine(runs_dir)
+    if as_json:
+        print(json.dumps([finding.as_dict() for finding in findings]))
+    else:
+        for finding in findings:
+            print(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<14} {finding.detail}")
+    if any(not finding.is_ok and finding.is_required for finding in findings):
+        raise typer.Exit(EXIT_RUN)
+
+
+@app.command()
+def dashboard(
+    runs_dir: RunsDir = Path("runs"), port: Annotated[int, typer.Option(help="of MLflow's page")] = 5000
+) -> None:
+    """Serve Prefect's and MLflow's pages on this machine until Ctrl-C (Prefect's server stays)."""
+    from flows.pages import serve_pages
+
+    serve_pages(runs_dir, port)
+
+
+@server_app.command("start")
+def server_start(runs_dir: RunsDir = Path("runs")) -> None:
+    """Start the server, or find the one that runs."""
+    from flows.server import auth_file, ensure_server
+
+    record = ensure_server(runs_dir)
+    print(f"{record.url}  (log-in: the text in {auth_file(runs_dir)})")
+
+
+@server_app.command("stop")
+def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
+    """Stop the server of this runs folder."""
+    from flows.server import stop_server
+
+    print("stopped" if stop_server(runs_dir) else "no server was running")
+
+
+@server_app.command("status")
+def server_status(runs_dir: RunsDir = Path("runs")) -> None:
+    """Say whether the server runs and answers; exit code 1 when it does not."""
+    from flows.server import find_server, is_healthy
+
+    record = find_server(runs_dir)
+    if record is None:
+        print("not running")
+        raise typer.Exit(1)
+    is_up = is_healthy(record)
+    print(f"{record.url} pid {record.pid} {'healthy' if is_up else 'does not answer'}")
+    if not is_up:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line; an error that has a remedy is printed in one sentence, without a traceback."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        app()
+    except HacpoError as error:
+        print(f"hacpo: {error}", file=sys.stderr)
+        if isinstance(error, LockedError):
+            sys.exit(EXIT_LOCKED)
+        sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
+    except KeyboardInterrupt:
+        print("hacpo: interrupted; the same command goes on from the last committed phase", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

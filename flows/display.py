@@ -1,0 +1,108 @@
+"""What a person sees while something runs: progress bars, or JSON lines for a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pandas as pd
+from tqdm import tqdm
+
+
+class QuietWatcher:
+    """Shows nothing."""
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """Nothing."""
+
+    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+        """Nothing."""
+
+    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+        """Nothing."""
+
+
+class JsonWatcher:
+    """One JSON object a line on standard output."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def _print(self, event: str, **fields: Any) -> None:
+        print(json.dumps({"event": event, **fields}), flush=True)
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """Every tenth step."""
+        if step % 10 == 0 or step == num_steps:
+            self._print("warmup", agent=agent, step=step, num_steps=num_steps, loss=loss)
+
+    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+        """Step, reward per agent, time left."""
+        rewards = {k: value["reward/mean"] for k, value in metrics["agents"].items()}
+        self._print("step", step=step, num_steps=num_steps, reward=rewards, seconds_left=seconds_left)
+
+    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+        """Accuracy."""
+        self._print("evaluation", step=step, split=split, agent=agent, accuracy=accuracy)
+
+
+class TerminalWatcher:
+    """Progress bars on standard error."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._bars: dict[str, tqdm[Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for bar in self._bars.values():
+            bar.close()
+
+    def _bar(self, name: str, total: int) -> tqdm[Any]:
+        if name not in self._bars:
+            self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, dynamic_ncols=True)
+        return self._bars[name]
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """Bar of the agent's warm-up."""
+        move(self._bar(f"warm-up {agent}", num_steps), step, f"loss {loss:.3f}")
+
+    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+        """Bar of the training steps."""
+        rewards = " ".join(f"{k} {value['reward/mean']:.2f}" for k, value in metrics["agents"].items())
+        move(self._bar(self._title, num_steps), step, f"reward {rewards}")
+
+    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+        """A line above the bars."""
+        tqdm.write(f"step {step}: {split} accuracy of {agent} {accuracy:.3f}", file=sys.stderr)
+
+
+def move(bar: tqdm[Any], position: int, note: str) -> None:
+    """Put a bar at a position, with a note beside it."""
+    bar.set_postfix_str(note, refresh=False)
+    bar.update(position - bar.n)
+
+
+def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as text, fractions with three digits and large numbers with separators."""
+    frame = pd.DataFrame(list(rows)).drop(columns=["gpu_seconds"], errors="ignore")
+    formatters = {
+        name: (lambda value: f"{value:,}" if abs(value) >= 1000 else str(value))
+        if pd.api.types.is_integer_dtype(frame[name])
+        else (lambda value: f"{value:,.1f}" if abs(value) > 1.5 else f"{value:.3f}")
+        for name in frame.columns
+        if pd.api.types.is_numeric_dtype(frame[name])
+    }
+    return str(frame.to_string(index=False, formatters=formatters))

@@ -1,0 +1,236 @@
+"""One experiment from its first to its last step, under any runner."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+
+from flows.build import CONFIG_FILE, SPLITS, Plan, open_experiment
+from flows.results import curves_figure, result_table
+from hacpo_core.algorithm import Experiment, Phase, Runner, train_step
+from hacpo_core.config import as_dict, flatten
+from hacpo_core.data.problems import Split, data_file
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.run import EvaluationSplit, evaluate, phase_kind, read_result
+from hacpo_core.records import Problem
+from hacpo_core.store import read_json, sha256_of, write_json
+from hacpo_core.tracking import Tracker, version_tags
+
+_log = logging.getLogger(__name__)
+RESULT_FILE = "result.json"
+EVALUATED: tuple[EvaluationSplit, ...] = ("dev", "test")
+
+
+class Watcher(Protocol):
+    """Told what happens, to show it to a person."""
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """A warm-up went one step further."""
+
+    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+        """A training step is committed."""
+
+    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+        """An agent was evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentResult:
+    """What came out: one row per agent (`flows.results.result_table`), and where to look."""
+
+    id: str
+    root: Path
+    table: list[dict[str, Any]]
+    is_reused: bool
+    mlflow_run: str | None = None
+    mlflow_experiment: str | None = None
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+def read_final(plan: Plan) -> ExperimentResult | None:
+    """Result of an experiment that is complete, None for any other."""
+    path = plan.root / RESULT_FILE
+    if not path.is_file():
+        return None
+    try:
+        value = read_json(path)
+    except StoreError:
+        _log.warning("%s is torn; the experiment is completed again from its store", path)
+        return None
+    return ExperimentResult(root=plan.root, is_reused=True, **value)
+
+
+def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
+    """Train to the end, from wherever the store stands; a complete experiment is returned as it is.
+
+    Raises:
+        HacpoError: with its remedy; everything committed so far stays, and `hacpo resume` goes on from it.
+    """
+    done = read_final(plan)
+    if done is not None:
+        return done
+    progress = {
+        name: lambda step, steps, loss, name=name: watcher.warmed_up(name, step, steps, loss)
+        for name in plan.config.pair.agents
+    }
+    with open_experiment(plan, progress=progress) as (x, problems):
+        tracker = _open_tracker(plan, x)
+        status = "FAILED"
+        try:
+            _train(plan, x, problems, runner, watcher, tracker)
+            result = _finish(plan, x, problems, tracker)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            if tracker is not None:
+                tracker.finish(status)
+    return result
+
+
+def _train(
+    plan: Plan,
+    x: Experiment,
+    problems: Mapping[Split, list[Problem]],
+    runner: Runner,
+    watcher: Watcher,
+    tracker: Tracker | None,
+) -> None:
+    config = plan.config
+    num_steps, version = config.train.num_steps, x.placement.agent(x.names[0]).version
+    logged = tracker.logged_steps() if tracker is not None else set()
+    if version == 0:
+        _evaluate(x, 0, EVALUATED, problems, runner, watcher)
+    for step in range(1, version + 1):
+        if tracker is not None and step not in logged:
+            tracker.log_step(step, _metrics(x, step))
+    started = time.monotonic()
+    for step in range(version + 1, num_steps + 1):
+        train_step(x, step, runner)
+        metrics = _metrics(x, step)
+        if tracker is not None and step not in logged:
+            tracker.log_step(step, metrics)
+        is_last, every = step == num_steps, config.evaluate.every
+        if is_last or (every and step % every == 0):
+            _evaluate(x, step, EVALUATED if is_last else ("dev",), problems, runner, watcher)
+        if is_last or step % config.checkpoint.every == 0:
+            x.placement.checkpoint(step, x.ledger.advantages(step).capability.window)
+        seconds_left = (time.monotonic() - started) / (step - version) * (num_steps - step)
+        watcher.stepped(step, num_steps, metrics, seconds_left)
+
+
+def _metrics(x: Experiment, step: int) -> dict[str, Any]:
+    metrics: dict[str, Any] = x.ledger.store.read_value(step, "metrics", "metrics.json")
+    return metrics
+
+
+def _evaluate(
+    x: Experiment,
+    step: int,
+    splits: tuple[EvaluationSplit, ...],
+    problems: Mapping[Split, list[Problem]],
+    runner: Runner,
+    watcher: Watcher,
+) -> None:
+    for split in splits:
+        if not problems[split]:
+            continue
+        for k in x.names:
+            phase = Phase(phase_kind(split), step, k)
+            runner.start(phase, lambda k=k, split=split: evaluate(x, step, k, split, problems[split])).result()  # type: ignore[misc]
+            watcher.evaluated(step, split, k, read_result(x, step, k, split).accuracy)
+
+
+def _open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
+    config = plan.config
+    if not config.tracking.enabled:
+        return None
+    runs_dir = Path(config.runtime.runs_dir)
+    tracker = Tracker(
+        config.tracking.uri or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}",
+        experiment=config.tracking.experiment,
+        artifacts=runs_dir / "mlartifacts",
+        run_name=plan.id,
+        state_file=plan.root / "mlflow.json",
+        agents=x.names,
+    )
+    method = x.method
+    params = {
+        "model_pair": " + ".join(x.names),
+        "pair": config.pair.name,
+        "method": method.name,
+        "α": method.cross_exponent,
+        "δ": round(1.0 - method.cross_floor, 12),
+        "δ_step": method.cross_step,
+        "K": method.capability_window,
+        **{name: value for name, value in flatten(as_dict(config)).items() if name not in ("pair", "method")},
+    }
+    datasets: dict[str, str] = {}
+    for split in SPLITS:
+        path = data_file(config.data, split)
+        datasets[split] = f"{path}@{sha256_of(path)}" if path else f"arithmetic/{split}@embedded"
+    tags = {"pair": config.pair.name, "method": method.name, "seed": str(config.seed), **version_tags()}
+    tracker.log_setup(params=params, tags=tags, datasets=datasets)
+    tracker.log_file(plan.root / CONFIG_FILE)
+    return tracker
+
+
+def _finish(
+    plan: Plan, x: Experiment, problems: Mapping[Split, list[Problem]], tracker: Tracker | None
+) -> ExperimentResult:
+    num_steps = plan.config.train.num_steps
+    table = result_table(x, [split for split in EVALUATED if problems[split]])
+    digests = {k: x.ledger.update(num_steps, k).digest for k in x.names}
+    if tracker is not None:
+        _log_evaluations(x, tracker)
+        tracker.log_table("result.json", table)
+        tracker.log_table("rollouts.json", _sample_of_rollouts(x, num_steps))
+        for name, figure in curves_figure(x).items():
+            tracker.log_figure(f"{name}.png", figure)
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    value: dict[str, Any] = {
+        "id": plan.id,
+        "table": rows,
+        "digests": digests,
+        "mlflow_run": tracker.run_id if tracker else None,
+        "mlflow_experiment": tracker.experiment_id if tracker else None,
+    }
+    write_json(plan.root / RESULT_FILE, value)
+    return ExperimentResult(root=plan.root, is_reused=False, **value)
+
+
+def _log_evaluations(x: Experiment, tracker: Tracker) -> None:
+    store = x.ledger.store
+    for step in range(x.config.train.num_steps + 1):
+        for phase in store.committed(step):
+            kind, _, rest = phase.partition(".")
+            if kind == "evaluate":
+                split, _, k = rest.partition(".")
+                result = read_result(x, step, k, split)  # type: ignore[arg-type]
+                values = {
+                    f"evaluate/{split}_accuracy": result.accuracy,
+                    f"evaluate/{split}_cut_share": result.cut_share,
+                    f"evaluate/{split}_unscored_share": result.unscored_share,
+                }
+                tracker.log_agent(k, values, step=step, timestamp_ms=store.committed_at_ms(step, phase))
+
+
+def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:
+    """The first responses of every agent in a step, with verdict and advantage for their own learner."""
+    frames = []
+    for k in x.names:
+        rollouts, verdicts = x.ledger.rollouts(step, k).rollouts, x.ledger.verdicts(step, k).verdicts
+        rows = [
+            {"agent": k, "problem": r.problem_id, "text": r.text, "status": v.status, "extracted": v.extracted}
+            for r, v in zip(rollouts, verdicts, strict=True)
+        ]
+        frames.append(pd.DataFrame(rows[: num_rows // len(x.names)]))
+    return pd.concat(frames, ignore_index=True)

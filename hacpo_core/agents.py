@@ -1,0 +1,162 @@
+"""An agent: a tokenizer with its chat template, a sampler, a learner, and the version of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from hacpo_core.config import AgentConfig, ExperimentConfig
+from hacpo_core.data.prompts import render_prompt
+from hacpo_core.data.retokenize import decode_response
+from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.models import (
+    check_model_folder,
+    check_vocabulary,
+    eos_ids,
+    find_model,
+    load_model,
+    load_tokenizer,
+)
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.errors import EngineError, ModelError
+from hacpo_core.records import Problem, Rollout
+from hacpo_core.seeds import derive_seed
+from hacpo_core.tiny.models import Progress, ensure_tiny_model
+from hacpo_core.validation import num_minibatches, num_samples
+
+
+def initial_folder(
+    name: str, agent: AgentConfig, *, models_dir: Path, progress: Progress | None = None, checks: bool = True
+) -> Path:
+    """Folder of an agent's initial model: found and checked, or made here if it is a tiny one.
+
+    Raises:
+        ModelError: there is no such folder, or it cannot become an agent.
+    """
+    if agent.tiny is not None:
+        return ensure_tiny_model(agent.tiny, models_dir, progress=progress)
+    assert agent.path is not None, "validate() lets no agent pass without path and tiny"
+    folder = find_model(agent.path, agent=name)
+    if checks:
+        check_model_folder(folder, agent=name, has_template_override=agent.chat_template is not None)
+    return folder
+
+
+class Agent:
+    """One language model that samples and learns.
+
+    `version` counts the update phases that its weights have seen. `is_dirty` is True while an update phase is under
+    way: after a failure the weights are then between two versions, and must be restored before anything else.
+    """
+
+    def __init__(self, name: str, config: ExperimentConfig, *, initial: Path, folder: Path, version: int) -> None:
+        """Load the weights that lie in `folder` (the initial model or a checkpoint).
+
+        Args:
+            name: of the agent in the configuration.
+            config: of the experiment.
+            initial: folder of the initial model: tokenizer, EOS ids, reference.
+            folder: folder of the weights.
+            version: of those weights.
+        """
+        agent, engine = config.pair.agents[name], config.engine
+        torch.set_num_threads(engine.num_threads)
+        self.name, self.version, self.is_dirty = name, version, False
+        self.config = config
+        self.initial = initial
+
+        def load(path: Path) -> torch.nn.Module:
+            return load_model(path, dtype=engine.dtype, device=engine.device, trust_remote_code=agent.trust_remote_code)
+
+        try:
+            self.tokenizer = load_tokenizer(
+                initial, chat_template=agent.chat_template, trust_remote_code=agent.trust_remote_code
+            )
+            self.eos_ids = eos_ids(initial, self.tokenizer)
+            self.model = load(folder)
+        except ModelError as error:
+            raise ModelError(f"pair.agents.{name}: {error}") from error
+
+        check_vocabulary(self.model, self.tokenizer, agent=name)  # type: ignore[arg-type]
+        self.sampler = TransformersSampler(
+            self.model,  # type: ignore[arg-type]
+            eos_ids=self.eos_ids,
+            pad_id=int(self.tokenizer.pad_token_id),
+            batch_size=config.rollout.batch_size,
+        )
+        self.learner = TorchLearner(
+            self.model,  # type: ignore[arg-type]
+            optimizer=config.optimizer,
+            engine=engine,
+            temperature=config.rollout.temperature,
+            total_updates=config.train.num_steps * num_minibatches(config),
+            reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
+        )
+        self._prompt_ids: dict[str, tuple[int, ...]] = {}
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        """The problem under this agent's tokenizer and chat template."""
+        if problem.id not in self._prompt_ids:
+            self._prompt_ids[problem.id] = render_prompt(self.tokenizer, problem.messages)
+        return self._prompt_ids[problem.id]
+
+    def rollout(self, problems: Sequence[Problem], *, step: int) -> list[Rollout]:
+        """Sample G responses to each problem, and score them with the training engine where that is asked for.
+
+        Returns:
+            P x G rollouts in problem-major order; a function of (seed, step, agent, problem, sample) and the weights.
+        """
+        torch.set_num_threads(self.config.engine.num_threads)
+        rollout = self.config.rollout
+        samples = range(num_samples(self.config))
+        requests = [
+            SampleRequest(
+                self.prompt_ids(problem),
+                derive_seed(self.config.seed, "rollout", step, self.name, problem.id, index),
+            )
+            for problem in problems
+            for index in samples
+        ]
+        limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
+        responses = self.sampler.sample(requests, limits)
+        owners = [(problem, index) for problem in problems for index in samples]
+        rollouts = [
+            self._rollout(problem, index, response)
+            for (problem, index), response in zip(owners, responses, strict=True)
+        ]
+        if self.config.old_logprobs == "sampler":
+            return rollouts
+        old = self.learner.logprobs([ScoreRequest(rollout.prompt_ids, rollout.token_ids) for rollout in rollouts])
+        return [replace(rollout, old_logprobs=logprobs) for rollout, logprobs in zip(rollouts, old, strict=True)]
+
+    def answer(self, problems: Sequence[Problem], *, max_tokens: int) -> list[Rollout]:
+        """One greedy response to each problem."""
+        torch.set_num_threads(self.config.engine.num_threads)
+        limits = SamplingLimits(1.0, 1.0, max_tokens, is_greedy=True)
+        responses = self.sampler.sample([SampleRequest(self.prompt_ids(problem), 0) for problem in problems], limits)
+        return [self._rollout(problem, 0, response) for problem, response in zip(problems, responses, strict=True)]
+
+    def _rollout(self, problem: Problem, index: int, response: SampledResponse) -> Rollout:
+        return Rollout(
+            problem_id=problem.id,
+            agent=self.name,
+            index=index,
+            sampler=self.sampler.name,
+            policy_version=self.version,
+            prompt_ids=self.prompt_ids(problem),
+            token_ids=response.token_ids,
+            logprobs=response.logprobs,
+            old_logprobs=None,
+            text=decode_response(self.tokenizer, response.token_ids),
+            finish_reason=response.finish_reason,
+        )
+
+    def require_version(self, version: int) -> None:
+        """Raise an EngineError unless the weights are exactly of that version."""
+        if self.is_dirty or self.version != version:
+            state = "in the middle of an update" if self.is_dirty else f"at version {self.version}"
+            raise EngineError(f"agent {self.name} is {state}, expected version {version}; resume the experiment")

@@ -1,0 +1,115 @@
+"""How able each agent is at the moment, and the ratios between agents.
+
+Shapes: P problem, A agent, G response, K step of the window. Index k learns, j sampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+CapabilityMetric = Literal["reward_mean", "positive_rate"]
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityRatios:
+    """`ratio_AA[k, j]` = capability of k over capability of j, and how many entries a bound changed.
+
+    `num_floored` counts agents whose capability was raised to the floor, `num_clipped` the ordered pairs of
+    different agents whose ratio met the bound.
+    """
+
+    ratio_AA: Tensor
+    num_floored: int
+    num_clipped: int
+
+
+def batch_capability(reward_PAG: Tensor, is_scored_PAG: Tensor, *, metric: CapabilityMetric = "reward_mean") -> Tensor:
+    """Capability of each agent in one step's batch, over its scored responses.
+
+        P[k] = 1/(P G) sum_p sum_i R[p, k, i]            (reward_mean)
+        P[k] = share of responses of k with R > 0        (positive_rate)
+
+    Args:
+        reward_PAG: reward, finite where scored.
+        is_scored_PAG: True where the response has a verdict.
+        metric: which of the two.
+
+    Returns:
+        capability_A, in units of reward, or a share in [0, 1].
+
+    Raises:
+        ValueError: an agent has no scored response at all, or the metric is unknown.
+    Source: HACPO Eq. 9 (reward_mean); official code (positive_rate).
+    """
+    num_A = is_scored_PAG.sum(dim=(0, 2))
+    if bool((num_A == 0).any()):
+        raise ValueError(f"an agent has no scored response in this step: got {num_A.tolist()} scored responses")
+    if metric == "reward_mean":
+        value_PAG = reward_PAG
+    elif metric == "positive_rate":
+        value_PAG = (reward_PAG > 0).to(reward_PAG.dtype)
+    else:
+        raise ValueError(f"unknown capability metric: got {metric!r}, expected reward_mean or positive_rate")
+    return _finite((torch.where(is_scored_PAG, value_PAG, 0.0) / num_A[:, None]).sum(dim=(0, 2)))
+
+
+def _finite(mean_A: Tensor) -> Tensor:
+    """Rounding may lift a mean of the largest floats over the largest float."""
+    largest = torch.finfo(mean_A.dtype).max
+    return mean_A.clamp(-largest, largest)
+
+
+def windowed_capability(capability_KA: Tensor) -> Tensor:
+    """Mean capability over the window, the current step included.
+
+        P_hat[k] = 1/K sum over the last K steps of P[k]
+
+    Args:
+        capability_KA: one row per step, at least one (fewer than K at the start of a run).
+
+    Returns:
+        capability_A.
+
+    Raises:
+        ValueError: the window is empty.
+    Source: HACPO Eq. 9.
+    """
+    if capability_KA.shape[0] == 0:
+        raise ValueError("the capability window holds no step: got 0 rows, expected at least the current step")
+    return _finite((capability_KA / capability_KA.shape[0]).sum(dim=0))
+
+
+def capability_ratios(
+    capability_A: Tensor, *, floor: float = 1e-8, lowest: float = 0.1, highest: float = 10.0
+) -> CapabilityRatios:
+    """Ratio of every two agents' capabilities, bounded so that an agent that scores nothing divides by no zero.
+
+        w[k, j] = clip( max(P[k], floor) / max(P[j], floor), lowest, highest )
+
+    Args:
+        capability_A: windowed capability.
+        floor: least capability, > 0.
+        lowest: least ratio, in (0, 1].
+        highest: largest ratio, >= 1.
+
+    Returns:
+        the ratios (1 on the diagonal) and how often a bound bound.
+    Source: HACPO Eq. 8; bounds of the official code.
+    """
+    floored_A = capability_A.clamp(min=floor)
+    raw_AA = floored_A[:, None] / floored_A[None, :]
+    ratio_AA = raw_AA.clamp(lowest, highest)
+    return CapabilityRatios(
+        ratio_AA=ratio_AA,
+        num_floored=int((capability_A < floor).sum()),
+        num_clipped=int((ratio_AA != raw_AA).sum()),
+    )
+
+
+def unit_ratios(num_agents: int, *, dtype: torch.dtype = torch.float64) -> CapabilityRatios:
+    """Ratios of agents that are taken to be equally able."""
+    return CapabilityRatios(ratio_AA=torch.ones(num_agents, num_agents, dtype=dtype), num_floored=0, num_clipped=0)

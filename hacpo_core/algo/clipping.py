@@ -1,0 +1,70 @@
+"""Bounds on importance ratios.
+
+Shapes: any; a ratio of one sequence or of one token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Bounds(NamedTuple):
+    """Interval outside of which a ratio gives no gradient."""
+
+    floor: float
+    ceiling: float
+
+
+UNBOUNDED = Bounds(0.0, float("inf"))
+
+
+def own_bounds(*, low: float, high: float) -> Bounds:
+    """Bounds of a response that the learner sampled itself.
+
+        [1 - low, 1 + high]
+
+    Source: HACPO Eq. 49; GSPO; DAPO's unequal bounds.
+    """
+    return Bounds(1.0 - low, 1.0 + high)
+
+
+def cross_bounds(*, floor: float, step: float, update: int) -> Bounds:
+    """Bounds of a response that another agent sampled: never above 1, and tighter with every update of the step.
+
+        [min(1, floor + m step), 1],   floor = 1 - delta
+
+    Args:
+        floor: lower bound before the first update, in [0, 1]; 1 - delta of the paper.
+        step: tightening per update, >= 0; delta_step of the paper.
+        update: m, number of updates this learner has made in this step, >= 0.
+    Source: HACPO Eq. 13, 14, 52.
+    """
+    return Bounds(min(1.0, floor + update * step), 1.0)
+
+
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pessimistic: bool) -> Tensor:
+    """Ratio times advantage with the ratio kept inside the bounds.
+
+        min( r A, clip(r) A )     pessimistic: a bound acts only where it lowers the objective
+        clip(r) A                 otherwise: a bound stops the gradient on both sides
+
+    Returns:
+        surrogate, shape of ratio.
+    Source: HACPO Eq. 47 (pessimistic), Eq. 50 (not).
+    """
+    clipped = ratio.clamp(bounds.floor, bounds.ceiling) * advantage
+    return (ratio * advantage).minimum(clipped) if is_pessimistic else clipped
+
+
+def is_stopped(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pessimistic: bool) -> Tensor:
+    """True where the bounds take the gradient away.
+
+    Pessimistic: ratio above the ceiling with positive advantage, or below the floor with negative advantage.
+    Otherwise: ratio outside the bounds.
+    """
+    is_above, is_below = ratio > bounds.ceiling, ratio < bounds.floor
+    if is_pessimistic:
+        return (is_above & (advantage > 0)) | (is_below & (advantage < 0))
+    return is_above | is_below

@@ -1,0 +1,56 @@
+"""Importance ratios, per token and per sequence, also between different tokenizers.
+
+Shapes: B sequence, T token.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LOG_RATIO_BOUND = 10.0
+
+
+def masked_mean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over each sequence's own tokens.
+
+    Args:
+        value_BT: anything finite where the mask is set.
+        mask_BT: True on the tokens of the response.
+
+    Returns:
+        mean_B; 0 for a sequence without tokens.
+    """
+    return torch.where(mask_BT, value_BT, 0.0).sum(dim=1) / mask_BT.sum(dim=1).clamp(min=1)
+
+
+def token_ratio(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
+    """Ratio of the current to the old policy, per token.
+
+        r[t] = exp( log pi(y_t) - log pi_old(y_t) ),   the log-ratio clamped to +-10
+
+    Returns:
+        ratio_BT, dimensionless.
+    Source: GRPO, PPO.
+    """
+    return (logprob_BT - old_logprob_BT).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def sequence_ratio(logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor) -> Tensor:
+    """Length-normalised ratio of the learner's current policy to the policy that sampled the response.
+
+        s = exp( mean over k's tokens of log pi_k  -  mean over j's tokens of log pi_j,old ),   clamped to exp(+-10)
+
+    The two means may run over different numbers of tokens: the same text under two tokenizers.
+
+    Args:
+        logprob_BT: log-probabilities (nats) under the learner, on the learner's own tokens.
+        mask_BT: True on the tokens of the response.
+        old_mean_logprob_B: mean log-probability (nats per token) under the sampling agent's old policy, on its tokens.
+
+    Returns:
+        ratio_B, dimensionless.
+    Source: HACPO Eq. 11, 48, 51; GSPO Eq. 7.
+    """
+    log_ratio_B = masked_mean(logprob_BT, mask_BT) - old_mean_logprob_B
+    return log_ratio_B.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()

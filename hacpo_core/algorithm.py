@@ -1,0 +1,354 @@
+"""Algorithm 1 of the paper, once, as phases that a runner may call directly or run as tasks.
+
+    problems -> rollout[k] -> verify[k] -> advantage -> update[k] -> metrics
+                (agent k)                  (joint)      (agent k)
+
+Every phase starts from what the step store holds and commits what it makes, so that it may be run again at any time.
+Shapes: P problem, A agent, G response. Index k learns, j sampled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hacpo_core.agents import Agent
+from hacpo_core.algo.capability import batch_capability, capability_ratios, unit_ratios, windowed_capability
+from hacpo_core.algo.methods import Method, joint_advantages
+from hacpo_core.batches import LearnerBatch, learner_batch, minibatch_slots
+from hacpo_core.checkpoints import Checkpoint
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.data.problems import step_batch
+from hacpo_core.data.retokenize import Retokenizer
+from hacpo_core.errors import ReplayError, VerificationError
+from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
+from hacpo_core.metrics import step_metrics
+from hacpo_core.placement.local import LocalPlacement
+from hacpo_core.records import Problem
+from hacpo_core.stopwatch import Stopwatch
+from hacpo_core.validation import num_minibatches, num_samples
+from hacpo_core.verify.pool import VerifierPool
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One unit of work: what, at which step, for which agent (None: for all together)."""
+
+    kind: str
+    step: int
+    agent: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name under which the step store knows it."""
+        return self.kind if self.agent is None else f"{self.kind}.{self.agent}"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it runs a model."""
+        return self.kind.split(".")[0] in ("rollout", "update", "evaluate")
+
+
+class Handle(Protocol):
+    """A phase that was started."""
+
+    def result(self) -> None:
+        """Wait until the phase has committed its output; raises what the phase raised."""
+
+
+class Runner(Protocol):
+    """Decides when and how phases run."""
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+        """Run `work` once everything in `after` is done."""
+
+
+class Done:
+    """Handle of a phase that has run already."""
+
+    def result(self) -> None:
+        """Nothing to wait for."""
+
+
+class DirectRunner:
+    """Calls every phase on the spot: for tests, notebooks and library users."""
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+        """Run `work` now."""
+        work()
+        return Done()
+
+
+@dataclass(slots=True)
+class Experiment:
+    """Everything that the phases of one experiment work with; `hacpo_core` never builds one by itself."""
+
+    id: str
+    config: ExperimentConfig
+    method: Method
+    problems: Sequence[Problem]
+    placement: LocalPlacement
+    ledger: Ledger
+    verifier: VerifierPool
+    opened_at: Checkpoint | None = None
+    _retokenizers: dict[tuple[str, str], Retokenizer] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names, in order."""
+        return self.ledger.agents
+
+    def window_before(self, step: int) -> dict[str, list[float]]:
+        """Capability window that a step starts from: the checkpoint's where the run begins there, else the store's."""
+        if step == 1:
+            return {}
+        if self.opened_at is not None and self.opened_at.step == step - 1:
+            return self.opened_at.window
+        return self.ledger.advantages(step - 1).capability.window
+
+    def retokenizer(self, source: Agent, target: Agent) -> Retokenizer:
+        """The one that turns the source's responses into the target's tokens; comparing tokenizers is done once."""
+        key = source.name, target.name
+        if key not in self._retokenizers:
+            self._retokenizers[key] = Retokenizer(
+                source.tokenizer,
+                target.tokenizer,
+                eos=self.config.retokenize.eos,  # type: ignore[arg-type]
+                max_response_tokens=self.config.rollout.max_response_tokens,
+                source_eos_ids=source.eos_ids,
+            )
+        return self._retokenizers[key]
+
+    def agent_at(self, k: str, version: int) -> Agent:
+        """Agent k with the weights of that version, restored from a checkpoint and stored rollouts if need be."""
+        return self.placement.agent_at(k, version, replay=lambda agent, step: _apply_update(self, agent, step))
+
+
+def method_of(config: ExperimentConfig) -> Method:
+    """The method that a configuration declares."""
+    is_token_level = config.method.ratio == "token"
+    return Method(
+        name=config.method.name,
+        ratio=config.method.ratio,  # type: ignore[arg-type]
+        shares_rollouts=config.method.shares_rollouts,
+        baseline=config.method.baseline,
+        cross_baseline=config.advantage.cross_baseline,  # type: ignore[arg-type]
+        cross_weight=config.method.cross_weight,  # type: ignore[arg-type]
+        cross_exponent=config.method.cross_exponent,
+        cross_bounds=config.method.cross_bounds,  # type: ignore[arg-type]
+        cross_is_pessimistic=config.method.cross_is_pessimistic,
+        cross_floor=config.clip.cross_floor,
+        cross_step=config.clip.cross_step,
+        own_low=config.clip.token_low if is_token_level else config.clip.sequence_low,
+        own_high=config.clip.token_high if is_token_level else config.clip.sequence_high,
+        aggregation=config.objective.aggregation,  # type: ignore[arg-type]
+        token_aggregation=config.objective.token_aggregation,  # type: ignore[arg-type]
+        binary_guard=config.advantage.binary_guard,
+        capability_metric=config.capability.metric,  # type: ignore[arg-type]
+        capability_window=config.capability.window,
+        kl_coef=config.objective.kl_coef,
+        rollout_factor=config.method.rollout_factor,
+    )
+
+
+def train_step(x: Experiment, step: int, runner: Runner) -> None:
+    """One step of Algorithm 1.
+
+    Args:
+        x: the experiment.
+        step: 1-based.
+        runner: where and when the phases run.
+    Source: HACPO, Algorithm 1.
+    """
+    problems = step_batch(x.problems, step=step, size=x.config.train.problems, seed=x.config.seed)  # line 5
+    rollouts = [  # line 10: sample G outputs from every agent's old policy
+        runner.start(Phase("rollout", step, k), lambda k=k: rollout(x, step, k, problems))  # type: ignore[misc]
+        for k in x.names
+    ]
+    verdicts = [  # line 11: verify
+        runner.start(Phase("verify", step, k), lambda k=k: verify(x, step, k, problems), after=[done])  # type: ignore[misc]
+        for k, done in zip(x.names, rollouts, strict=True)
+    ]
+    joint = runner.start(Phase("advantage", step), lambda: advantage(x, step, problems), after=verdicts)  # 12, 15
+    updates = [  # lines 16-18: update every agent on its mini-batches
+        runner.start(Phase("update", step, k), lambda k=k: update(x, step, k), after=[joint])  # type: ignore[misc]
+        for k in x.names
+    ]
+    for done in updates:
+        done.result()
+    metrics(x, step)
+
+
+def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:
+    """Agent k samples G responses to each problem."""
+    if x.ledger.has(step, f"rollout.{k}"):
+        return
+    agent = x.agent_at(k, step - 1)
+    with Stopwatch(x.config.engine.device) as watch:
+        rollouts = agent.rollout(problems, step=step)
+    num_tokens = sum(len(rollout.token_ids) for rollout in rollouts)
+    x.ledger.save_rollouts(step, k, SampledBatch(tuple(rollouts), watch.cost(num_tokens)))
+
+
+def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:
+    """Verify agent k's responses.
+
+    Raises:
+        VerificationError: more responses than `verifier.max_unscored_fraction` are unscored.
+    """
+    if x.ledger.has(step, f"verify.{k}"):
+        return
+    rollouts = x.ledger.rollouts(step, k).rollouts
+    golds = [problem.answer for problem in problems for _ in range(num_samples(x.config))]
+    with Stopwatch("cpu") as watch:
+        verdicts = x.verifier.verify([rollout.text for rollout in rollouts], golds)
+    num_unscored = sum(verdict.status == "unscored" for verdict in verdicts)
+    if num_unscored:
+        _log.warning("step %d, %s: %d of %d responses are unscored", step, k, num_unscored, len(verdicts))
+    if num_unscored > x.config.verifier.max_unscored_fraction * len(verdicts):
+        raise VerificationError(
+            f"step {step}, {k}: {num_unscored} of {len(verdicts)} responses are unscored, more than "
+            f"verifier.max_unscored_fraction={x.config.verifier.max_unscored_fraction}; "
+            "raise verifier.timeout_s or verifier.memory_mb, then resume"
+        )
+    x.ledger.save_verdicts(step, k, problems, VerifiedBatch(tuple(verdicts), watch.cost()))
+
+
+def advantage(x: Experiment, step: int, problems: Sequence[Problem]) -> None:
+    """Capabilities, baselines and advantages of all responses for all learners."""
+    if x.ledger.has(step, "advantage"):
+        return
+    with Stopwatch("cpu") as watch:
+        reward_PAG, is_scored_PAG = _rewards(x, step, len(problems))
+        batch_A = batch_capability(reward_PAG, is_scored_PAG, metric=x.method.capability_metric)
+        before = x.window_before(step)
+        window = {
+            k: [*before.get(k, []), float(batch_A[i])][-x.method.capability_window :] for i, k in enumerate(x.names)
+        }
+        smoothed_A = windowed_capability(torch.tensor([window[k] for k in x.names], dtype=torch.float64).T)
+        bounds = x.config.capability
+        ratios = capability_ratios(
+            smoothed_A, floor=bounds.floor, lowest=bounds.lowest_ratio, highest=bounds.highest_ratio
+        )
+        if len(x.names) == 1:
+            ratios = unit_ratios(1)
+        joint = joint_advantages(x.method, reward_PAG, is_scored_PAG, ratios)
+    if ratios.num_floored or ratios.num_clipped or joint.baseline.num_guarded:
+        _log.info(
+            "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded",
+            *(step, ratios.num_floored, ratios.num_clipped, joint.baseline.num_guarded),
+        )
+    by_name = dict(enumerate(x.names))
+    state = CapabilityState(
+        batch={k: float(batch_A[i]) for i, k in by_name.items()},
+        window=window,
+        smoothed={k: float(smoothed_A[i]) for i, k in by_name.items()},
+        ratio={k: {j: float(ratios.ratio_AA[i, h]) for h, j in by_name.items()} for i, k in by_name.items()},
+        num_floored=ratios.num_floored,
+        num_clipped=ratios.num_clipped,
+        num_guarded=joint.baseline.num_guarded,
+        uniform_share={k: float(joint.baseline.is_uniform_PA[:, i].double().mean()) for i, k in by_name.items()},
+    )
+    x.ledger.save_advantages(step, problems, JointBatch(joint, state, watch.cost()))
+
+
+def _rewards(x: Experiment, step: int, num_problems: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """reward_PAG (float64, 0 where unscored) and is_scored_PAG."""
+    rewards = [[verdict.reward for verdict in x.ledger.verdicts(step, k).verdicts] for k in x.names]
+    shape = (len(x.names), num_problems, num_samples(x.config))
+    value_APG = np.asarray(rewards, dtype=np.float64).reshape(shape)  # None becomes nan
+    is_scored_APG = ~np.isnan(value_APG)
+    reward_PAG = torch.from_numpy(np.where(is_scored_APG, value_APG, 0.0)).transpose(0, 1).contiguous()
+    return reward_PAG, torch.from_numpy(is_scored_APG).transpose(0, 1).contiguous()
+
+
+def update(x: Experiment, step: int, k: str) -> None:
+    """Update agent k on its mini-batches; repeats a committed update when the agent has not seen it yet.
+
+    Raises:
+        ReplayError: a repeated update ends in other weights, and `checkpoint.accept_divergence` is off.
+    """
+    if x.ledger.has(step, f"update.{k}") and x.placement.agent(k).version >= step and not x.placement.agent(k).is_dirty:
+        return
+    _apply_update(x, x.agent_at(k, step - 1), step)
+
+
+def _apply_update(x: Experiment, agent: Agent, step: int) -> None:
+    k = agent.name
+    with Stopwatch(x.config.engine.device) as watch:
+        batch = build_batch(x, step, agent)
+        every = x.config.diagnostics.every
+        agent.is_dirty = True
+        outcome = agent.learner.update(
+            batch.minibatches,
+            x.method,
+            num_agents=len(x.names),
+            max_response_tokens=x.config.rollout.max_response_tokens,
+            measures_cosine=bool(every) and step % every == 0 and len(_sources(x, k)) > 1,
+        )
+        agent.version, agent.is_dirty = step, False
+        digest = agent.learner.digest()
+    if x.ledger.has(step, f"update.{k}"):
+        before = x.ledger.update(step, k).digest
+        if before != digest:
+            message = f"replay of step {step}, {k} ended in weights {digest[:12]}, the first time in {before[:12]}"
+            if not x.config.checkpoint.accept_divergence:
+                raise ReplayError(
+                    f"{message}; the machine, a library or the thread count changed: "
+                    "go back, or set checkpoint.accept_divergence=true"
+                )
+            _log.warning("%s; accepted", message)
+        return
+    counts = {name: getattr(batch, name) for name in ("num_unscored", "num_truncated", "num_empty")}
+    record = UpdateRecord(
+        outcome=outcome, digest=digest, length_drift_mean=batch.length_drift_mean, cost=watch.cost(), **counts
+    )
+    x.ledger.save_update(step, k, record)
+
+
+def _sources(x: Experiment, k: str) -> list[int]:
+    """Agents whose responses k trains on, itself first."""
+    own = x.names.index(k)
+    return [own, *(j for j in range(len(x.names)) if j != own and x.method.shares_rollouts)]
+
+
+def build_batch(x: Experiment, step: int, agent: Agent) -> LearnerBatch:
+    """Agent's mini-batches of a step, from what the step store holds."""
+    config, k = x.config, agent.name
+    problems = step_batch(x.problems, step=step, size=config.train.problems, seed=config.seed)
+    sources = _sources(x, k)
+    drops_eos = config.retokenize.eos == "drop"
+    others = {j: x.placement.agent(x.names[j]) for j in sources[1:]}
+    _, is_scored_PAG = _rewards(x, step, len(problems))
+    return learner_batch(
+        learner=sources[0],
+        rollouts=[x.ledger.rollouts(step, j).rollouts if i in sources else () for i, j in enumerate(x.names)],
+        is_scored_PAG=is_scored_PAG.numpy(),
+        joint=x.ledger.advantages(step).joint,
+        slots=minibatch_slots(
+            num_problems=len(problems),
+            num_samples=num_samples(config),
+            sources=sources,
+            num_minibatches=num_minibatches(config),
+            order=config.minibatch.order,  # type: ignore[arg-type]
+            seed_parts=(config.seed, "minibatch", step, k),
+        ),
+        retokenizers={j: x.retokenizer(other, agent) for j, other in others.items()},
+        prompt_ids=[agent.prompt_ids(problem) for problem in problems],
+        eos_ids=agent.eos_ids if drops_eos else None,
+        source_eos_ids={sources[0]: agent.eos_ids, **{j: other.eos_ids for j, other in others.items()}},
+    )
+
+
+def metrics(x: Experiment, step: int) -> None:
+    """Commit what is measured of the step, with the one timestamp that it will always have."""
+    if x.ledger.store.is_intact(step, "metrics"):
+        return
+    x.ledger.store.commit(step, "metrics", {"metrics.json": step_metrics(x.ledger, step)})

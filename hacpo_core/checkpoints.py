@@ -1,0 +1,137 @@
+"""Checkpoints: everything an experiment needs to go on, each file with its digest, no pickles.
+
+    checkpoints/000010/manifest.json        files and SHA-256 digests, written last; capability window
+    checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
+    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any
+
+No random state is stored: randomness is a function of (seed, step, agent, problem, sample).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
+
+from hacpo_core.agents import Agent
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import StoreError
+from hacpo_core.store import MANIFEST, read_json, sha256_of, sync_folder, write_json
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An intact checkpoint: the step it was taken after, its folder, and what its manifest says of each agent.
+
+    `window` is the capability window after that step, by agent.
+    """
+
+    step: int
+    folder: Path
+    agents: dict[str, dict[str, Any]]
+    window: dict[str, list[float]]
+
+
+def save_checkpoint(
+    root: Path, step: int, agents: Mapping[str, Agent], window: Mapping[str, list[float]], *, keep: int
+) -> None:
+    """Write a checkpoint of all agents after `step`, then remove older ones beyond the newest `keep`.
+
+    Raises:
+        StoreError: the disk is full or not writable; older checkpoints stay.
+    """
+    folder = root / "checkpoints" / f"{step:06d}"
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    transformers_logging.disable_progress_bar()
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for name, agent in agents.items():
+            agent.require_version(step)
+            agent.model.save_pretrained(temporary / name, safe_serialization=True)  # type: ignore[operator]
+            agent.tokenizer.save_pretrained(temporary / name)
+            tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
+            save_file(tensors, temporary / name / OPTIMIZER_FILE)
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        for path in files:
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        manifest = {
+            "step": step,
+            "agents": {
+                name: {
+                    "version": agent.version,
+                    "num_updates": agent.learner.num_updates,
+                    "digest": agent.learner.digest(),
+                }
+                for name, agent in agents.items()
+            },
+            "capability_window": dict(window),
+            "files": {str(path.relative_to(temporary)): sha256_of(path) for path in files},
+        }
+        write_json(temporary / MANIFEST, manifest)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise StoreError(f"cannot write checkpoint {folder}: {error}; free some space, then resume") from error
+    for old in _folders(root)[keep:]:
+        shutil.rmtree(old)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Folders of checkpoints, newest first."""
+    return sorted((path for path in (root / "checkpoints").glob("[0-9]*") if path.is_dir()), reverse=True)
+
+
+def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint whose files are all as they were written; altered ones are passed over with a warning.
+
+    Args:
+        root: the experiment's folder.
+        at_most: highest step that will do.
+    """
+    for folder in _folders(root):
+        if at_most is not None and int(folder.name) > at_most:
+            continue
+        try:
+            manifest = read_json(folder / MANIFEST)
+        except StoreError as error:
+            _log.warning("checkpoint %s is not complete and is passed over: %s", folder, error)
+            continue
+        altered = [
+            name
+            for name, digest in manifest["files"].items()
+            if not (folder / name).is_file() or sha256_of(folder / name) != digest
+        ]
+        if altered:
+            _log.warning("checkpoint %s is passed over: %s was altered after it was written", folder, altered[0])
+            continue
+        return Checkpoint(manifest["step"], folder, manifest["agents"], manifest["capability_window"])
+    return None
+
+
+def load_agent(name: str, checkpoint: Checkpoint, *, config: ExperimentConfig, initial: Path) -> Agent:
+    """The agent as it was when the checkpoint was taken.
+
+    Raises:
+        StoreError: its weights do not have the digest that the manifest names.
+    """
+    entry = checkpoint.agents[name]
+    agent = Agent(name, config, initial=initial, folder=checkpoint.folder / name, version=entry["version"])
+    tensors = load_file(checkpoint.folder / name / OPTIMIZER_FILE)
+    agent.learner.load_optimizer_tensors(tensors, num_updates=entry["num_updates"])
+    digest = agent.learner.digest()
+    if digest != entry["digest"]:
+        raise StoreError(f"{checkpoint.folder}/{name} loads with digest {digest[:12]}, expected {entry['digest'][:12]}")
+    return agent

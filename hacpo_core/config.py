@@ -1,0 +1,371 @@
+"""Schema of an experiment's configuration: frozen dataclasses that OmegaConf fills, one per component.
+
+Units stand under each field. `hacpo_core.validation` checks a filled configuration; nothing here computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """Supervised warm-up of an embedded agent on noisy demonstrations."""
+
+    num_demonstrations: int = 16000
+    """demonstrations drawn, each with its own misconceptions, >= 1"""
+    steps: int = 650
+    """optimizer steps; 0 leaves the weights random"""
+    batch_size: int = 64
+    """demonstrations per step"""
+    learning_rate: float = 4e-3
+    """peak of a cosine schedule"""
+    misconceptions: List[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # noqa: UP006
+    """probability per demonstration of ignoring parentheses, of dropping the minus sign of results, and of forgetting
+    the last operand"""
+    seed: int = 0
+    """of the initial weights and of the demonstrations"""
+
+
+@dataclass(frozen=True)
+class TinyModelConfig:
+    """A model that is made on this machine: transformers' own classes at toy size."""
+
+    family: str = "qwen3"
+    """qwen3 | llama | gpt_neox"""
+    tokenizer: str = "character"
+    """character | merged (numbers and phrases as single tokens) | word (digits and words) | byte (any text)"""
+    hidden_size: int = 96
+    """width of the residual stream"""
+    num_layers: int = 2
+    """transformer blocks"""
+    num_heads: int = 4
+    """query heads"""
+    num_kv_heads: int = 2
+    """key and value heads, divides num_heads"""
+    max_positions: int = 128
+    """longest sequence in tokens"""
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Where one agent comes from: a Hugging Face model folder, or a tiny model made here. Exactly one of the two."""
+
+    path: Optional[str] = None  # noqa: UP045
+    """local folder (config.json, *.safetensors, tokenizer) or a hub name"""
+    tiny: Optional[TinyModelConfig] = None  # noqa: UP045
+    chat_template: Optional[str] = None  # noqa: UP045
+    """Jinja template that replaces the tokenizer's own"""
+    trust_remote_code: bool = False
+    """run Python code that lies in the model folder"""
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """The agents that train together, one or more."""
+
+    name: str = "unnamed"
+    agents: Dict[str, AgentConfig] = field(default_factory=dict)  # noqa: UP006
+    """by name; the order is the agents' order"""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """What tells one algorithm from another; see `hacpo_core.algo.methods.Method`."""
+
+    name: str = "hacpo"
+    ratio: str = "sequence"
+    """token | sequence"""
+    shares_rollouts: bool = True
+    baseline: str = "capability"
+    """own | pooled | capability | package.module:function"""
+    cross_weight: str = "capability"
+    """capability | one"""
+    cross_exponent: float = 1.0
+    """alpha of Eq. 12, >= 0"""
+    cross_bounds: str = "stepwise"
+    """stepwise | own | none"""
+    cross_is_pessimistic: bool = False
+    """min(s A, clip(s) A) for cross-agent responses too"""
+    rollout_factor: int = 1
+    """responses per problem as a multiple of rollout.num_samples; mini-batches keep their number of responses"""
+
+
+@dataclass(frozen=True)
+class ClipConfig:
+    """Bounds of importance ratios."""
+
+    token_low: float = 0.2
+    """own responses, ratio: token; kept above 1 - token_low"""
+    token_high: float = 0.28
+    """kept below 1 + token_high"""
+    sequence_low: float = 3e-4
+    """own responses, ratio: sequence; kept above 1 - sequence_low"""
+    sequence_high: float = 4e-4
+    """kept below 1 + sequence_high"""
+    cross_floor: float = 0.8
+    """lower bound of cross-agent ratios, in [0, 1]: 1 - delta of Eq. 13 (Table 5 prints it in its delta column)"""
+    cross_step: float = 0.025
+    """delta_step of Eq. 14: tightening per update, >= 0"""
+
+
+@dataclass(frozen=True)
+class CapabilityConfig:
+    """Eq. 8, 9 and the bounds of the official code."""
+
+    window: int = 5
+    """K of Eq. 9: steps averaged, the current one included, >= 1"""
+    metric: str = "reward_mean"
+    """reward_mean | positive_rate"""
+    floor: float = 1e-8
+    """least capability, > 0"""
+    lowest_ratio: float = 0.1
+    """least capability ratio, in (0, 1]"""
+    highest_ratio: float = 10.0
+    """largest capability ratio, >= 1"""
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    """Eq. 6, 7, 10, 50."""
+
+    cross_baseline: str = "source"
+    """source (Eq. 10) | learner (Eq. 50, official code)"""
+    binary_guard: bool = True
+    """replace a capability baseline above 1 by the agent's own mean, where no reward is above 1 (official code)"""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """How rows are averaged, and the KL penalty."""
+
+    aggregation: str = "sum_of_means"
+    """over sources: sum_of_means (Eq. 53) | mean_of_rows (official code)"""
+    token_aggregation: str = "token_mean"
+    """ratio: token only: token_mean | seq_mean_token_mean | seq_mean_token_sum_norm"""
+    kl_coef: float = 0.0
+    """weight of the KL to the frozen initial model, own rows, >= 0; at 0 no reference is loaded"""
+
+
+@dataclass(frozen=True)
+class RetokenizeConfig:
+    """How a response crosses from one tokenizer to another."""
+
+    eos: str = "keep"
+    """keep: a finished response ends in the learner's EOS | drop (official code): EOS removed, own and cross alike"""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Sampling during training."""
+
+    num_samples: int = 8
+    """G: responses per problem and agent, >= 1"""
+    temperature: float = 1.0
+    """> 0; the policy is the softmax of logits / temperature, in the sampler and in the learner"""
+    top_p: float = 1.0
+    """nucleus sampling, in (0, 1]"""
+    max_prompt_tokens: int = 1024
+    """a problem with a longer prompt is dropped from the data and counted"""
+    max_response_tokens: int = 4096
+    """response limit"""
+    batch_size: int = 256
+    """responses sampled side by side"""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Length and width of training."""
+
+    num_steps: int = 58
+    """rollout-and-update steps; 58 is one epoch of MATH at 128 problems"""
+    problems: int = 128
+    """P: problems per step"""
+
+
+@dataclass(frozen=True)
+class MinibatchConfig:
+    """How a step's rows are cut into updates."""
+
+    problems: int = 64
+    """a mini-batch holds problems x rollout.num_samples responses"""
+    order: str = "mixed"
+    """mixed: the same share of every source in each | own_first: own mini-batches, then the others'"""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its schedule."""
+
+    learning_rate: float = 1e-6
+    """peak"""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    """gradient is scaled down to this norm, > 0"""
+    schedule: str = "constant"
+    """constant | cosine (falls to 0 after the last update)"""
+    warmup_updates: int = 0
+    """linear rise of the learning rate, in optimizer updates"""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What samples and what trains, and on what."""
+
+    sampler: str = "transformers"
+    learner: str = "torch"
+    device: str = "cpu"
+    """cpu | cuda | cuda:N"""
+    dtype: str = "float32"
+    """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
+    num_threads: int = 1
+    """CPU threads of a process; another number gives other bits"""
+    micro_batch_tokens: int = 16384
+    """most tokens (padding included) in one forward and backward pass"""
+    logprob_chunk_mb: int = 128
+    """MiB of fp32 logits that exist at the same time"""
+    gradient_checkpointing: bool = False
+    skip_zero_advantage: bool = True
+    """leave rows without advantage out of the update's passes: same gradient, ratio statistics over the others only"""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Training, development and test problems."""
+
+    source: str = "jsonl"
+    """arithmetic (embedded) | jsonl"""
+    directory: Optional[str] = None  # noqa: UP045
+    """folder of the files below; default: the environment's HACPO_DATA_DIR"""
+    train_file: Optional[str] = "math_train.jsonl"  # noqa: UP045
+    dev_file: Optional[str] = None  # noqa: UP045
+    test_file: Optional[str] = None  # noqa: UP045
+    template: str = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
+    """the user's message; {problem} is replaced"""
+    system: Optional[str] = None  # noqa: UP045
+
+
+@dataclass(frozen=True)
+class VerifierConfig:
+    """math-verify in child processes."""
+
+    style: str = "boxed"
+    """boxed | last_number | plain | auto: where the answer stands in a response"""
+    num_workers: int = 2
+    timeout_s: float = 5.0
+    """wall clock per answer; then the worker is killed and the response is unscored"""
+    memory_mb: int = 2048
+    """per worker"""
+    cache: bool = True
+    """decide equal (answer, gold) pairs once"""
+    max_unscored_fraction: float = 0.05
+    """a step with a larger unscored share stops the run"""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Greedy accuracy, before, during (development split) and after (both splits)."""
+
+    every: int = 10
+    """steps between evaluations on the development split; 0: only before and after"""
+    dev_problems: int = 256
+    test_problems: int = 256
+    """most problems taken of each split; 0: none"""
+    max_response_tokens: int = 8196
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every: int = 10
+    """steps between checkpoints, >= 1; the last step always has one"""
+    keep: int = 2
+    """newest checkpoints kept, >= 1"""
+    accept_divergence: bool = False
+    """go on when a replayed update ends in another digest, with a warning"""
+
+
+@dataclass(frozen=True)
+class DiagnosticsConfig:
+    every: int = 10
+    """steps between measurements of the cosine between the gradients of J_homo and J_hete; 0: never"""
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    enabled: bool = True
+    uri: Optional[str] = None  # noqa: UP045
+    """MLflow tracking URI; default: SQLite at <runtime.runs_dir>/mlflow.db"""
+    experiment: str = "hacpo"
+    """MLflow experiment"""
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """Where things lie and how they are run; changes no result."""
+
+    runs_dir: str = "runs"
+    runner: str = "prefect"
+    """prefect | direct"""
+    phase_retries: int = 2
+    """times a failed phase is run again (never for a configuration or data error)"""
+    retry_delay_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """One experiment: these agents, this method, this seed."""
+
+    seed: int = 0
+    conformance: str = "paper"
+    """paper | official: the preset that was composed in; single fields may differ from it"""
+    old_logprobs: str = "learner"
+    """learner: recomputed by the training engine before the first update | sampler: as sampled, one pass saved"""
+    pair: PairConfig = field(default_factory=PairConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    capability: CapabilityConfig = field(default_factory=CapabilityConfig)
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    retokenize: RetokenizeConfig = field(default_factory=RetokenizeConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    minibatch: MinibatchConfig = field(default_factory=MinibatchConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """A configuration dataclass as nested dictionaries, ready for YAML or JSON."""
+    return dataclasses.asdict(config)
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one level of dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            flat.update(flatten(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat
+
+
+def digest_of(tree: Any) -> str:
+    """SHA-256 (hex) of a JSON-able value in canonical form."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

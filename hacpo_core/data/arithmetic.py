@@ -1,0 +1,127 @@
+"""The embedded task: sums and differences of three digits, worked in lines, with a boxed answer.
+
+There are 1,728 problems, `a±b±c` and `a±(b±c)` with operands 1 to 6. Demonstrations carry planted misconceptions: the
+uncertainty that reinforcement learning then removes. Nothing here is meant to be hard for a person.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hacpo_core.records import Message, Problem
+from hacpo_core.seeds import derive_seed
+
+Split = Literal["train", "dev", "test"]
+LARGEST_OPERAND = 6
+NUM_DEV = NUM_TEST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """a first_sign b second_sign c, with parentheses around the last two or not; signs are +1 or -1."""
+
+    operands: tuple[int, int, int]
+    signs: tuple[int, int]
+    has_parentheses: bool
+
+    def __str__(self) -> str:
+        a, b, c = self.operands
+        first, second = ("+" if sign > 0 else "-" for sign in self.signs)
+        return f"{a}{first}({b}{second}{c})" if self.has_parentheses else f"{a}{first}{b}{second}{c}"
+
+    def work(self, *, keeps_signs: bool = True) -> tuple[str, str, int]:
+        """The two worked lines and the result; without `keeps_signs` every line's result loses its minus sign."""
+        a, b, c = self.operands
+        first, second = self.signs
+        if self.has_parentheses:
+            inner = Operation(b, second, c, keeps_signs)
+            outer = Operation(a, first, inner.result, keeps_signs)
+        else:
+            inner = Operation(a, first, b, keeps_signs)
+            outer = Operation(inner.result, second, c, keeps_signs)
+        return str(inner), str(outer), outer.result
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One worked line."""
+
+    left: int
+    sign: int
+    right: int
+    keeps_sign: bool
+
+    @property
+    def result(self) -> int:
+        """What the line comes to."""
+        exact = self.left + self.sign * self.right
+        return exact if self.keeps_sign else abs(exact)
+
+    def __str__(self) -> str:
+        return f"{self.left}{'+' if self.sign > 0 else '-'}{self.right}={self.result}"
+
+
+def all_expressions() -> list[Expression]:
+    """Every expression of the task, in a fixed order."""
+    digits = range(1, LARGEST_OPERAND + 1)
+    return [
+        Expression((a, b, c), (first, second), has_parentheses)
+        for a, b, c in itertools.product(digits, repeat=3)
+        for first, second in itertools.product((1, -1), repeat=2)
+        for has_parentheses in (False, True)
+    ]
+
+
+def split_expressions(split: Split) -> list[Expression]:
+    """Expressions of one split; the three splits are disjoint and the same in every experiment.
+
+    Returns:
+        256 for "test", 256 for "dev", the other 1,216 for "train", in a fixed shuffled order.
+    """
+    ordered = sorted(all_expressions(), key=lambda expression: derive_seed("arithmetic", str(expression)))
+    parts = {
+        "test": ordered[:NUM_TEST],
+        "dev": ordered[NUM_TEST : NUM_TEST + NUM_DEV],
+        "train": ordered[NUM_TEST + NUM_DEV :],
+    }
+    return parts[split]
+
+
+def problems(split: Split) -> list[Problem]:
+    """The split as problems, without any prompt template."""
+    return [
+        Problem(
+            id=f"arithmetic/{expression}",
+            messages=(Message("user", str(expression)),),
+            answer=str(expression.work()[2]),
+            source=f"arithmetic/{split}",
+        )
+        for expression in split_expressions(split)
+    ]
+
+
+def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np.random.Generator) -> str:
+    """A worked answer in which each misconception occurs with its own probability.
+
+    Args:
+        expression: what to work out.
+        misconceptions: probabilities of ignoring parentheses, dropping the minus sign of results, and forgetting the
+            last operand.
+        rng: source of chance; three numbers are drawn whatever happens.
+
+    Returns:
+        two worked lines (one when the last operand is forgotten) and the boxed answer.
+    """
+    ignores_parentheses, drops_minus, forgets_last = (rng.random(3) < np.asarray(misconceptions)).tolist()
+    if ignores_parentheses and expression.has_parentheses:
+        expression = Expression(expression.operands, expression.signs, has_parentheses=False)
+    first, second, result = expression.work(keeps_signs=not drops_minus)
+    lines = [first, second]
+    if forgets_last:
+        lines, result = [first], int(first.split("=")[1])
+    return "\n".join([*lines, f"\\boxed{{{result}}}"])

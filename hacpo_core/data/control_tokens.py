@@ -1,0 +1,126 @@
+"""Which ids steer a conversation, and tokenizers in which no text can spell them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+# Unicode reserves this character for internal use: it has no place in text that is interchanged.
+NONCHARACTER = "\ufdd0"
+
+
+def tokenizers_match(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
+    """Whether the same ids mean the same to both, chat template included, wherever each was loaded from.
+
+    Never true by mistake; a pair that is equal in a way not seen here is retokenised, which is slower but right.
+    """
+    if a is b:
+        return True
+    if a.is_fast != b.is_fast or a.chat_template != b.chat_template:
+        return False
+    if a.special_tokens_map != b.special_tokens_map or special_token_ids(a) != special_token_ids(b):
+        return False
+    return _backend_state(a) == _backend_state(b) if a.is_fast else _slow_content(a) == _slow_content(b)
+
+
+def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Spelling and id of every special token: the named ones, the extra ones, and added tokens flagged special."""
+    added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    return added | named
+
+
+def control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids that steer a conversation: every special token but UNK, which stands for text that has no token.
+
+    UNK counts as control where another role (EOS, PAD, ...) shares its id.
+    """
+    roles = {token for role, token in tokenizer.special_tokens_map.items() if role != "unk_token"}
+    return frozenset(
+        token_id
+        for token, token_id in special_token_ids(tokenizer).items()
+        if token != tokenizer.unk_token or token in roles
+    )
+
+
+def unspellable(token_id: int) -> str:
+    """A name that no text can spell: byte-level, metaspace and word models never see a literal space in a piece."""
+    return f"{NONCHARACTER} control {token_id} {NONCHARACTER}"
+
+
+def unspellable_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the fast tokenizer whose special tokens have names that no text spells; the ids stay.
+
+    `split_special_tokens=True` does not suffice: it hides added tokens, but a Unigram or WordPiece model that has
+    `</s>` or `[SEP]` in its own vocabulary still finds it there.
+    """
+    return _unspellable_copy(tokenizer, _backend_state(tokenizer))
+
+
+def response_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """An unspellable copy that reads responses: whatever they spell is text, and no space is put in front."""
+    state = _backend_state(tokenizer)
+    _drop_prefix_space(state["pre_tokenizer"])
+    backend = _unspellable_copy(tokenizer, state)
+    backend.encode_special_tokens = True
+    return backend
+
+
+def _unspellable_copy(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any]) -> Tokenizer:
+    ids = special_token_ids(tokenizer)
+    names = {token: unspellable(token_id) for token, token_id in ids.items()}
+    for added in state["added_tokens"]:
+        added["content"] = names.get(added["content"], added["content"])
+    state["post_processor"] = None
+    model = state["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
+        model["merges"] = [
+            [left, right]
+            for left, right in model["merges"]
+            if not {left, right, left + right.removeprefix(prefix)} & names.keys()
+        ]
+    backend = Tokenizer.from_str(json.dumps(state))
+    assert all(backend.token_to_id(unspellable(token_id)) == token_id for token_id in ids.values())
+    assert backend.get_vocab_size() == tokenizer.backend_tokenizer.get_vocab_size()
+    return backend
+
+
+def _drop_prefix_space(pre_tokenizer: dict[str, Any] | None) -> None:
+    # A byte-level decoder gives back every space, so one that the tokenizer adds in front would change the text.
+    if pre_tokenizer is None:
+        return
+    if pre_tokenizer["type"] == "ByteLevel":
+        pre_tokenizer["add_prefix_space"] = False
+    for part in pre_tokenizer.get("pretokenizers", ()):
+        _drop_prefix_space(part)
+
+
+def _backend_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    # What a caller last asked for, and no part of the tokenizer.
+    state["truncation"] = state["padding"] = None
+    return state
+
+
+def _slow_content(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
+    options = {
+        name: value
+        for name, value in tokenizer.init_kwargs.items()
+        if name != "name_or_path" and not name.endswith("_file")
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_vocabulary(folder)
+        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return type(tokenizer), tokenizer.get_vocab(), options, files

@@ -1,0 +1,116 @@
+"""From a problem to the token ids of a prompt, by each agent's own chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from jinja2 import TemplateError
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from hacpo_core.data.control_tokens import (
+    NONCHARACTER,
+    control_ids,
+    special_token_ids,
+    unspellable,
+    unspellable_backend,
+)
+from hacpo_core.data.retokenize import valid_unicode
+from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.records import Message
+
+PLACEHOLDER = "{problem}"
+
+# Stands for a spelled special token while the template is rendered; reserved for internal use like NONCHARACTER.
+_MASK = "\ufdd1"
+
+
+def format_messages(template: str, problem_text: str, system: str | None) -> tuple[Message, ...]:
+    """The turns of a prompt: the system turn, where there is one, and the problem set into the template.
+
+    Every literal `{problem}` is replaced and nothing else is: braces of LaTeX stand as they are, in both texts.
+
+    Raises:
+        ConfigError: the template has no place for the problem.
+    """
+    if PLACEHOLDER not in template:
+        raise ConfigError(f"prompt template has no place for the problem: got {template!r}; write {PLACEHOLDER} in it")
+    user = Message(role="user", content=template.replace(PLACEHOLDER, problem_text))
+    return (user,) if system is None else (Message(role="system", content=system), user)
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
+    """The prompt's ids, as the chat template writes them, up to where the agent's turn begins.
+
+    The template alone decides on BOS. Text of a message that spells a control token (`<|im_end|>`) is tokenised as
+    text; the template's own control tokens are not touched.
+
+    Raises:
+        ModelError: there is no chat template, or it refuses the messages.
+        DataError: there are no messages, or a message spells a control token and the tokenizer is not a fast one.
+    """
+    if not messages:
+        raise DataError("a prompt has no messages: got 0, expected 1 or more; check the problem's `messages`")
+    messages = tuple(Message(role=message.role, content=_plain(message.content)) for message in messages)
+    if _spells_control(tokenizer, messages):
+        return _encode_masked(tokenizer, messages)
+    return tuple(tokenizer(_rendered(tokenizer, messages), add_special_tokens=False)["input_ids"])
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    path = tokenizer.name_or_path or "a tokenizer in memory"
+    conversation = [{"role": message.role, "content": message.content} for message in messages]
+    try:
+        tokenizer.get_chat_template()
+    except ValueError as error:
+        raise ModelError(
+            f"{path} has no chat template; add a `chat_template` to its tokenizer_config.json, "
+            "or a chat_template.jinja beside it, or set `agent.chat_template`"
+        ) from error
+    try:
+        return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:
+        roles = [message.role for message in messages]
+        raise ModelError(
+            f"the chat template of {path} refuses a prompt with roles {roles}: {error}; "
+            "change the prompt's turns or set `agent.chat_template`"
+        ) from error
+
+
+def _plain(text: str) -> str:
+    return re.sub(f"[{NONCHARACTER}{_MASK}]", "\ufffd", valid_unicode(text))
+
+
+def _spells_control(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> bool:
+    contents = [message.content for message in messages]
+    rows = tokenizer(contents, add_special_tokens=False)["input_ids"]
+    return not control_ids(tokenizer).isdisjoint(token_id for row in rows for token_id in row)
+
+
+def _encode_masked(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Names the template's control tokens so that no text spells them, and leaves the messages' text as it is."""
+    if not tokenizer.is_fast:
+        path = tokenizer.name_or_path or "a tokenizer in memory"
+        raise DataError(
+            f"a prompt spells a control token of {path}, whose tokenizer cannot read it as text; "
+            "leave the problem out or give the model a tokenizer.json"
+        )
+    ids = special_token_ids(tokenizer)
+    spelled = re.compile("|".join(re.escape(token) for token in sorted(ids, key=len, reverse=True)))
+    masked_texts: list[str] = []
+
+    def mask(match: re.Match[str]) -> str:
+        masked_texts.append(match.group())
+        return f"{_MASK}{len(masked_texts) - 1}{_MASK}"
+
+    masked = [Message(role=message.role, content=spelled.sub(mask, message.content)) for message in messages]
+    text = spelled.sub(lambda match: unspellable(ids[match.group()]), _rendered(tokenizer, masked))
+    text = re.sub(f"{_MASK}([0-9]+){_MASK}", lambda match: masked_texts[int(match.group(1))], text)
+    return tuple(_backend(tokenizer).encode(text, add_special_tokens=False).ids)
+
+
+@lru_cache(maxsize=8)
+def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    return unspellable_backend(tokenizer)

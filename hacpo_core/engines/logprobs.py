@@ -1,0 +1,121 @@
+"""Log-probabilities of given tokens, without ever holding the logits of all of them.
+
+Shapes: N token (of all rows, padding left out), D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class TokenScores(NamedTuple):
+    """Log-probability of each target (nats, with gradient) and entropy of its distribution (nats, without)."""
+
+    logprob_N: Tensor
+    entropy_N: Tensor
+
+
+def token_scores(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    target_N: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk_mb: int = 128,
+) -> TokenScores:
+    """Log-softmax of a linear head at the targets, in fp32, chunk by chunk; the backward pass recomputes each chunk.
+
+        log p(n) = z[n, target] - log sum_v exp z[n, v],   z = (hidden W^T + b) / temperature
+
+    Args:
+        hidden_ND: last hidden states at the positions that predict the targets.
+        weight_VD: output embedding.
+        bias_V: its bias, if it has one.
+        target_N: token ids.
+        temperature: > 0.
+        chunk_mb: MiB of fp32 logits that exist at the same time.
+
+    Returns:
+        scores, fp32 (float64 for float64 input).
+    """
+    rows = max(1, chunk_mb * 2**20 // (4 * weight_VD.shape[0]))
+    logprob_N, entropy_N = _ChunkedScores.apply(hidden_ND, weight_VD, bias_V, target_N, temperature, rows)  # type: ignore[no-untyped-call]
+    return TokenScores(logprob_N, entropy_N)
+
+
+def scores_of_logits(logits_NV: Tensor, target_N: Tensor, *, temperature: float = 1.0) -> TokenScores:
+    """The same scores from full logits, for heads that are more than a linear map."""
+    wide_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+    logprob_NV = (wide_NV / temperature).log_softmax(dim=1)
+    entropy_N = -(logprob_NV.detach().exp() * logprob_NV.detach()).sum(dim=1)
+    return TokenScores(logprob_NV.gather(1, target_N[:, None])[:, 0], entropy_N)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    logits = hidden @ weight.T
+    if bias is not None:
+        logits = logits + bias
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits.div_(temperature) if temperature != 1.0 else logits
+
+
+class _ChunkedScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        target_N: Tensor,
+        temperature: float,
+        rows: int,
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
+        num_tokens = hidden_ND.shape[0]
+        logprob_N = torch.empty(num_tokens, dtype=dtype, device=hidden_ND.device)
+        entropy_N, normaliser_N = torch.empty_like(logprob_N), torch.empty_like(logprob_N)
+        for start in range(0, num_tokens, rows):
+            part = slice(start, start + rows)
+            logits = _logits(hidden_ND[part], weight_VD, bias_V, temperature)
+            normaliser = logits.logsumexp(dim=1)
+            logprob_N[part] = logits.gather(1, target_N[part, None])[:, 0] - normaliser
+            mean_logit = torch.linalg.vecdot((logits - normaliser[:, None]).exp_(), logits)
+            entropy_N[part] = normaliser - mean_logit
+            normaliser_N[part] = normaliser
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N)
+        ctx.temperature, ctx.rows = temperature, rows
+        ctx.mark_non_differentiable(entropy_N)
+        return logprob_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_ND, weight_VD, bias_V, target_N, normaliser_N = ctx.saved_tensors
+        grad_N = grads[0]
+        grad_hidden_ND = torch.empty_like(hidden_ND)
+        # The weight's gradient is summed in fp32: hundreds of chunks in bf16 would lose small terms.
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=normaliser_N.dtype) if ctx.needs_input_grad[1] else None
+        grad_bias_V = torch.zeros_like(bias_V, dtype=normaliser_N.dtype) if ctx.needs_input_grad[2] else None
+        for start in range(0, hidden_ND.shape[0], ctx.rows):
+            part = slice(start, start + ctx.rows)
+            logits = _logits(hidden_ND[part], weight_VD, bias_V, ctx.temperature)
+            grad_logits = logits.sub_(normaliser_N[part, None]).exp_().neg_()
+            grad_logits.scatter_add_(1, target_N[part, None], torch.ones_like(grad_logits[:, :1]))
+            grad_logits.mul_(grad_N[part, None] / ctx.temperature)
+            if grad_bias_V is not None:
+                grad_bias_V += grad_logits.sum(dim=0)
+            narrow = grad_logits.to(hidden_ND.dtype)
+            grad_hidden_ND[part] = narrow @ weight_VD
+            if grad_weight_VD is not None:
+                grad_weight_VD += narrow.T @ hidden_ND[part]
+        return (
+            grad_hidden_ND,
+            None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
+            None if grad_bias_V is None else grad_bias_V.to(bias_V.dtype),
+            None,
+            None,
+            None,
+        )

@@ -1,0 +1,136 @@
+"""Sampling with transformers' own model classes: a KV cache, each prompt encoded once, finished rows dropped.
+
+Shapes: U distinct prompt, B sequence, T token, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.seeds import uniforms
+
+COMPACT_BELOW = 0.8  # rebuild the cache without finished rows once fewer than this share of its rows is alive
+
+
+class TransformersSampler:
+    """Samples from a model that may at the same time be the learner's: the weights are shared, never copied.
+
+    Randomness of a response comes from its request's seed alone (one uniform number per token, inverse CDF), so the
+    same request gives the same response in any batch, up to floating-point differences between batch shapes.
+    Reported log-probabilities are those of the policy, softmax(logits / temperature), before any top-p truncation.
+    """
+
+    name = "transformers"
+
+    def __init__(self, model: PreTrainedModel, *, eos_ids: Iterable[int], pad_id: int, batch_size: int) -> None:
+        self._model = model
+        self._pad_id = pad_id
+        self._batch_size = batch_size
+        self._eos_E = torch.tensor(sorted(eos_ids), device=model.device)
+
+    @torch.no_grad()
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+        """One response per request, in order."""
+        self._model.eval()
+        responses: list[SampledResponse | None] = [None] * len(requests)
+        by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
+        for start in range(0, len(by_length), self._batch_size):
+            positions = by_length[start : start + self._batch_size]
+            batch = [requests[position] for position in positions]
+            for position, response in zip(positions, self._sample_batch(batch, limits), strict=True):
+                responses[position] = response
+        return [response for response in responses if response is not None]
+
+    def _sample_batch(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Iterator[SampledResponse]:
+        device = self._model.device
+        logits_BV, cache, mask_BT = self._prefill(requests)
+        num_rows, max_tokens = len(requests), limits.max_tokens
+        token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
+        logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
+        length_B = torch.zeros(num_rows, dtype=torch.long, device=device)
+        is_stopped_B = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        if not limits.is_greedy:
+            uniform_BT = torch.from_numpy(uniforms([request.seed for request in requests], max_tokens)).to(device)
+        # `row_C[c]` is the request that cache row c works for; finished rows stay until the next compaction.
+        row_C = torch.arange(num_rows, device=device)
+        is_alive_C = torch.ones(num_rows, dtype=torch.bool, device=device)
+        for t in range(max_tokens):
+            logprob_CV = (logits_BV.float() / (1.0 if limits.is_greedy else limits.temperature)).log_softmax(dim=1)
+            if limits.is_greedy:
+                token_C = logprob_CV.argmax(dim=1)
+            else:
+                token_C = choose(logprob_CV, uniform_BT[row_C, t], top_p=limits.top_p)
+            alive = row_C[is_alive_C]
+            token_BT[alive, t] = token_C[is_alive_C]
+            logprob_BT[alive, t] = logprob_CV.gather(1, token_C[:, None])[is_alive_C, 0]
+            length_B[alive] += 1
+            is_end_C = torch.isin(token_C, self._eos_E) & is_alive_C
+            is_stopped_B[row_C[is_end_C]] = True
+            is_alive_C = is_alive_C & ~is_end_C
+            num_alive = int(is_alive_C.sum())
+            if num_alive == 0 or t == max_tokens - 1:
+                break
+            if num_alive < COMPACT_BELOW * len(row_C):
+                kept = is_alive_C.nonzero()[:, 0]
+                cache.batch_select_indices(kept)
+                row_C, token_C, mask_BT, is_alive_C = row_C[kept], token_C[kept], mask_BT[kept], is_alive_C[kept]
+            mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(row_C), 1)], dim=1)
+            logits_BV = self._model(
+                input_ids=token_C[:, None],
+                attention_mask=mask_BT,
+                position_ids=mask_BT.sum(dim=1, keepdim=True) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits[:, -1]
+        for tokens, logprobs, length, is_stopped in zip(
+            token_BT.tolist(), logprob_BT.tolist(), length_B.tolist(), is_stopped_B.tolist(), strict=True
+        ):
+            reason = "stop" if is_stopped else "length"
+            yield SampledResponse(tuple(tokens[:length]), tuple(logprobs[:length]), reason)  # type: ignore[arg-type]
+
+    def _prefill(self, requests: Sequence[SampleRequest]) -> tuple[Tensor, DynamicCache, Tensor]:
+        """Encode each distinct prompt once, padded on the left, and hand every request its copy of the cache."""
+        device = self._model.device
+        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
+        place = {prompt: u for u, prompt in enumerate(prompts)}
+        longest = max(len(prompt) for prompt in prompts)
+        padded = [[self._pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        mask_UT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+        output = self._model(
+            input_ids=torch.tensor(padded, device=device),
+            attention_mask=mask_UT,
+            position_ids=(mask_UT.cumsum(dim=1) - 1).clamp(min=0),
+            past_key_values=DynamicCache(config=self._model.config),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        prompt_B = torch.tensor([place[request.prompt_ids] for request in requests], device=device)
+        cache: DynamicCache = output.past_key_values
+        cache.batch_select_indices(prompt_B)
+        return output.logits[prompt_B, -1], cache, mask_UT[prompt_B]
+
+
+def choose(logprob_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:
+    """Inverse-CDF sampling, in float64, from the smallest set of tokens that holds `top_p` of the probability.
+
+    Args:
+        logprob_BV: normalised log-probabilities.
+        uniform_B: uniform numbers in [0, 1).
+        top_p: in (0, 1]; 1 keeps every token.
+
+    Returns:
+        token_B.
+    """
+    probability_BV = logprob_BV.double().exp()
+    if top_p < 1.0:
+        ordered_BV, order_BV = probability_BV.sort(dim=1, descending=True, stable=True)
+        is_outside_BV = ordered_BV.cumsum(dim=1) - ordered_BV >= top_p
+        probability_BV = torch.zeros_like(probability_BV).scatter(1, order_BV, ordered_BV.masked_fill(is_outside_BV, 0))
+    cumulative_BV = probability_BV.cumsum(dim=1)
+    threshold_B1 = (uniform_B * cumulative_BV[:, -1])[:, None]
+    return torch.searchsorted(cumulative_BV, threshold_B1, right=True)[:, 0].clamp(max=logprob_BV.shape[1] - 1)

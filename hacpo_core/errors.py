@@ -1,0 +1,41 @@
+"""Every exception that the project raises on purpose.
+
+One class per remedy: the type says who must act (the author of a configuration, the owner of a file, the operator of
+the machine), the message says what was found, what was expected and what to do.
+"""
+
+
+class HacpoError(Exception):
+    """Base of all errors that carry a remedy in their message; the command line prints them without a traceback."""
+
+
+class ConfigError(HacpoError, ValueError):
+    """A configuration field is unknown, out of range, inert or contradicts another one."""
+
+
+class DataError(HacpoError, ValueError):
+    """A data file is missing, broken or holds something other than it should."""
+
+
+class ModelError(HacpoError, ValueError):
+    """A model folder cannot become an agent: no weights, no tokenizer, no chat template, unsafe format."""
+
+
+class EngineError(HacpoError):
+    """A sampler or a learner failed, or an engine that a configuration asks for is not installed."""
+
+
+class VerificationError(HacpoError):
+    """Verification as a whole cannot be trusted: the workers do not start, or too many answers are unscored."""
+
+
+class StoreError(HacpoError):
+    """The step store or a checkpoint cannot be written, is torn, or was altered."""
+
+
+class LockedError(StoreError):
+    """Another process is writing to the same experiment."""
+
+
+class ReplayError(StoreError):
+    """An update that was replayed from stored rollouts ended in other weights than the first time."""

@@ -1,0 +1,279 @@
+"""The step store's contents as records: what each phase commits and what later phases read.
+
+Shapes: L learner, P problem, A agent, G response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from hacpo_core.algo.advantages import Baseline
+from hacpo_core.algo.methods import JointAdvantages
+from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, UpdateOutcome
+from hacpo_core.records import Problem, Rollout, Verdict
+from hacpo_core.store import StepStore
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """What a phase cost: wall seconds, seconds of GPU (0 on the CPU), and tokens that were sampled."""
+
+    seconds: float
+    gpu_seconds: float = 0.0
+    num_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBatch:
+    """An agent's responses of a step in problem-major order, and what they cost."""
+
+    rollouts: tuple[Rollout, ...]
+    cost: PhaseCost
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedBatch:
+    """The verdicts of an agent's responses, in the same order."""
+
+    verdicts: tuple[Verdict, ...]
+    cost: PhaseCost
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityState:
+    """Capability of every agent, by name: this step's, the window after it (newest last), and the bounded ratios.
+
+    `ratio[k][j]` is w[k, j]. `num_floored` and `num_clipped` say how often a bound bound, `num_guarded` how many
+    baselines the binary guard replaced. `uniform_share` is the share of problems whose group ranks nothing, by agent.
+    """
+
+    batch: dict[str, float]
+    window: dict[str, list[float]]
+    smoothed: dict[str, float]
+    ratio: dict[str, dict[str, float]]
+    num_floored: int
+    num_clipped: int
+    num_guarded: int
+    uniform_share: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JointBatch:
+    """Outcome of the joint advantage phase: tensors for the learners and the capability state."""
+
+    joint: JointAdvantages
+    capability: CapabilityState
+    cost: PhaseCost
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """Outcome of one agent's update phase.
+
+    `digest` is of the weights after it. The counts are those of `hacpo_core.batches.LearnerBatch`.
+    """
+
+    outcome: UpdateOutcome
+    digest: str
+    num_unscored: int
+    num_truncated: int
+    num_empty: int
+    length_drift_mean: float
+    cost: PhaseCost
+
+
+class Ledger:
+    """Typed reading and writing of an experiment's step store.
+
+    Values of the step in progress are kept in memory, so that a phase does not read back what was just written; a
+    value read back from disk is equal to the bit.
+    """
+
+    def __init__(self, store: StepStore, agents: Sequence[str]) -> None:
+        self.store = store
+        self.agents = tuple(agents)
+        self._fresh: dict[tuple[int, str], Any] = {}
+
+    def has(self, step: int, phase: str) -> bool:
+        """True when the phase's output is at hand, or committed and intact."""
+        return (step, phase) in self._fresh or self.store.is_intact(step, phase)
+
+    def _keep(self, step: int, phase: str, value: Any) -> None:
+        self._fresh = {key: kept for key, kept in self._fresh.items() if key[0] >= step - 1}
+        self._fresh[step, phase] = value
+
+    def save_rollouts(self, step: int, agent: str, batch: SampledBatch) -> None:
+        """Commit phase rollout.<agent>."""
+        frame = pd.DataFrame([_rollout_row(rollout) for rollout in batch.rollouts])
+        outputs = {f"rollouts.{agent}.parquet": frame, f"rollouts.{agent}.json": asdict(batch.cost)}
+        self.store.commit(step, f"rollout.{agent}", outputs)
+        self._keep(step, f"rollout.{agent}", batch)
+
+    def rollouts(self, step: int, agent: str) -> SampledBatch:
+        """Output of phase rollout.<agent>."""
+        phase = f"rollout.{agent}"
+        if (step, phase) not in self._fresh:
+            frame = self.store.read_table(step, phase, f"rollouts.{agent}.parquet")
+            cost = PhaseCost(**self.store.read_value(step, phase, f"rollouts.{agent}.json"))
+            self._keep(step, phase, SampledBatch(tuple(_rollout(row) for row in _rows(frame)), cost))
+        batch: SampledBatch = self._fresh[step, phase]
+        return batch
+
+    def save_verdicts(self, step: int, agent: str, problems: Sequence[Problem], batch: VerifiedBatch) -> None:
+        """Commit phase verify.<agent>; `raw_reward` and `reward` are equal until a later option reshapes the second."""
+        num_samples = len(batch.verdicts) // len(problems)
+        frame = pd.DataFrame(
+            [
+                {
+                    "problem_id": problems[row // num_samples].id,
+                    "agent": agent,
+                    "index": row % num_samples,
+                    "status": verdict.status,
+                    "raw_reward": verdict.reward,
+                    "reward": verdict.reward,
+                    "extracted": verdict.extracted,
+                    "seconds": verdict.seconds,
+                    "reason": verdict.reason,
+                }
+                for row, verdict in enumerate(batch.verdicts)
+            ]
+        ).astype({"raw_reward": "float64", "reward": "float64"})
+        outputs = {f"verdicts.{agent}.parquet": frame, f"verdicts.{agent}.json": asdict(batch.cost)}
+        self.store.commit(step, f"verify.{agent}", outputs)
+        self._keep(step, f"verify.{agent}", batch)
+
+    def verdicts(self, step: int, agent: str) -> VerifiedBatch:
+        """Output of phase verify.<agent>."""
+        phase = f"verify.{agent}"
+        if (step, phase) not in self._fresh:
+            frame = self.store.read_table(step, phase, f"verdicts.{agent}.parquet")
+            cost = PhaseCost(**self.store.read_value(step, phase, f"verdicts.{agent}.json"))
+            self._keep(step, phase, VerifiedBatch(tuple(_verdict(row) for row in _rows(frame)), cost))
+        batch: VerifiedBatch = self._fresh[step, phase]
+        return batch
+
+    def save_advantages(self, step: int, problems: Sequence[Problem], batch: JointBatch) -> None:
+        """Commit phase advantage: one row per learner and response."""
+        advantage_LPAG = batch.joint.advantage_LPAG.numpy()
+        num_L, num_P, num_A, num_G = advantage_LPAG.shape
+        learner, problem, source, index = (axis.ravel() for axis in np.indices(advantage_LPAG.shape))
+        frame = pd.DataFrame(
+            {
+                "learner": np.asarray(self.agents)[learner],
+                "problem_id": np.asarray([p.id for p in problems], dtype=object)[problem],
+                "agent": np.asarray(self.agents)[source],
+                "index": index,
+                "advantage": advantage_LPAG.ravel(),
+                "weight": batch.joint.weight_LA.numpy()[learner, source],
+            }
+        )
+        baseline = batch.joint.baseline
+        value = {
+            "shape": [num_L, num_P, num_A, num_G],
+            "capability": asdict(batch.capability),
+            "baseline_mean": baseline.mean_PA.tolist(),
+            "baseline_std": baseline.std_PA.tolist(),
+            "is_uniform": baseline.is_uniform_PA.tolist(),
+            "cost": asdict(batch.cost),
+        }
+        self.store.commit(step, "advantage", {"advantages.parquet": frame, "advantages.json": value})
+        self._keep(step, "advantage", batch)
+
+    def advantages(self, step: int) -> JointBatch:
+        """Output of phase advantage."""
+        if (step, "advantage") not in self._fresh:
+            value = self.store.read_value(step, "advantage", "advantages.json")
+            frame = self.store.read_table(step, "advantage", "advantages.parquet")
+            shape = tuple(value["shape"])
+            weight_LPAG = torch.tensor(frame["weight"].to_numpy().reshape(shape).copy())
+            joint = JointAdvantages(
+                advantage_LPAG=torch.tensor(frame["advantage"].to_numpy().reshape(shape).copy()),
+                weight_LA=weight_LPAG[:, 0, :, 0].clone(),
+                baseline=Baseline(
+                    mean_PA=torch.tensor(value["baseline_mean"], dtype=torch.float64),
+                    std_PA=torch.tensor(value["baseline_std"], dtype=torch.float64),
+                    is_uniform_PA=torch.tensor(value["is_uniform"]),
+                    num_guarded=value["capability"]["num_guarded"],
+                ),
+            )
+            batch = JointBatch(joint, CapabilityState(**value["capability"]), PhaseCost(**value["cost"]))
+            self._keep(step, "advantage", batch)
+        found: JointBatch = self._fresh[step, "advantage"]
+        return found
+
+    def save_update(self, step: int, agent: str, record: UpdateRecord) -> None:
+        """Commit phase update.<agent>."""
+        value = {
+            "minibatches": [asdict(minibatch) for minibatch in record.outcome.minibatches],
+            **{name: getattr(record, name) for name in ("digest", "num_unscored", "num_truncated", "num_empty")},
+            "length_drift_mean": record.length_drift_mean,
+            "cost": asdict(record.cost),
+        }
+        names = RowOutcome.__dataclass_fields__
+        rows = pd.DataFrame([_fields(row) for row in record.outcome.rows], columns=list(names))
+        outputs = {f"update.{agent}.parquet": rows, f"update.{agent}.json": value}
+        self.store.commit(step, f"update.{agent}", outputs)
+        self._keep(step, f"update.{agent}", record)
+
+    def update(self, step: int, agent: str) -> UpdateRecord:
+        """Output of phase update.<agent>."""
+        phase = f"update.{agent}"
+        if (step, phase) not in self._fresh:
+            value = self.store.read_value(step, phase, f"update.{agent}.json")
+            rows = self.store.read_table(step, phase, f"update.{agent}.parquet")
+            record = UpdateRecord(
+                outcome=UpdateOutcome(
+                    minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
+                    rows=tuple(RowOutcome(**row) for row in _rows(rows)),
+                ),
+                cost=PhaseCost(**value["cost"]),
+                **{name: value[name] for name in ("digest", "num_unscored", "num_truncated", "num_empty")},
+                length_drift_mean=value["length_drift_mean"],
+            )
+            self._keep(step, phase, record)
+        found: UpdateRecord = self._fresh[step, phase]
+        return found
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries of Python values; missing values are None."""
+    columns = {str(name): frame[name].tolist() for name in frame.columns}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """Fields of a flat record by name; `asdict` would copy every token."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _rollout_row(rollout: Rollout) -> dict[str, Any]:
+    row = _fields(rollout)
+    for name, kind in (("prompt_ids", np.int32), ("token_ids", np.int32), ("logprobs", np.float32)):
+        row[name] = np.asarray(row[name], dtype=kind)
+    if rollout.old_logprobs is not None:
+        row["old_logprobs"] = np.asarray(rollout.old_logprobs, dtype=np.float32)
+    return row
+
+
+def _rollout(row: dict[str, Any]) -> Rollout:
+    for name in ("prompt_ids", "token_ids", "logprobs"):
+        row[name] = tuple(row[name].tolist())
+    row["old_logprobs"] = None if row["old_logprobs"] is None else tuple(row["old_logprobs"].tolist())
+    return Rollout(**row)
+
+
+def _verdict(row: dict[str, Any]) -> Verdict:
+    reward = row["raw_reward"]
+    return Verdict(
+        status=row["status"],
+        reward=None if reward is None or np.isnan(reward) else float(reward),
+        extracted=row["extracted"] if isinstance(row["extracted"], str) else None,
+        seconds=row["seconds"],
+        reason=row["reason"],
+    )

@@ -1,0 +1,166 @@
+"""What is measured every step, per agent and per source: names, meaning, computation.
+
+Names are `area/name_unit`. A source is "own", "cross" (all other agents together) or, with more than two agents,
+"from_<agent>". Ratios and bounds are of the rows that an update passed through the model: with
+`engine.skip_zero_advantage` those that carry an advantage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hacpo_core.engines.base import RowOutcome
+from hacpo_core.ledger import Ledger
+from hacpo_core.records import Rollout
+
+DEFINITIONS: dict[str, str] = {
+    "reward/mean": "mean verified reward of the agent's scored responses",
+    "reward/num_unscored": "responses without a verdict",
+    "capability/batch": "capability of the agent in this step's batch (Eq. 9)",
+    "capability/smoothed": "mean of the last K steps' capability",
+    "capability/ratio_to_<agent>": "bounded capability ratio w[this, agent] (Eq. 8)",
+    "capability/num_floored": "agents whose capability met the floor",
+    "capability/num_clipped": "ordered pairs whose capability ratio met a bound",
+    "advantage/baseline_mean": "mean over problems of the agent's baseline",
+    "advantage/own_mean": "mean advantage of the agent's own responses (Theorem 4.1: 0 on average)",
+    "advantage/own_std": "standard deviation of the same",
+    "advantage/uniform_share": "share of problems whose group ranks nothing",
+    "advantage/num_guarded": "baselines that the binary guard replaced, all agents",
+    "ratio_<source>/mean": "mean sequence ratio of the source's rows, before their update",
+    "ratio_<source>/min": "least of the same",
+    "ratio_<source>/max": "largest of the same",
+    "clip_<source>/below_share": "share of the source's rows under the lower bound",
+    "clip_<source>/above_share": "share of the source's rows over the upper bound",
+    "clip_<source>/stopped_share": "share of the source's rows (or tokens) whose gradient a bound took away",
+    "text/length_drift": "(learner tokens - source tokens) / source tokens, mean over retokenised responses",
+    "text/num_truncated": "cross-agent responses cut at the learner's limit",
+    "text/num_empty": "responses left out because nothing of them was left",
+    "update/num_unscored": "rows left out because they have no verdict",
+    "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
+    "update/learning_rate": "learning rate of the step's last update",
+    "update/own_objective": "J_homo, mean over the step's updates",
+    "update/cross_objective": "J_hete, mean over the step's updates",
+    "update/kl_nats": "KL to the reference, mean over own rows",
+    "update/entropy_nats": "entropy of the learner's next-token distribution, mean over rows",
+    "update/skipped_share": "share of rows without advantage, left out of the passes",
+    "update/gradient_cosine": "cosine between the gradients of J_homo and J_hete (Theorem 4.3: positive)",
+    "response/length_tokens": "mean length of the agent's responses",
+    "response/cut_share": "share of responses cut at the limit",
+    "sampler/logprob_difference_mean": "mean |sampler - learner| log-probability of sampled tokens, in nats",
+    "sampler/logprob_difference_max": "largest of the same",
+    "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update",
+    "tokens/sampled": "tokens that the agent sampled",
+    "tokens/trained": "response tokens in the agent's updates",
+    "time/rollout_s": "wall seconds of the phase",
+    "time/verify_s": "wall seconds of the phase",
+    "time/update_s": "wall seconds of the phase",
+    "gpu/rollout_s": "GPU-seconds of the phase",
+    "gpu/update_s": "GPU-seconds of the phase",
+    "time/advantage_s": "wall seconds of the joint phase",
+    "progress/step": "the step",
+}
+
+
+def step_metrics(ledger: Ledger, step: int) -> dict[str, Any]:
+    """All metrics of a step.
+
+    Returns:
+        {"timestamp_ms": ..., "run": {name: value}, "agents": {agent: {name: value}}}; values that do not exist in this
+        step (no row of a source, no cosine measured) are left out.
+    """
+    agents = {k: _agent_metrics(ledger, step, k) for k in ledger.agents}
+    joint = ledger.advantages(step)
+    run = {
+        "progress/step": float(step),
+        "reward/mean": float(np.mean([agent["reward/mean"] for agent in agents.values()])),
+        "capability/num_floored": float(joint.capability.num_floored),
+        "capability/num_clipped": float(joint.capability.num_clipped),
+        "advantage/num_guarded": float(joint.capability.num_guarded),
+        "time/advantage_s": joint.cost.seconds,
+        "tokens/sampled": sum(agent["tokens/sampled"] for agent in agents.values()),
+        "tokens/trained": sum(agent["tokens/trained"] for agent in agents.values()),
+    }
+    return {"timestamp_ms": int(time.time() * 1000), "run": run, "agents": agents}
+
+
+def _agent_metrics(ledger: Ledger, step: int, k: str) -> dict[str, float]:
+    sampled, verified = ledger.rollouts(step, k), ledger.verdicts(step, k)
+    joint, update = ledger.advantages(step), ledger.update(step, k)
+    own = ledger.agents.index(k)
+    rewards = [verdict.reward for verdict in verified.verdicts if verdict.reward is not None]
+    own_advantage = joint.joint.advantage_LPAG[own, :, own].numpy()
+    minibatches, rows = update.outcome.minibatches, update.outcome.rows
+    cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
+    num_rows = sum(m.num_rows for m in minibatches)
+    values = {
+        "reward/mean": float(np.mean(rewards)),
+        "reward/num_unscored": len(verified.verdicts) - len(rewards),
+        "capability/batch": joint.capability.batch[k],
+        "capability/smoothed": joint.capability.smoothed[k],
+        **{f"capability/ratio_to_{j}": ratio for j, ratio in joint.capability.ratio[k].items() if j != k},
+        "advantage/baseline_mean": float(joint.joint.baseline.mean_PA[:, own].mean()),
+        "advantage/own_mean": float(own_advantage.mean()),
+        "advantage/own_std": float(own_advantage.std()),
+        "advantage/uniform_share": joint.capability.uniform_share[k],
+        "text/length_drift": update.length_drift_mean,
+        "text/num_truncated": update.num_truncated,
+        "text/num_empty": update.num_empty,
+        "update/num_unscored": update.num_unscored,
+        "update/grad_norm": float(np.mean([m.grad_norm for m in minibatches])),
+        "update/learning_rate": minibatches[-1].learning_rate,
+        "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
+        "update/cross_objective": float(np.mean([m.cross_objective for m in minibatches])),
+        "update/skipped_share": sum(m.num_skipped for m in minibatches) / num_rows if num_rows else 0.0,
+        "response/length_tokens": sampled.cost.num_tokens / len(sampled.rollouts),
+        "response/cut_share": float(np.mean([r.finish_reason == "length" for r in sampled.rollouts])),
+        "tokens/sampled": sampled.cost.num_tokens,
+        "tokens/trained": sum(m.num_trained_tokens for m in minibatches),
+        "time/rollout_s": sampled.cost.seconds,
+        "time/verify_s": verified.cost.seconds,
+        "time/update_s": update.cost.seconds,
+        "gpu/rollout_s": sampled.cost.gpu_seconds,
+        "gpu/update_s": update.cost.gpu_seconds,
+        **_sampler_metrics(sampled.rollouts),
+        **_row_metrics("own", [row for row in rows if row.is_own]),
+        **_row_metrics("cross", [row for row in rows if not row.is_own]),
+    }
+    if len(ledger.agents) > 2:
+        for j, name in enumerate(ledger.agents):
+            values |= _row_metrics(f"from_{name}", [row for row in rows if row.source == j and not row.is_own])
+    if rows:
+        values["update/entropy_nats"] = float(np.mean([row.entropy for row in rows]))
+        values["update/kl_nats"] = float(np.mean([row.kl for row in rows if row.is_own] or [0.0]))
+    if cosines:
+        values["update/gradient_cosine"] = float(np.mean(cosines))
+    return {name: float(value) for name, value in values.items()}
+
+
+def _sampler_metrics(rollouts: Iterable[Rollout]) -> dict[str, float]:
+    pairs = [(np.asarray(r.logprobs), np.asarray(r.old_logprobs)) for r in rollouts if r.old_logprobs]
+    if not pairs:
+        return {}
+    differences = [sampler - learner for sampler, learner in pairs]
+    flat = np.abs(np.concatenate(differences))
+    return {
+        "sampler/logprob_difference_mean": float(flat.mean()),
+        "sampler/logprob_difference_max": float(flat.max()),
+        "sampler/ratio_error_mean": float(np.mean([abs(np.exp(-d.mean()) - 1.0) for d in differences])),
+    }
+
+
+def _row_metrics(source: str, rows: list[RowOutcome]) -> dict[str, float]:
+    if not rows:
+        return {}
+    ratio = np.asarray([row.ratio for row in rows])
+    return {
+        f"ratio_{source}/mean": float(ratio.mean()),
+        f"ratio_{source}/min": float(ratio.min()),
+        f"ratio_{source}/max": float(ratio.max()),
+        f"clip_{source}/below_share": float(np.mean([row.ratio < row.floor for row in rows])),
+        f"clip_{source}/above_share": float(np.mean([row.ratio > row.ceiling for row in rows])),
+        f"clip_{source}/stopped_share": float(np.mean([row.stopped_share for row in rows])),
+    }

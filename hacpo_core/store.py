@@ -1,0 +1,284 @@
+"""The step store: what each phase of each step committed, so that no rollout is ever paid for twice.
+
+Layout of one experiment's folder:
+
+    lock                        held by the one process that writes
+    config.yaml                 resolved configuration
+    steps/000012/<file>         written to a temporary name, fsynced, renamed
+    steps/000012/manifest.json  phases, their files and SHA-256 digests; replaced as a whole, last
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hacpo_core.errors import LockedError, StoreError
+
+_log = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+HEARTBEAT_S = 10.0
+STALE_S = 90.0
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the disk is full; free some space, then resume" if full else error.strerror or str(error)
+        raise StoreError(f"cannot write {path}: {what}") from error
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> str:
+    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
+
+    Args:
+        path: final name; its folder is made when missing.
+        write: called with the temporary path.
+
+    Returns:
+        SHA-256 (hex) of the file.
+
+    Raises:
+        StoreError: the disk is full or not writable; nothing stands at `path` that did not stand there before.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    with _write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            digest = sha256_of(temporary)
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    return digest
+
+
+def write_json(path: Path, value: Any) -> str:
+    """`write_atomically` for a JSON-able value."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n"
+    return write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_table(path: Path, frame: pd.DataFrame) -> str:
+    """`write_atomically` for a table, as Parquet."""
+    return write_atomically(path, lambda temporary: frame.to_parquet(temporary, index=False))
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file.
+
+    Raises:
+        StoreError: it is missing or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+
+
+class StepStore:
+    """Committed outputs of an experiment's phases.
+
+    A phase is a name such as "rollout.qwen"; its output is a set of named files, tables (`.parquet`) or JSON values.
+    Reading checks every byte against the manifest: a torn or altered file is as good as no file.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._mutex = threading.Lock()
+
+    def folder(self, step: int) -> Path:
+        """Folder of one step (1-based; 0 holds what comes before training)."""
+        return self.root / "steps" / f"{step:06d}"
+
+    def _manifest(self, step: int) -> dict[str, Any]:
+        path = self.folder(step) / MANIFEST
+        if not path.exists():
+            return {"step": step, "phases": {}}
+        try:
+            manifest: dict[str, Any] = read_json(path)
+        except StoreError as error:
+            _log.warning("the manifest of step %d is torn, so its phases are run again: %s", step, error)
+            return {"step": step, "phases": {}}
+        return manifest
+
+    def committed(self, step: int) -> tuple[str, ...]:
+        """Names of the step's committed phases, in the order of their commit."""
+        return tuple(self._manifest(step)["phases"])
+
+    def committed_at_ms(self, step: int, phase: str) -> int:
+        """When the phase was committed, in milliseconds since the epoch."""
+        return int(self._manifest(step)["phases"][phase]["committed_at"] * 1000)
+
+    def is_intact(self, step: int, phase: str) -> bool:
+        """True when the phase is committed and all of its files are as they were written."""
+        entry = self._manifest(step)["phases"].get(phase)
+        if entry is None:
+            return False
+        paths = ((self.folder(step) / name, digest) for name, digest in entry["files"].items())
+        return all(path.is_file() and sha256_of(path) == digest for path, digest in paths)
+
+    def commit(self, step: int, phase: str, outputs: Mapping[str, pd.DataFrame | Any]) -> None:
+        """Write a phase's outputs and enter them into the manifest; the phase counts only after that.
+
+        Args:
+            step: number of the step.
+            phase: name of the phase; an earlier commit of the same phase is replaced.
+            outputs: file name to table (name ends in .parquet) or JSON-able value (name ends in .json).
+
+        Raises:
+            StoreError: the disk is full or not writable.
+        """
+        folder = self.folder(step)
+        digests = {}
+        for name, value in outputs.items():
+            is_table = isinstance(value, pd.DataFrame)
+            digests[name] = (write_table if is_table else write_json)(folder / name, value)
+        with self._mutex:
+            manifest = self._manifest(step)
+            manifest["phases"].pop(phase, None)
+            manifest["phases"][phase] = {"files": digests, "committed_at": time.time()}
+            write_json(folder / MANIFEST, manifest)
+
+    def read_table(self, step: int, phase: str, name: str) -> pd.DataFrame:
+        """A committed table.
+
+        Raises:
+            StoreError: the phase is not committed, or the file is torn or altered.
+        """
+        return pd.read_parquet(self._checked(step, phase, name))
+
+    def read_value(self, step: int, phase: str, name: str) -> Any:
+        """A committed JSON value; errors as for `read_table`."""
+        return read_json(self._checked(step, phase, name))
+
+    def _checked(self, step: int, phase: str, name: str) -> Path:
+        entry = self._manifest(step)["phases"].get(phase)
+        path = self.folder(step) / name
+        if entry is None or name not in entry["files"]:
+            raise StoreError(f"step {step} has no committed {phase}/{name} in {self.root}; run the phase again")
+        if not path.is_file() or sha256_of(path) != entry["files"][name]:
+            raise StoreError(f"{path} is missing or was altered after it was committed; restore it or start again")
+        return path
+
+    def last_step(self) -> int:
+        """Highest step with a folder; 0 when there is none."""
+        folder = self.root / "steps"
+        return max((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()), default=0)
+
+
+class ExperimentLock:
+    """Exclusive right to write to an experiment's folder.
+
+    The kernel's lock frees itself at kill -9. Across machines that share a disk without shared locks, a heartbeat
+    that is younger than `STALE_S` counts as held.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "lock"
+        self._file: Any = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> ExperimentLock:
+        with _write_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = self._holder()
+            self._file.close()
+            raise LockedError(
+                f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
+                f"{holder.get('host', 'an unknown host')}; wait for it or end it, then try again"
+            ) from error
+        holder = self._holder()
+        is_fresh = time.time() - float(holder.get("heartbeat", 0.0)) < STALE_S
+        if holder.get("host", socket.gethostname()) != socket.gethostname() and is_fresh:
+            self._file.close()
+            raise LockedError(
+                f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
+                f"{STALE_S:.0f} s; wait for it or end it, then try again"
+            )
+        self._beat()
+        self._thread = threading.Thread(target=self._run, name="experiment-lock", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.close()
+
+    def _holder(self) -> dict[str, Any]:
+        self._file.seek(0)
+        try:
+            holder: dict[str, Any] = json.loads(self._file.read() or "{}")
+        except ValueError:
+            return {}
+        return holder
+
+    def _beat(self) -> None:
+        record = {"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()}
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(json.dumps(record))
+        self._file.flush()
+
+    def _run(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                self._beat()
+            except OSError:  # a full disk: the kernel's lock still holds, the next beat may succeed
+                continue
+
+
+def is_locked(root: Path) -> bool:
+    """True while another process holds the experiment's lock (on this machine)."""
+    path = root / "lock"
+    if not path.exists():
+        return False
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,166 @@
+"""The embedded agents: made, warmed up and saved on this machine, cached by their configuration."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import (
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.utils import logging as transformers_logging
+
+from hacpo_core.config import TinyModelConfig, digest_of
+from hacpo_core.data import arithmetic
+from hacpo_core.data.prompts import render_prompt
+from hacpo_core.records import Message
+from hacpo_core.seeds import derive_seed, generator
+from hacpo_core.tiny.tokenizers import build_tokenizer
+
+RECIPE_VERSION = 1
+"""Raise when the same configuration would give another model: old caches are then left alone."""
+
+Progress = Callable[[int, int, float], None]
+
+
+def tiny_model_folder(config: TinyModelConfig, cache: Path) -> Path:
+    """Where the model of that configuration lies once it is made."""
+    digest = digest_of({"recipe": RECIPE_VERSION, **asdict(config)})
+    return cache / f"{config.family}-{config.tokenizer}-{digest[:10]}"
+
+
+def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: Progress | None = None) -> Path:
+    """Make and warm up the model unless the cache has it; safe to call from several processes.
+
+    Args:
+        config: of the model and its warm-up.
+        cache: folder of all such models.
+        progress: called with (step, steps, loss) during the warm-up.
+
+    Returns:
+        a Hugging Face model folder.
+    """
+    folder = tiny_model_folder(config, cache)
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        tokenizer = build_tokenizer(config.tokenizer)
+        model = build_model(config, tokenizer)
+        warm_up(model, tokenizer, config, progress=progress)
+        transformers_logging.disable_progress_bar()
+        temporary = Path(tempfile.mkdtemp(dir=cache, prefix=f".{folder.name}."))
+        try:
+            model.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def build_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """The model with random weights that depend on the configuration's seed alone."""
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": config.hidden_size,
+        "intermediate_size": 2 * config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "max_position_embeddings": config.max_positions,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "tie_word_embeddings": True,
+    }
+    grouped: dict[str, Any] = {
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.hidden_size // config.num_heads,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed("tiny-weights", config.family, config.warmup.seed) % 2**63)
+        if config.family == "qwen3":
+            return Qwen3ForCausalLM(Qwen3Config(**sizes, **grouped))
+        if config.family == "llama":
+            return LlamaForCausalLM(LlamaConfig(**sizes, **grouped))
+        return GPTNeoXForCausalLM(GPTNeoXConfig(**{**sizes, "intermediate_size": 3 * config.hidden_size}))
+
+
+def warm_up(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    config: TinyModelConfig,
+    *,
+    progress: Progress | None = None,
+) -> None:
+    """Supervised training on noisy worked answers to training problems, in place.
+
+    The loss is the mean cross-entropy of the answer's tokens, the EOS included; AdamW with a cosine schedule.
+    """
+    warmup = config.warmup
+    if warmup.steps == 0:
+        return
+    rng = generator("tiny-demonstrations", warmup.seed)
+    input_NT, label_NT = _demonstrations(tokenizer, config, rng)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=warmup.learning_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+    )
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # other thread counts give other bits, and this model is too small to gain from them
+    model.train()
+    try:
+        for step in range(warmup.steps):
+            batch_B = torch.from_numpy(rng.integers(len(input_NT), size=warmup.batch_size))
+            logits = model(input_ids=input_NT[batch_B], use_cache=False).logits[:, :-1]
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), label_NT[batch_B, 1:].flatten())
+            rise = min(1.0, (step + 1) / 50)
+            for group in optimizer.param_groups:
+                group["lr"] = warmup.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / warmup.steps))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if progress is not None:
+                progress(step + 1, warmup.steps, float(loss.detach()))
+    finally:
+        torch.set_num_threads(num_threads)
+    model.eval()
+
+
+def _demonstrations(
+    tokenizer: PreTrainedTokenizerFast, config: TinyModelConfig, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Token ids of all demonstrations, padded on the right, and their labels (-100 outside of the answers)."""
+    train = arithmetic.split_expressions("train")
+    rows = []
+    for position in rng.integers(len(train), size=config.warmup.num_demonstrations).tolist():
+        prompt = render_prompt(tokenizer, (Message("user", str(train[position])),))
+        worked = arithmetic.demonstrate(train[position], config.warmup.misconceptions, rng)
+        rows.append((prompt, (*tokenizer.encode(worked, add_special_tokens=False), tokenizer.eos_token_id)))
+    longest = max(len(prompt) + len(answer) for prompt, answer in rows)
+    input_NT = torch.full((len(rows), longest), int(tokenizer.pad_token_id))
+    label_NT = torch.full((len(rows), longest), -100)
+    for n, (prompt, answer) in enumerate(rows):
+        end = len(prompt) + len(answer)
+        input_NT[n, :end] = torch.tensor(prompt + answer)
+        label_NT[n, len(prompt) : end] = torch.tensor(answer)
+    return input_NT, label_NT

@@ -1,0 +1,225 @@
+"""MLflow: one run per experiment, one nested run per agent, every point once.
+
+The only file that imports mlflow. SQLite is put into WAL mode and migrated once, under a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import re
+import sqlite3
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+
+_log = logging.getLogger(__name__)
+_PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
+_MOST_PARAMS = 100
+STEP_METRIC = "progress/step"
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """File of a SQLite tracking URI, None for any other store."""
+    match = re.fullmatch(r"sqlite:///(.+)", uri)
+    return Path(match.group(1)) if match else None
+
+
+def prepare_store(uri: str) -> None:
+    """Migrate a SQLite store and switch it to WAL, one process at a time; other stores look after themselves."""
+    path = sqlite_path(uri)
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        connection.close()
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        MlflowClient(uri).search_experiments(max_results=1)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Run ids that an earlier process wrote; without them the runs are found by their tags."""
+    if not path.is_file():
+        return {}
+    try:
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        _log.warning("%s is torn; the runs are looked up by their tags", path)
+        return {}
+    return state
+
+
+class Tracker:
+    """Writes one experiment to MLflow; opening it again continues the same runs."""
+
+    def __init__(
+        self, uri: str, *, experiment: str, artifacts: Path, run_name: str, state_file: Path, agents: Sequence[str]
+    ) -> None:
+        """Open or create the runs.
+
+        Args:
+            uri: tracking URI.
+            experiment: MLflow experiment, created when missing.
+            artifacts: folder for artifacts of a new experiment.
+            run_name: name and tag of the parent run.
+            state_file: remembers the run ids, in the experiment's folder.
+            agents: one nested run each.
+        """
+        prepare_store(uri)
+        self._client = MlflowClient(uri)
+        self._tables: list[dict[str, str]] = []
+        self._experiment_id = self._find_experiment(experiment, artifacts)
+        known = _read_state(state_file)
+        self._parent = self._open_run(known.get("run"), run_name, {"hacpo.experiment": run_name})
+        self._agents = {
+            name: self._open_run(
+                known.get("agents", {}).get(name),
+                f"{run_name}/{name}",
+                {"hacpo.experiment": run_name, "hacpo.agent": name, MLFLOW_PARENT_RUN_ID: self._parent},
+            )
+            for name in agents
+        }
+        state_file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = state_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"run": self._parent, "agents": self._agents}), encoding="utf-8")
+        temporary.rename(state_file)
+
+    @property
+    def run_id(self) -> str:
+        """MLflow id of the parent run."""
+        return self._parent
+
+    @property
+    def experiment_id(self) -> str:
+        """MLflow id of the experiment that holds the runs."""
+        return self._experiment_id
+
+    def _find_experiment(self, name: str, artifacts: Path) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=artifacts.absolute().as_uri()))
+            except MlflowException:  # another process made it in between
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def _open_run(self, run_id: str | None, name: str, tags: dict[str, str]) -> str:
+        if run_id is None:
+            names = ("hacpo.experiment", "hacpo.agent")
+            query = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in names if key in tags)
+            found = self._client.search_runs([self._experiment_id], query)
+            exact = [run for run in found if run.data.tags.get(MLFLOW_RUN_NAME) == name]
+            run_id = exact[0].info.run_id if exact else None
+        if run_id is None:
+            return str(self._client.create_run(self._experiment_id, tags={**tags, MLFLOW_RUN_NAME: name}).info.run_id)
+        self._client.update_run(run_id, status="RUNNING")
+        return run_id
+
+    def log_setup(self, *, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Mapping[str, str]) -> None:
+        """Parameters, tags and data sets, on the parent run and on every agent's.
+
+        Args:
+            params: name to value; a parameter that was logged before keeps its value.
+            tags: name to value.
+            datasets: context ("train", "dev", "test") to "name@digest".
+        """
+        for run_id in (self._parent, *self._agents.values()):
+            # MLflow refuses to change a parameter; what identifies the experiment cannot have changed, and of the
+            # rest (paths, retries, checkpoints) the first run's value stays.
+            known = self._client.get_run(run_id).data.params
+            entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
+            for start in range(0, len(entries), _MOST_PARAMS):
+                self._client.log_batch(run_id, params=entries[start : start + _MOST_PARAMS])
+            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        inputs = []
+        for context, described in datasets.items():
+            name, _, digest = described.partition("@")
+            # The context is part of the name: MLflow takes one file in two contexts for the same input.
+            title, source = f"{context}: {Path(name).name}", json.dumps({"uri": name})
+            dataset = Dataset(name=title, digest=digest[:36], source_type="local", source=source)
+            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
+        self._client.log_inputs(self._parent, datasets=inputs)
+
+    def logged_steps(self) -> set[int]:
+        """Steps whose metrics have arrived as a whole."""
+        return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
+
+    def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """All metrics of a step, in one batch per run, with their fixed timestamp; the parent run comes last.
+
+        Args:
+            step: number of the step.
+            metrics: value of the step store's metrics phase.
+        """
+        timestamp = int(metrics["timestamp_ms"])
+        for name, run_id in self._agents.items():
+            self._log(run_id, metrics["agents"][name], step, timestamp)
+        self._log(self._parent, metrics["run"], step, timestamp)
+
+    def log_agent(self, agent: str, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
+        """Values of one agent at one step; logging the same again changes nothing."""
+        self._log(self._agents[agent], values, step, timestamp_ms)
+
+    def _log(self, run_id: str, values: Mapping[str, float], step: int, timestamp_ms: int) -> None:
+        points = [Metric(name, float(value), timestamp_ms, step) for name, value in values.items()]
+        self._client.log_batch(run_id, metrics=points, synchronous=True)
+
+    def log_table(self, name: str, frame: pd.DataFrame) -> None:
+        """A table as an artifact of the parent run that MLflow shows as a table; replaces one of the same name."""
+        # MlflowClient.log_table appends to what is there: a resumed run would hold every row twice.
+        value = json.loads(frame.to_json(orient="split", index=False))
+        self._client.log_dict(self._parent, {"columns": value["columns"], "data": value["data"]}, name)
+        self._tables.append({"path": name, "type": "table"})
+        self._client.set_tag(self._parent, "mlflow.loggedArtifacts", json.dumps(self._tables))
+
+    def log_figure(self, name: str, figure: Figure) -> None:
+        """A picture as an artifact of the parent run."""
+        self._client.log_figure(self._parent, figure, name)
+
+    def log_file(self, path: Path) -> None:
+        """A file as an artifact of the parent run."""
+        self._client.log_artifact(self._parent, str(path))
+
+    def finish(self, status: str) -> None:
+        """Close all runs: "FINISHED", "FAILED" or "KILLED"."""
+        for run_id in (*self._agents.values(), self._parent):
+            self._client.set_terminated(run_id, status)
+
+
+def version_tags() -> dict[str, str]:
+    """Versions of the packages that matter, and the git commit of this code where it runs from a checkout."""
+    tags = {}
+    for package in _PACKAGES:
+        try:
+            tags[f"version.{package}"] = version(package)
+        except PackageNotFoundError:
+            continue
+    here = Path(__file__).resolve().parent
+    try:
+        git = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        _log.info("%s is no git checkout; no commit is recorded", here)
+        return tags
+    return tags | {"mlflow.source.git.commit": git.stdout.strip()}

@@ -1,0 +1,232 @@
+"""Checks of a filled configuration: what contradicts itself, what cannot take effect, what identifies a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from hacpo_core.config import ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.errors import ConfigError
+
+# Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
+# folders and data files enter the identity through `fingerprints`, their paths do not.
+_NOT_IDENTITY = re.compile(
+    r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
+    r"|^data\.(directory|train_file|dev_file|test_file)$|^pair\.agents\.[^.]+\.path$|^pair\.name$|^method\.name$"
+)
+_AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "conformance": ("paper", "official"),
+    "old_logprobs": ("learner", "sampler"),
+    "method.ratio": ("token", "sequence"),
+    "method.cross_weight": ("capability", "one"),
+    "method.cross_bounds": ("stepwise", "own", "none"),
+    "capability.metric": ("reward_mean", "positive_rate"),
+    "advantage.cross_baseline": ("source", "learner"),
+    "objective.aggregation": ("sum_of_means", "mean_of_rows"),
+    "objective.token_aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"),
+    "retokenize.eos": ("keep", "drop"),
+    "minibatch.order": ("mixed", "own_first"),
+    "optimizer.schedule": ("constant", "cosine"),
+    "engine.sampler": ("transformers",),
+    "engine.learner": ("torch",),
+    "engine.dtype": ("float32", "bfloat16"),
+    "data.source": ("arithmetic", "jsonl"),
+    "verifier.style": ("boxed", "last_number", "plain", "auto"),
+    "runtime.runner": ("prefect", "direct"),
+}
+
+# field -> (least, most, is_open): is_open excludes the least itself.
+_RANGES: dict[str, tuple[float, float, bool]] = {
+    "method.cross_exponent": (0, 1e3, False),
+    "method.rollout_factor": (1, 1e4, False),
+    "clip.token_low": (0, 1, False),
+    "clip.token_high": (0, 1e3, False),
+    "clip.sequence_low": (0, 1, False),
+    "clip.sequence_high": (0, 1e3, False),
+    "clip.cross_floor": (0, 1, False),
+    "clip.cross_step": (0, 1, False),
+    "capability.window": (1, 1e6, False),
+    "capability.floor": (0, 1, True),
+    "capability.lowest_ratio": (0, 1, True),
+    "capability.highest_ratio": (1, 1e12, False),
+    "objective.kl_coef": (0, 1e6, False),
+    "rollout.num_samples": (1, 1e5, False),
+    "rollout.temperature": (0, 1e3, True),
+    "rollout.top_p": (0, 1, True),
+    "rollout.max_prompt_tokens": (1, 1e9, False),
+    "rollout.max_response_tokens": (1, 1e9, False),
+    "rollout.batch_size": (1, 1e9, False),
+    "train.num_steps": (1, 1e9, False),
+    "train.problems": (1, 1e9, False),
+    "minibatch.problems": (1, 1e9, False),
+    "optimizer.learning_rate": (0, 1e3, True),
+    "optimizer.beta1": (0, 1, False),
+    "optimizer.beta2": (0, 1, False),
+    "optimizer.epsilon": (0, 1, True),
+    "optimizer.weight_decay": (0, 1e3, False),
+    "optimizer.max_grad_norm": (0, 1e12, True),
+    "optimizer.warmup_updates": (0, 1e9, False),
+    "engine.num_threads": (1, 4096, False),
+    "engine.micro_batch_tokens": (1, 1e12, False),
+    "engine.logprob_chunk_mb": (1, 1e6, False),
+    "verifier.num_workers": (1, 1024, False),
+    "verifier.timeout_s": (0, 1e5, True),
+    "verifier.memory_mb": (256, 1e9, False),
+    "verifier.max_unscored_fraction": (0, 1, False),
+    "evaluate.every": (0, 1e9, False),
+    "evaluate.dev_problems": (0, 1e9, False),
+    "evaluate.test_problems": (0, 1e9, False),
+    "evaluate.max_response_tokens": (1, 1e9, False),
+    "checkpoint.every": (1, 1e9, False),
+    "checkpoint.keep": (1, 1e9, False),
+    "diagnostics.every": (0, 1e9, False),
+    "runtime.phase_retries": (0, 100, False),
+    "runtime.retry_delay_s": (0, 3600, False),
+}
+
+_REMEDIES = {
+    "clip.cross_floor": "it is 1 - delta of the paper, so 0.8 for delta = 0.2",
+    "capability.window": "K counts the steps that are averaged, the current one included; 5 in the paper",
+}
+
+
+def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None:
+    """Check everything that can be known before a file or a model is opened.
+
+    Args:
+        config: the filled configuration; never changed.
+        overrides: dotted names of the fields that a person set by hand; one that cannot take effect is an error.
+
+    Raises:
+        ConfigError: one sentence that names the field, the value, what is expected and the remedy.
+    """
+    flat = flatten(as_dict(config))
+    for name, choices in _CHOICES.items():
+        if flat[name] not in choices:
+            raise ConfigError(f"{name}: got {flat[name]!r}, expected one of {', '.join(choices)}")
+    for name, (least, most, is_open) in _RANGES.items():
+        value = flat[name]
+        if not (least < value <= most if is_open else least <= value <= most):
+            remedy = f" ({_REMEDIES[name]})" if name in _REMEDIES else ""
+            bracket = "(" if is_open else "["
+            raise ConfigError(f"{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]{remedy}")
+    _check_agents(config)
+    _check_minibatches(config)
+    if config.method.ratio == "token" and config.method.shares_rollouts:
+        raise ConfigError(
+            "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
+            "set method.ratio=sequence"
+        )
+    inert = inert_fields(config)
+    for name in overrides:
+        if name in inert:
+            raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
+
+
+def _check_agents(config: ExperimentConfig) -> None:
+    if not config.pair.agents:
+        raise ConfigError("pair.agents: got none, expected at least one agent; choose a file of experiments/pairs")
+    for name, agent in config.pair.agents.items():
+        if not _AGENT_NAME.fullmatch(name):
+            raise ConfigError(f"pair.agents: got the name {name!r}, expected letters, digits, '_', '.' and '-' only")
+        if (agent.path is None) == (agent.tiny is None):
+            raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
+        if agent.tiny is not None:
+            if agent.tiny.family not in ("qwen3", "llama", "gpt_neox"):
+                raise ConfigError(
+                    f"pair.agents.{name}.tiny.family: got {agent.tiny.family!r}, expected qwen3, llama or gpt_neox"
+                )
+            if agent.tiny.tokenizer not in ("character", "merged", "word", "byte"):
+                raise ConfigError(
+                    f"pair.agents.{name}.tiny.tokenizer: got {agent.tiny.tokenizer!r}, "
+                    "expected character, merged, word or byte"
+                )
+            if any(not 0 <= p <= 1 for p in agent.tiny.warmup.misconceptions) or (
+                len(agent.tiny.warmup.misconceptions) != 3
+            ):
+                raise ConfigError(
+                    f"pair.agents.{name}.tiny.warmup.misconceptions: got {list(agent.tiny.warmup.misconceptions)}, "
+                    "expected three probabilities in [0, 1]"
+                )
+
+
+def num_samples(config: ExperimentConfig) -> int:
+    """Responses per problem and agent, the method's factor included."""
+    return config.rollout.num_samples * config.method.rollout_factor
+
+
+def num_sources(config: ExperimentConfig) -> int:
+    """Agents whose responses a learner trains on."""
+    return len(config.pair.agents) if config.method.shares_rollouts else 1
+
+
+def num_minibatches(config: ExperimentConfig) -> int:
+    """Updates of one learner in one step."""
+    return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
+
+
+def _check_minibatches(config: ExperimentConfig) -> None:
+    own = config.train.problems * config.method.rollout_factor
+    rows = own if config.minibatch.order == "own_first" else own * num_sources(config)
+    if rows % config.minibatch.problems:
+        raise ConfigError(
+            f"minibatch.problems: got {config.minibatch.problems}, which does not divide the {rows} problem groups "
+            f"that a learner is given per step; set it to a divisor or change train.problems ({config.train.problems})"
+        )
+
+
+def inert_fields(config: ExperimentConfig) -> dict[str, str]:
+    """Dotted names of fields that cannot change this run's results, each with the reason."""
+    inert: dict[str, str] = {}
+
+    def mark(reason: str, *names: str) -> None:
+        for name in names:
+            inert.setdefault(name, reason)
+
+    method = config.method
+    capability_names = [f"capability.{name}" for name in ("window", "metric", "floor", "lowest_ratio", "highest_ratio")]
+    cross_names = [
+        *(f"method.{name}" for name in ("cross_weight", "cross_exponent", "cross_bounds", "cross_is_pessimistic")),
+        *("clip.cross_floor", "clip.cross_step"),
+        *("advantage.cross_baseline", "objective.aggregation", "minibatch.order"),
+    ]
+    if not method.shares_rollouts:
+        mark(f"method {method.name} shares no rollouts", *cross_names)
+    if len(config.pair.agents) == 1:
+        mark("one agent has nobody to share with", *cross_names, *capability_names)
+    if method.cross_bounds != "stepwise":
+        mark(f"method.cross_bounds is {method.cross_bounds}", "clip.cross_floor", "clip.cross_step")
+    if method.baseline in ("own", "pooled") and (method.cross_weight == "one" or not method.shares_rollouts):
+        mark(f"method {method.name} uses no capability ratio", *capability_names)
+    if method.baseline in ("own", "pooled"):
+        mark("a plain mean never exceeds the rewards", "advantage.binary_guard")
+    if method.ratio == "token":
+        mark("method.ratio is token", "clip.sequence_low", "clip.sequence_high")
+    else:
+        mark("method.ratio is sequence", "clip.token_low", "clip.token_high", "objective.token_aggregation")
+    if config.data.source == "arithmetic":
+        mark("data.source is arithmetic", *(f"data.{name}" for name in ("directory", "train_file", "dev_file")))
+        mark("data.source is arithmetic", "data.test_file")
+    return inert
+
+
+def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:
+    """Name of the experiment: what it is, for people, and the hash of all that changes its results.
+
+    Args:
+        config: a valid configuration.
+        fingerprints: content digest of every model folder and data file that the configuration names by path.
+
+    Returns:
+        "<pair>-<method>-s<seed>-<8 hex digits>".
+    """
+    inert = inert_fields(config)
+    identity = {
+        name: value
+        for name, value in flatten(as_dict(config)).items()
+        if not _NOT_IDENTITY.search(name) and name not in inert
+    }
+    digest = digest_of({"fields": identity, "agents": list(config.pair.agents), "contents": dict(fingerprints)})
+    return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest[:8]}"

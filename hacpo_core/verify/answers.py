@@ -1,0 +1,233 @@
+"""Where in a response the answer stands: pure text, no algebra, time linear in the length of the text.
+
+    text -> the last complete \\boxed{...}
+         -> what follows a last ####, "answer is", "Answer:", "A:" or a JSON key "answer"
+         -> the last line where it is a bare expression
+         -> the last formula or number
+
+Style "auto" walks down this list; the other styles are single steps of it. Every regular expression here is free of
+nested repetition, and repetition before a required token is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from typing import Literal
+
+AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
+
+MAX_TEXT_CHARS = 200_000
+"""Only this many characters, counted from the end of a response, are searched."""
+
+MAX_ANSWER_CHARS = 2_000
+"""A longer candidate is wrong unless it is the gold answer itself, letter by letter; the longest gold answer of MATH,
+GSM8K, OlympiadBench and Minerva has 210 characters."""
+
+_TEX_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[{}]", re.DOTALL)
+_BARE_BOX = re.compile(r"[ \t]*([^\s{}$\\]+)")
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![\w)\]}.])-[ ]?)?(?:\\?\$(?P<minus>-)?)?"
+    r"(?P<digits>\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)?(?P<decimals>(?<!\.)\.\d+)?"
+    r"(?P<over>/\d+(?![\d.]))?(?P<percent>[ ]?\\?%)?"
+)
+_FORMULA = re.compile(
+    r"\$\$(?P<display>[^$]{1,2000})\$\$"
+    r"|(?<!\\)\$(?P<inline>(?![\s$])(?:[^$\\\n]|\\.){0,2000}(?<!\s))\$(?!\d)"
+    r"|\\\[(?P<bracket>(?:[^\\]|\\(?![\[\]])){1,2000})\\\]"
+    r"|\\\((?P<parenthesis>(?:[^\\]|\\(?![()])){1,2000})\\\)"
+)
+_HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*(?P<line>[^\n]*)")
+_JSON_ANSWER = re.compile(r'"(?:final[_ ]?)?answer"[ \t]{0,8}:\s{0,8}', re.IGNORECASE)
+_ANNOUNCEMENT = re.compile(
+    r"\banswer\b(?:[ ](?:to|for|of|in|as)\b[^.:\n=]{0,60}?(?:[ ]is\b|[ ]are\b|:)|[ ]is\b|[ ]are\b|[*_ ]{0,4}[:=])"
+    r"[:*_ ]{0,4}"
+    r"|^[*_]{0,2}A[:.][*_ ]{1,4}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
+_VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORECASE)
+_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
+_LAYOUT = re.compile(r"(?:\\\\|\\noindent|\\newline|\\par|\\end\{[A-Za-z*]{1,20}\}|[\s.,;:])+$")
+
+
+def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
+    """Answer that a response gives, or None where it gives none.
+
+    Args:
+        text: a response; only its last MAX_TEXT_CHARS characters are read.
+        style: "boxed": the last complete box; "last_number": as GSM8K; "plain": the whole text; "auto": a box if there
+            is one, else an announced answer, else the last line or the last formula or number.
+
+    Returns:
+        the answer as it is written, without surrounding dollars and blanks; a number of "last_number" has no thousands
+        separators and no currency.
+    """
+    tail = text[-MAX_TEXT_CHARS:]
+    if style == "boxed":
+        return last_boxed(tail)
+    if style == "last_number":
+        return _number_of(tail)
+    if style == "plain":
+        return tail.strip() or None
+    return last_boxed(tail) or _announced_expression(tail) or _last_expression(tail)
+
+
+def normalise(answer: str) -> str:
+    """Answer without what carries no meaning: dollars, runs of blanks, stray layout commands and full stops at its end.
+
+    Two answers that are equal after this are equal, whatever algebra says.
+    """
+    bare = answer.replace("\\$", "").replace("$", "").replace("\\!", "").strip()
+    ending = _LAYOUT.search(bare[-200:])
+    if ending is not None:
+        bare = bare[: len(bare) - (ending.end() - ending.start())]
+    return " ".join(bare.split())
+
+
+def last_boxed(text: str) -> str | None:
+    """Content of the complete `\\boxed{...}` or `\\fbox{...}` that opens last, `\\boxed 2` included, or None."""
+    best_start, best_content = -1, None
+    open_braces: list[tuple[int, int]] = []  # (start of the box or -1, start of the content)
+    box_at = box_end = -1
+    for token in _TEX_TOKEN.finditer(text):
+        kind = token.group()
+        if kind == "{":
+            is_box = box_at >= 0 and not text[box_end : token.start()].strip()
+            open_braces.append((box_at if is_box else -1, token.end()))
+            box_at = -1
+        elif kind == "}":
+            box_at = -1
+            if open_braces:
+                start, content_start = open_braces.pop()
+                if start > best_start and (content := text[content_start : token.start()].strip()):
+                    best_start, best_content = start, content
+        elif kind in ("\\boxed", "\\fbox"):
+            box_at, box_end = token.start(), token.end()
+            bare = _BARE_BOX.match(text, box_end)
+            if bare is not None and (content := bare.group(1).rstrip(".,;:")):
+                best_start, best_content = box_at, content
+        else:
+            box_at = -1
+    return best_content
+
+
+def _number_of(text: str) -> str | None:
+    """Number that a response ends in: after the last ####, else in its announced answer, else the last one."""
+    announced = _announced_segment(text)
+    if announced is not None:
+        sentence = _first_sentence(announced)
+        number = _first_number(sentence.rpartition("=")[2]) or _first_number(sentence)
+        if number is not None:
+            return number
+    return _last_number(text)
+
+
+def _announced_expression(text: str) -> str | None:
+    """Answer after the last announcement: its formula, else its leading number, else its first sentence."""
+    segment = _announced_segment(text)
+    if segment is None:
+        return None
+    formula = _FORMULA.match(segment)
+    if formula is not None:
+        return _formula_content(formula)
+    sentence = _first_sentence(segment).strip().strip("*_`\"'").strip()
+    inner = None if _VERDICT_OR_OPTION.match(sentence) else _FORMULA.search(sentence)
+    if inner is not None:
+        return _formula_content(inner)
+    if not any(character.isalnum() for character in sentence):
+        return None
+    number = _NUMBER.match(sentence)
+    if number is not None and number.end() and _PROSE_WORD.search(sentence, number.end()):
+        return _plain_number(number)
+    if len(sentence) > MAX_ANSWER_CHARS:
+        return None
+    return sentence
+
+
+def _announced_segment(text: str) -> str | None:
+    """Text that follows the last ####, else the last announcement of an answer; the value of a JSON key is decoded."""
+    hashes = _last_match(_HASHES, text)
+    # Markdown writes its fourth-level headings in the same way: a heading is prose, and text follows it.
+    if hashes is not None and (not text[hashes.end() :].strip() or not _PROSE_WORD.search(hashes["line"])):
+        return hashes["line"][:MAX_ANSWER_CHARS]
+    found = [match for match in (_last_match(_JSON_ANSWER, text), _last_match(_ANNOUNCEMENT, text)) if match]
+    if not found:
+        return None
+    last = max(found, key=re.Match.end)
+    if last.re is _JSON_ANSWER:
+        return _json_value(text, last.end())
+    return text[last.end() : last.end() + MAX_ANSWER_CHARS].lstrip()
+
+
+def _json_value(text: str, start: int) -> str:
+    """JSON string at a position, its escapes undone where they are valid, else the rest of the line."""
+    line = text[start : start + MAX_ANSWER_CHARS].partition("\n")[0]
+    if line.startswith('"'):
+        try:
+            value, _ = json.JSONDecoder(strict=False).raw_decode(line)
+        except ValueError:
+            value = line[1:].rstrip(' \t\r,}"')
+        return str(value)
+    return line.rstrip(" \t\r,}")
+
+
+def _last_expression(text: str) -> str | None:
+    """Last line where it is a bare expression, else the last formula or number, whichever ends later."""
+    stripped = text.strip()
+    line = stripped[stripped.rfind("\n") + 1 :].strip().strip("*_`").strip()
+    has_content = any(character.isalnum() for character in line)
+    is_short = has_content and len(line) <= MAX_ANSWER_CHARS
+    if is_short and not _PROSE_WORD.search(line) and not _FORMULA.search(line):
+        return line.rstrip(".,;:") or None
+    formula = _last_match(_FORMULA, text)
+    number = _last_number_match(text)
+    if formula is not None and (number is None or number.end() <= formula.end()):
+        return _formula_content(formula)
+    if number is not None:
+        return _plain_number(number)
+    return line if is_short and line == stripped else None
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = deque(pattern.finditer(text), maxlen=1)
+    return last[0] if last else None
+
+
+def _first_sentence(segment: str) -> str:
+    end = _SENTENCE_END.search(segment)
+    return segment if end is None else segment[: end.start()]
+
+
+def _formula_content(formula: re.Match[str]) -> str | None:
+    content = next(group for group in formula.groups() if group is not None)
+    return normalise(content) or None
+
+
+def _first_number(text: str) -> str | None:
+    return next((_plain_number(match) for match in _NUMBER.finditer(text) if _is_number(match)), None)
+
+
+def _last_number(text: str) -> str | None:
+    match = _last_number_match(text)
+    return None if match is None else _plain_number(match)
+
+
+def _last_number_match(text: str) -> re.Match[str] | None:
+    last = deque(filter(_is_number, _NUMBER.finditer(text)), maxlen=1)
+    return last[0] if last else None
+
+
+def _is_number(match: re.Match[str]) -> bool:
+    return bool(match["digits"] or match["decimals"])
+
+
+def _plain_number(match: re.Match[str]) -> str | None:
+    """Number as algebra reads it: no currency, no thousands separators, no empty decimals ("18.00" is "18")."""
+    if not _is_number(match):
+        return None
+    digits = (match["digits"] or "0").replace("{,}", "").replace(",", "")
+    decimals = (match["decimals"] or "").rstrip("0").rstrip(".")
+    sign = "-" if match["sign"] or match["minus"] else ""
+    return f"{sign}{digits}{decimals}{match['over'] or ''}{'%' if match['percent'] else ''}"

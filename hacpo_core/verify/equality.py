@@ -1,0 +1,147 @@
+"""Whether two answers are the same: the only file that imports math-verify, and only a worker process imports it.
+
+math-verify's own time limits use signals and are off: the pool that owns the worker kills it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import LatexExtractionConfig, parse, verify
+
+from hacpo_core.verify.answers import normalise
+
+_WITHOUT_UNITS = (LatexExtractionConfig(),)
+_AS_WRITTEN = (
+    LatexExtractionConfig(
+        normalization_config=NormalizationConfig(
+            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
+        )
+    ),
+)
+_UNIT_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]*\}(?:\^\{?\d\}?)?$")
+_UNICODE = str.maketrans(
+    {
+        "\N{MINUS SIGN}": "-",
+        "\N{EN DASH}": "-",
+        "\N{MULTIPLICATION SIGN}": r"\times ",
+        "·": r"\cdot ",
+        "÷": "/",
+        "\N{FRACTION SLASH}": "/",
+        "π": r"\pi ",
+        "θ": r"\theta ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\neq ",
+        "\N{UNION}": r"\cup ",
+        "∩": r"\cap ",
+        "∈": r"\in ",
+        "±": r"\pm ",
+        "°": r"^\circ ",
+        "²": "^2",
+        "³": "^3",
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+    }
+)
+_ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
+_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
+_POINT_OF_INTEGER = re.compile(r"(?<=\d)\.(?=/)")
+_BLANK = re.compile(r"\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
+_MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
+_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
+_TWO_NUMBERS = re.compile(r"\d +[\d.]")
+_IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+_FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
+_SINGLE_SCRIPT = re.compile(r"([_^])\{(\w)\}")
+_TEXT_OPENS = r"(?:\\(?:text|textbf|mathrm|mathbf)\s?\{)?"
+_OPTION = re.compile(_TEXT_OPENS + r"\(?([A-J])\)?\}?")
+_LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?" + _TEXT_OPENS + r"\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
+_TRUTH = re.compile(r"(yes|no|true|false)", re.IGNORECASE)
+_LEADING_TRUTH = re.compile(_TEXT_OPENS + r"(yes|no|true|false)\b", re.IGNORECASE)
+
+
+def answers_equal(candidate: str, gold: str) -> bool:
+    """Whether a candidate is the gold answer, by its letters or by math-verify.
+
+    Answers that are equal after `normalise` are equal. A gold answer that is one option letter, or yes, no, true or
+    false, is met by a candidate that starts with it. Else both are parsed as LaTeX: a candidate that cannot be parsed
+    is wrong, and a gold answer that cannot be parsed is compared by its letters, blanks left out.
+
+    Args:
+        candidate: what the response answered.
+        gold: the reference answer; the comparison is not symmetric (a gold 5 accepts x = 5).
+
+    Raises:
+        Exception: whatever math-verify or sympy raise while they compare two answers that were both parsed.
+    """
+    given, expected = normalise(candidate), normalise(gold)
+    if given == expected:
+        return bool(expected)
+    by_first_word = _first_words_agree(given, expected)
+    if by_first_word is not None:
+        return by_first_word
+    expected_strings, expected_expressions = _parsed(expected)
+    if not expected_expressions:
+        return bool(expected) and _letters(given) == _letters(expected)
+    strings, expressions = _parsed(given)
+    if set(strings) & set(expected_strings):
+        return True
+    return bool(verify(expected_expressions, expressions, timeout_seconds=None, raise_on_error=True))
+
+
+def _first_words_agree(given: str, expected: str) -> bool | None:
+    """Whether a candidate starts with the option letter or truth value that the gold answer is; None if it is neither,
+    or the candidate starts with no such thing.
+    """
+    for whole, leading in ((_OPTION, _LEADING_OPTION), (_TRUTH, _LEADING_TRUTH)):
+        wanted = whole.fullmatch(expected)
+        found = None if wanted is None else leading.match(given)
+        if wanted is not None and found is not None:
+            return found.group(1).lower() == wanted.group(1).lower()
+    return None
+
+
+def _parsed(answer: str) -> tuple[list[str], list[object]]:
+    """LaTeX of an answer as math-verify normalises it, and its expression; either is empty where there is none.
+
+    math-verify takes a trailing letter for a unit, so that it reads 2x + 3c as 2x + 3. Here a unit is dropped from a
+    number, or where it is written as text; after an expression with variables, a letter is one more variable. It also
+    adds numbers that only a blank separates (12 5 is 17 to it): such an answer has no expression here.
+    """
+    latex = _as_latex(answer)
+    if _TWO_NUMBERS.search(latex):
+        return [], []
+    strings, expressions = _parse(latex, _WITHOUT_UNITS)
+    if any(_has_variables(expression) for expression in expressions) and not _UNIT_IN_TEXT.search(latex):
+        return _parse(latex, _AS_WRITTEN)
+    return strings, expressions
+
+
+def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[list[str], list[object]]:
+    found = parse(f"${latex}$", extraction_config=config, parsing_timeout=None)
+    return [item for item in found if isinstance(item, str)], [item for item in found if not isinstance(item, str)]
+
+
+def _has_variables(expression: object) -> bool:
+    return bool(getattr(getattr(expression, "rhs", expression), "free_symbols", ()))
+
+
+def _letters(answer: str) -> str:
+    return _SINGLE_SCRIPT.sub(r"\1\2", _IDLE_BLANK.sub("", answer))
+
+
+def _as_latex(answer: str) -> str:
+    """Answer in LaTeX where it was typed in Unicode or in plain text (1e8, 3./2, 3 1/2, 10 000)."""
+    scientific = _SCIENTIFIC.fullmatch(answer)
+    if scientific is not None:
+        return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"
+    spaced = _BLANK.sub(" ", answer)
+    grouped = _THOUSANDS.sub(lambda number: number.group().replace(" ", ""), spaced)
+    mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", grouped)
+    rooted = _ROOT.sub(r"\\sqrt{\1}", mixed).replace("√", r"\sqrt")
+    multiplied = _FACTOR.sub(r"\1\\cdot ", rooted)
+    return _POINT_OF_INTEGER.sub("", multiplied).translate(_UNICODE)

@@ -1,0 +1,167 @@
+"""Baselines and advantages of two agents by hand; three agents where two would hide a mistake.
+
+Agent 0 scores 1 1 0 1 (mean 0.75), agent 1 scores 0 1 0 0 (mean 0.25); w[0, 1] = 1.5, w[1, 0] = 2/3.
+
+    mu[0] = (0.75 + 1.5 * 0.25) / 2 = 0.5625          transposed w: 0.458333
+    mu[1] = (2/3 * 0.75 + 0.25) / 2 = 0.375           transposed w: 0.6875
+    sigma = sqrt(8 * 0.25 / 7)      = 0.5345224838248488
+
+Shapes: P problem, A agent, G response, L learner.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hacpo_core.algo.advantages import (
+    capability_baseline,
+    carried_advantages,
+    guard_binary,
+    own_baseline,
+    pooled_baseline,
+    standardise,
+)
+
+NO_VERDICT = math.nan
+RATIO_AA = torch.tensor([[1.0, 1.5], [2 / 3, 1.0]], dtype=torch.float64)
+PAIR: list[list[list[float]]] = [[[1, 1, 0, 1], [0, 1, 0, 0]]]
+
+
+def rewards(nested: list[list[list[float]]]) -> tuple[Tensor, Tensor]:
+    reward_PAG = torch.tensor(nested, dtype=torch.float64)
+    return reward_PAG, ~reward_PAG.isnan()
+
+
+def test_baseline_of_weaker_agent_discounts_stronger_rewards() -> None:
+    baseline = capability_baseline(*rewards(PAIR), RATIO_AA)
+    assert baseline.mean_PA[0].tolist() == pytest.approx([0.5625, 0.375], abs=1e-15)
+    assert baseline.std_PA[0].tolist() == pytest.approx([0.5345224838248488] * 2, abs=1e-15)
+
+
+def test_baseline_of_three_agents_averages_three_scaled_means() -> None:
+    ratio_AA = torch.tensor([[1, 2, 4], [0.5, 1, 2], [0.25, 0.5, 1]], dtype=torch.float64)
+    baseline = capability_baseline(*rewards([[[1, 1], [1, 0], [0, 1]]]), ratio_AA)
+    # (1 + 2 * 0.5 + 4 * 0.5) / 3, (0.5 + 0.5 + 2 * 0.5) / 3, (0.25 + 0.5 * 0.5 + 0.5) / 3
+    assert baseline.mean_PA[0].tolist() == pytest.approx([4 / 3, 2 / 3, 1 / 3], abs=1e-15)
+
+
+def test_baseline_weighs_agents_equally_when_verdicts_are_missing() -> None:
+    baseline = capability_baseline(*rewards([[[1, 1, 0, 1], [1, NO_VERDICT, NO_VERDICT, NO_VERDICT]]]), RATIO_AA)
+    # (0.75 + 1.5 * 1) / 2; a mean over all five scored responses would give 0.9
+    assert baseline.mean_PA[0, 0].item() == pytest.approx(1.125, abs=1e-15)
+
+
+def test_agent_without_verdicts_is_left_out_of_the_baseline() -> None:
+    baseline = capability_baseline(*rewards([[[1, 1, 0, 1], [NO_VERDICT] * 4]]), RATIO_AA)
+    assert baseline.mean_PA[0].tolist() == pytest.approx([0.75, 0.5], abs=1e-15)
+
+
+def test_pooled_baseline_is_the_plain_mean_of_all_rewards() -> None:
+    baseline = pooled_baseline(*rewards(PAIR), RATIO_AA)
+    assert baseline.mean_PA.tolist() == [[0.5, 0.5]]
+    assert baseline.std_PA[0].tolist() == pytest.approx([0.5345224838248488] * 2, abs=1e-15)
+
+
+def test_own_baseline_sees_no_other_agent() -> None:
+    baseline = own_baseline(*rewards(PAIR), RATIO_AA)
+    assert baseline.mean_PA.tolist() == [[0.75, 0.25]]
+    assert baseline.std_PA.tolist() == [[0.5, 0.5]]
+
+
+def test_advantage_is_the_distance_from_the_baseline_in_joint_deviations() -> None:
+    group = rewards(PAIR)
+    advantage_PAG = standardise(*group, capability_baseline(*group, RATIO_AA), agent=0)
+    # 0.4375 and -0.5625 over 0.5345224838248488 + 1e-6
+    right, wrong = 0.8184860221096643, -1.0523391712838541
+    assert advantage_PAG[0, 0].tolist() == pytest.approx([right, right, wrong, right], abs=1e-12)
+    assert advantage_PAG[0, 1].tolist() == pytest.approx([wrong, right, wrong, wrong], abs=1e-12)
+
+
+def test_epsilon_is_added_to_the_deviation_and_not_to_the_variance() -> None:
+    group = rewards([[[1e-6, -1e-6]]])
+    advantage_PAG = standardise(*group, own_baseline(*group, torch.ones(1, 1)), agent=0)
+    # 1e-6 / (sqrt(2) 1e-6 + 1e-6)
+    assert advantage_PAG[0, 0].tolist() == pytest.approx([0.41421356237309503, -0.41421356237309503], abs=1e-12)
+
+
+def test_cross_response_carries_its_sources_baseline_by_default() -> None:
+    group = rewards(PAIR)
+    carried_LPAG = carried_advantages(*group, capability_baseline(*group, RATIO_AA))
+    # agent 1 against mu[1] = 0.375, for both learners: 0.625 and -0.375 over sigma
+    right, wrong = 1.169265745870949, -0.7015594475225694
+    for k in (0, 1):
+        assert carried_LPAG[k, 0, 1].tolist() == pytest.approx([wrong, right, wrong, wrong], abs=1e-12)
+        assert carried_LPAG[k, 0, 0, 0].item() == pytest.approx(0.8184860221096643, abs=1e-12)
+
+
+def test_cross_response_carries_the_learners_baseline_when_asked() -> None:
+    group = rewards(PAIR)
+    carried_LPAG = carried_advantages(*group, capability_baseline(*group, RATIO_AA), cross_baseline="learner")
+    assert carried_LPAG[0, 0, 1, 1].item() == pytest.approx(0.8184860221096643, abs=1e-12)
+    assert carried_LPAG[1, 0, 0, 0].item() == pytest.approx(1.169265745870949, abs=1e-12)
+
+
+def test_own_responses_carry_the_same_advantage_under_both_choices() -> None:
+    group = rewards(PAIR)
+    baseline = capability_baseline(*group, RATIO_AA)
+    source = carried_advantages(*group, baseline, cross_baseline="source")
+    learner = carried_advantages(*group, baseline, cross_baseline="learner")
+    for k in (0, 1):
+        assert torch.equal(source[k, :, k], learner[k, :, k])
+
+
+def test_unknown_cross_baseline_is_named() -> None:
+    group = rewards(PAIR)
+    with pytest.raises(ValueError, match="both"):
+        carried_advantages(*group, own_baseline(*group, RATIO_AA), cross_baseline="both")  # type: ignore[arg-type]
+
+
+def test_uniform_problem_gives_zero_though_the_baseline_differs_from_the_reward() -> None:
+    group = rewards([[[1, 1], [1, 1]]])
+    baseline = capability_baseline(*group, RATIO_AA)
+    assert baseline.mean_PA[0, 0].item() == pytest.approx(1.25)  # (1 - 1.25) / 1e-6 would be -250,000
+    assert carried_advantages(*group, baseline).eq(0.0).all()
+
+
+def test_own_group_that_is_uniform_gives_zero_beside_one_that_is_not() -> None:
+    group = rewards([[[1, 1], [1, 0]]])
+    carried_LPAG = carried_advantages(*group, own_baseline(*group, RATIO_AA))
+    assert carried_LPAG[0, 0, 0].tolist() == [0.0, 0.0]
+    assert carried_LPAG[0, 0, 1, 0] > 0.7
+
+
+def test_agents_that_are_uniform_apart_but_not_together_keep_their_advantage() -> None:
+    group = rewards([[[1, 1], [0, 0]]])
+    carried_LPAG = carried_advantages(*group, pooled_baseline(*group, RATIO_AA))
+    assert carried_LPAG[0, 0, :, 0].tolist() == pytest.approx([0.8660239037870368, -0.8660239037870368], abs=1e-12)
+
+
+def test_unscored_response_carries_zero() -> None:
+    group = rewards([[[1, NO_VERDICT, 0, 1], [0, 1, 0, NO_VERDICT]]])
+    carried_LPAG = carried_advantages(*group, capability_baseline(*group, RATIO_AA))
+    assert carried_LPAG[:, 0, 0, 1].tolist() == [0.0, 0.0]
+    assert carried_LPAG[:, 0, 1, 3].tolist() == [0.0, 0.0]
+    assert (carried_LPAG[~carried_LPAG.eq(0.0)]).numel() == 12
+
+
+def test_guard_replaces_only_baselines_that_no_reward_can_reach() -> None:
+    group = rewards([[[1, 1, 1, 1], [0, 1, 1, 1]]])
+    ratio_AA = torch.tensor([[1.0, 2.0], [0.5, 1.0]], dtype=torch.float64)
+    baseline = capability_baseline(*group, ratio_AA)
+    assert baseline.mean_PA.tolist() == [[1.25, 0.625]]
+    guarded = guard_binary(baseline, *group)
+    assert guarded.mean_PA.tolist() == [[1.0, 0.625]]
+    assert guarded.num_guarded == 1
+    assert torch.equal(guarded.std_PA, baseline.std_PA)
+
+
+def test_guard_leaves_a_baseline_of_exactly_one() -> None:
+    group = rewards([[[1, 1, 1, 1], [0, 0, 1, 1]]])
+    baseline = capability_baseline(*group, torch.tensor([[1.0, 2.0], [0.5, 1.0]], dtype=torch.float64))
+    guarded = guard_binary(baseline, *group)
+    assert guarded.mean_PA.tolist() == [[1.0, 0.5]]
+    assert guarded.num_guarded == 0

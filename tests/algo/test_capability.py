@@ -1,0 +1,110 @@
+"""Capabilities, their window, and the ratios between agents.
+
+Shapes: P problem, A agent, G response, K step of the window.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hacpo_core.algo.capability import batch_capability, capability_ratios, unit_ratios, windowed_capability
+
+NO_VERDICT = math.nan
+LARGEST_FLOAT = 1.7976931348623157e308
+
+
+def tensor(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def capability(nested: list[list[list[float]]], **options: str) -> list[float]:
+    reward_PAG = tensor(nested)
+    return batch_capability(reward_PAG, ~reward_PAG.isnan(), **options).tolist()  # type: ignore[arg-type, no-any-return]
+
+
+def test_capability_is_the_mean_reward_of_the_whole_batch() -> None:
+    assert capability([[[1, 0], [0, 0]], [[1, 1], [1, 0]]]) == [0.75, 0.25]
+
+
+def test_capability_weighs_scored_responses_equally_and_not_problems() -> None:
+    found = capability([[[1, 1, 1]], [[0, NO_VERDICT, NO_VERDICT]]])
+    assert found == pytest.approx([0.75], abs=1e-15)  # the mean of the problems' means is 0.5, with zeros 0.5
+
+
+def test_positive_rate_counts_rewards_above_zero() -> None:
+    rewards: list[list[list[float]]] = [[[0.5, -3.0, 0.0, 2.0]]]
+    assert capability(rewards, metric="positive_rate") == [0.5]
+    assert capability(rewards, metric="reward_mean") == [-0.125]
+
+
+def test_agent_without_any_verdict_has_no_capability() -> None:
+    with pytest.raises(ValueError, match=r"no scored response.*\[2, 0\]"):
+        capability([[[1, 0], [NO_VERDICT, NO_VERDICT]]])
+
+
+def test_unknown_metric_is_named() -> None:
+    with pytest.raises(ValueError, match="median"):
+        capability([[[1, 0]]], metric="median")
+
+
+def test_window_averages_its_steps() -> None:
+    found_A = windowed_capability(tensor([[0.2, 0.4], [0.4, 0.8], [0.9, 0.0]]))
+    assert found_A.tolist() == pytest.approx([0.5, 0.4], abs=1e-15)
+
+
+def test_window_of_one_step_is_that_step() -> None:
+    assert windowed_capability(tensor([[0.3, 0.7]])).tolist() == [0.3, 0.7]
+
+
+def test_empty_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="window"):
+        windowed_capability(torch.empty(0, 2))
+
+
+def test_ratio_is_the_learners_capability_over_the_samplers() -> None:
+    found = capability_ratios(tensor([0.6, 0.3, 0.4]))
+    expected = [[1.0, 2.0, 1.5], [0.5, 1.0, 0.75], [0.6666666666666667, 1.3333333333333333, 1.0]]
+    torch.testing.assert_close(found.ratio_AA, tensor(expected), rtol=0.0, atol=1e-15)
+    assert (found.num_floored, found.num_clipped) == (0, 0)
+
+
+def test_ratio_is_clipped_on_both_sides_and_counted() -> None:
+    found = capability_ratios(tensor([0.9, 0.05]))  # 18 and 1 / 18
+    assert found.ratio_AA.tolist() == [[1.0, 10.0], [0.1, 1.0]]
+    assert (found.num_floored, found.num_clipped) == (0, 2)
+
+
+@pytest.mark.parametrize("least_able", [0.0, -3.0])
+def test_agent_that_scores_nothing_divides_by_no_zero(least_able: float) -> None:
+    found = capability_ratios(tensor([least_able, 0.5]))
+    assert found.ratio_AA.tolist() == [[1.0, 0.1], [10.0, 1.0]]
+    assert (found.num_floored, found.num_clipped) == (1, 2)
+
+
+def test_agents_that_all_score_nothing_are_equal() -> None:
+    found = capability_ratios(tensor([0.0, 0.0, 0.0]))
+    assert found.ratio_AA.tolist() == [[1.0] * 3] * 3
+    assert (found.num_floored, found.num_clipped) == (3, 0)
+
+
+def test_bounds_are_the_callers() -> None:
+    found = capability_ratios(tensor([0.8, 0.1]), floor=0.2, lowest=0.5, highest=3.0)
+    assert found.ratio_AA.tolist() == [[1.0, 3.0], [0.5, 1.0]]
+    assert (found.num_floored, found.num_clipped) == (1, 2)
+
+
+def test_unit_ratios_are_one_for_any_number_of_agents() -> None:
+    assert unit_ratios(3).ratio_AA.tolist() == [[1.0] * 3] * 3
+
+
+def test_sum_of_large_rewards_does_not_overflow() -> None:
+    assert capability([[[1e308] * 4]]) == pytest.approx([1e308], rel=1e-12)
+    assert windowed_capability(tensor([[1e308], [1e308], [1e308]])).item() == pytest.approx(1e308, rel=1e-12)
+
+
+def test_mean_of_the_largest_float_is_finite() -> None:
+    assert math.isfinite(capability([[[LARGEST_FLOAT] * 3]])[0])

@@ -1,0 +1,199 @@
+"""What must hold for any rewards and any number of agents.
+
+Shapes: P problem, A agent, G response, L learner.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hacpo_core.algo.capability import (
+    CapabilityRatios,
+    batch_capability,
+    capability_ratios,
+    unit_ratios,
+    windowed_capability,
+)
+from hacpo_core.algo.methods import JointAdvantages, Method, joint_advantages
+
+METHODS = [
+    Method(name="any", baseline=baseline, cross_baseline=cross_baseline, cross_weight=cross_weight, binary_guard=guard)
+    for baseline, cross_baseline, cross_weight, guard in [
+        ("own", "source", "one", False),
+        ("pooled", "source", "one", False),
+        ("capability", "source", "capability", True),
+        ("capability", "learner", "capability", True),
+        ("capability", "source", "capability", False),
+        ("capability", "learner", "one", False),
+    ]
+]
+quick = settings(max_examples=40, deadline=None)
+any_method = st.sampled_from(METHODS)
+# Beyond 1.7e308 a mean may round to infinity: see test_capability.py.
+any_reward = st.floats(-1.7e308, 1.7e308, allow_nan=False, allow_subnormal=True)
+# Sums of these are exact, so that the order of the terms cannot matter.
+exact_reward = st.one_of(st.sampled_from([0.0, 1.0]), st.integers(-32, 32).map(lambda n: n / 8))
+capability = st.floats(0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Group:
+    reward_PAG: Tensor
+    is_scored_PAG: Tensor
+    capability_A: Tensor
+
+    def joint(self, method: Method) -> JointAdvantages:
+        return joint_advantages(method, self.reward_PAG, self.is_scored_PAG, capability_ratios(self.capability_A))
+
+
+@st.composite
+def groups(draw: st.DrawFn, reward: st.SearchStrategy[float], *, is_uniform: bool = False) -> Group:
+    """One to five agents, some responses without a verdict, at least one verdict for every agent."""
+    shape = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    size = math.prod(shape)
+    one_reward = draw(reward)
+    rewards = st.just([one_reward] * size) if is_uniform else st.lists(reward, min_size=size, max_size=size)
+    is_scored_PAG = torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size))).reshape(shape)
+    is_scored_PAG[0, :, 0] = True
+    capabilities = draw(st.lists(capability, min_size=shape[1], max_size=shape[1]))
+    return Group(
+        torch.tensor(draw(rewards), dtype=torch.float64).reshape(shape),
+        is_scored_PAG,
+        torch.tensor(capabilities, dtype=torch.float64),
+    )
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@quick
+@given(groups(any_reward), any_method, st.sampled_from(["reward_mean", "positive_rate"]))
+def test_any_finite_rewards_give_finite_numbers(
+    group: Group, method: Method, metric: Literal["reward_mean", "positive_rate"]
+) -> None:
+    batch_A = batch_capability(group.reward_PAG, group.is_scored_PAG, metric=metric)
+    smoothed_A = windowed_capability(torch.stack([batch_A, group.capability_A, batch_A]))
+    ratios = capability_ratios(smoothed_A)
+    found = joint_advantages(method, group.reward_PAG, group.is_scored_PAG, ratios)
+    for value in (batch_A, smoothed_A, ratios.ratio_AA, found.advantage_LPAG, found.weight_LA, found.baseline.mean_PA):
+        assert value.isfinite().all()
+    assert 0.1 <= ratios.ratio_AA.min() <= ratios.ratio_AA.max() <= 10.0
+
+
+@quick
+@given(groups(any_reward, is_uniform=True), any_method)
+def test_uniform_group_gives_exactly_zero(group: Group, method: Method) -> None:
+    assert group.joint(method).advantage_LPAG.eq(0.0).all()
+
+
+@quick
+@given(groups(any_reward), any_method, st.sampled_from([math.nan, math.inf, -1e308, 1.0]))
+def test_reward_without_a_verdict_is_never_read(group: Group, method: Method, anything: float) -> None:
+    clean_PAG, odd_PAG = (group.reward_PAG.where(group.is_scored_PAG, value) for value in (0.0, anything))
+    clean, odd = replace(group, reward_PAG=clean_PAG).joint(method), replace(group, reward_PAG=odd_PAG).joint(method)
+    assert torch.equal(clean.advantage_LPAG, odd.advantage_LPAG)
+    assert torch.equal(batch_capability(clean_PAG, group.is_scored_PAG), batch_capability(odd_PAG, group.is_scored_PAG))
+    assert odd.advantage_LPAG[:, ~group.is_scored_PAG].eq(0.0).all()
+
+
+@quick
+@given(groups(exact_reward), any_method, st.randoms(use_true_random=False))
+def test_order_of_agents_permutes_the_result(group: Group, method: Method, random: object) -> None:
+    order = list(range(len(group.capability_A)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    before = group.joint(method)
+    after = Group(group.reward_PAG[:, order], group.is_scored_PAG[:, order], group.capability_A[order]).joint(method)
+    assert_close(after.advantage_LPAG, before.advantage_LPAG[order][:, :, order])
+    assert_close(after.weight_LA, before.weight_LA[order][:, order])
+
+
+@quick
+@given(groups(exact_reward), any_method, st.randoms(use_true_random=False))
+def test_order_of_responses_permutes_the_result(group: Group, method: Method, random: object) -> None:
+    order = list(range(group.reward_PAG.shape[2]))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    before = group.joint(method).advantage_LPAG
+    shuffled = replace(group, reward_PAG=group.reward_PAG[:, :, order], is_scored_PAG=group.is_scored_PAG[:, :, order])
+    assert_close(shuffled.joint(method).advantage_LPAG, before[..., order])
+
+
+def mean_by_hand(rewards: list[float]) -> float | None:
+    return statistics.fmean(rewards) if rewards else None
+
+
+def baseline_by_hand(method: Method, scored: list[list[float]], k: int, w: list[list[float]], *, guards: bool) -> float:
+    """Eq. 5 or 7 from lists that hold nothing but the scored rewards; 0 where there are none."""
+    means = [mean_by_hand(rewards) for rewards in scored]
+    own = means[k] or 0.0
+    if method.baseline == "own":
+        return own
+    scale = w[k] if method.baseline == "capability" else [1.0] * len(scored)
+    mu = mean_by_hand([scale[j] * mean for j, mean in enumerate(means) if mean is not None]) or 0.0
+    return own if guards and mu > 1.0 else mu
+
+
+def on_scored_subset(group: Group, method: Method) -> Tensor:
+    """advantage_LPAG by Eq. 5-7, 10 and 50, in plain Python."""
+    num_problems, num_agents, num_samples = group.reward_PAG.shape
+    w = capability_ratios(group.capability_A).ratio_AA.tolist()
+    expected_LPAG = torch.zeros(num_agents, num_problems, num_agents, num_samples, dtype=torch.float64)
+    is_binary = bool((group.reward_PAG.where(group.is_scored_PAG, 0.0) <= 1.0).all())
+    guards = method.binary_guard and method.baseline == "capability" and is_binary
+    agents = range(num_agents)
+    for p in range(num_problems):
+        scored = [group.reward_PAG[p, j][group.is_scored_PAG[p, j]].tolist() for j in agents]
+        pooled = [reward for rewards in scored for reward in rewards]
+        for k, j, i in itertools.product(agents, agents, range(num_samples)):
+            judge = k if method.cross_baseline == "learner" else j
+            ranked = scored[judge] if method.baseline == "own" else pooled
+            if group.is_scored_PAG[p, j, i] and len(set(ranked)) > 1:
+                mu = baseline_by_hand(method, scored, judge, w, guards=guards)
+                sigma = statistics.stdev(ranked)
+                expected_LPAG[k, p, j, i] = (group.reward_PAG[p, j, i].item() - mu) / (sigma + 1e-6)
+    return expected_LPAG
+
+
+@quick
+@given(groups(exact_reward), any_method)
+def test_missing_verdicts_leave_what_the_scored_subset_gives(group: Group, method: Method) -> None:
+    assert_close(group.joint(method).advantage_LPAG, on_scored_subset(group, method))
+
+
+@pytest.mark.parametrize("num_agents", [1, 2, 3, 4, 5])
+def test_equal_agents_have_equal_advantages_in_any_number(num_agents: int) -> None:
+    reward_PAG = torch.tensor([[[1.0, 0.0, 0.0, 0.0]] * num_agents], dtype=torch.float64)
+    found = joint_advantages(METHODS[2], reward_PAG, torch.ones_like(reward_PAG).bool(), unit_ratios(num_agents))
+    # sigma^2 = n * 4 * (1/4 * 3/4) / (4 n - 1)
+    sigma = math.sqrt(0.75 * num_agents / (4 * num_agents - 1))
+    expected = torch.tensor([0.75, -0.25, -0.25, -0.25], dtype=torch.float64) / (sigma + 1e-6)
+    assert_close(found.advantage_LPAG, expected.expand_as(found.advantage_LPAG))
+    assert found.weight_LA.tolist() == [[1.0] * num_agents] * num_agents
+
+
+@pytest.mark.parametrize("exponent", [340, 700, 1023])
+def test_large_rewards_rank_as_small_ones_do(exponent: int) -> None:
+    reward_PAG = torch.tensor([[[1.0, -1.0, 0.0], [0.5, 0.5, 1.0]]], dtype=torch.float64)
+    is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
+    ratios = CapabilityRatios(torch.tensor([[1.0, 0.5], [2.0, 1.0]], dtype=torch.float64), 0, 0)
+    method = replace(METHODS[2], binary_guard=False)
+    small = joint_advantages(method, reward_PAG, is_scored_PAG, ratios).advantage_LPAG
+    large = joint_advantages(method, reward_PAG * 2.0**exponent, is_scored_PAG, ratios).advantage_LPAG
+    torch.testing.assert_close(large, small, rtol=1e-5, atol=0.0)
+
+
+def test_enormous_reward_leaves_other_problems_alone() -> None:
+    reward_PAG = torch.tensor([[[1.0, 0.0]], [[1e200, 0.0]]], dtype=torch.float64)
+    is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
+    found = joint_advantages(METHODS[0], reward_PAG, is_scored_PAG, unit_ratios(1)).advantage_LPAG
+    assert found[0, 0, 0].tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)

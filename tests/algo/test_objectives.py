@@ -1,0 +1,154 @@
+"""The terms of the objectives and the weights of rows, by hand.
+
+Shapes: B sequence, T token.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hacpo_core.algo.clipping import UNBOUNDED, Bounds
+from hacpo_core.algo.objectives import (
+    SourceAggregation,
+    TokenAggregation,
+    cross_surrogate,
+    kl_to_reference,
+    row_weights,
+)
+
+BOUNDS = Bounds(0.8, 1.0)
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def cross(
+    ratio: float,
+    advantage: float,
+    weight: float,
+    exponent: float,
+    bounds: Bounds = BOUNDS,
+    *,
+    is_pessimistic: bool = False,
+) -> tuple[float, float]:
+    """Value, and gradient with respect to the ratio."""
+    ratio_B = tensor(ratio).requires_grad_()
+    value_B = cross_surrogate(
+        ratio_B, tensor(advantage), tensor(weight), exponent=exponent, bounds=bounds, is_pessimistic=is_pessimistic
+    )
+    (gradient_B,) = torch.autograd.grad(value_B.sum(), ratio_B)
+    return value_B.item(), gradient_B.item()
+
+
+def test_cross_surrogate_multiplies_ratio_its_power_weight_and_advantage() -> None:
+    # 0.9 * 0.9 * 1.5 * 2; the gradient stops at the power: 0.9 * 1.5 * 2, where its full derivative is 5.4
+    assert cross(0.9, 2.0, 1.5, 1.0) == pytest.approx((2.43, 2.7), abs=1e-14)
+
+
+@pytest.mark.parametrize(("exponent", "value"), [(0.0, 2.7), (1.0, 2.43), (2.0, 2.187), (3.0, 1.9683), (0.5, 2.561445)])
+def test_exponent_discounts_responses_that_the_learner_finds_unlikely(exponent: float, value: float) -> None:
+    found, gradient = cross(0.9, 2.0, 1.5, exponent)
+    assert found == pytest.approx(value, abs=1e-5)
+    assert gradient == pytest.approx(value / 0.9, abs=1e-5)
+
+
+def test_the_power_is_of_the_unclipped_ratio() -> None:
+    assert cross(0.5, 1.0, 1.0, 1.0) == pytest.approx((0.8 * 0.5, 0.0), abs=1e-15)
+    assert cross(2.0, 1.0, 1.0, 2.0) == pytest.approx((1.0 * 4.0, 0.0), abs=1e-15)
+
+
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+@pytest.mark.parametrize("ratio", [1.2, 0.7])
+def test_cross_ratio_outside_its_bounds_is_discarded_with_either_sign(ratio: float, advantage: float) -> None:
+    assert cross(ratio, advantage, 1.0, 0.0)[1] == 0.0
+
+
+def test_cross_surrogate_takes_no_minimum_unless_asked() -> None:
+    assert cross(1.2, -2.0, 1.5, 0.0) == pytest.approx((-3.0, 0.0), abs=1e-15)
+    assert cross(1.2, -2.0, 1.5, 0.0, is_pessimistic=True) == pytest.approx((-3.6, -3.0), abs=1e-15)
+
+
+def test_cross_surrogate_without_bounds_keeps_every_gradient() -> None:
+    assert cross(3.0, -2.0, 0.5, 1.0, UNBOUNDED) == pytest.approx((-9.0, -3.0), abs=1e-14)
+
+
+def test_kl_is_schulmans_k3_estimate() -> None:
+    # d = log 2: 2 - log 2 - 1; d = -log 2: 1/2 + log 2 - 1; the wrong direction swaps the two
+    logprob_BT, reference_BT = tensor(-2.0, -1.0)[None], tensor(-2.0 + math.log(2), -1.0 - math.log(2))[None]
+    found_BT = kl_to_reference(logprob_BT, reference_BT)
+    assert found_BT[0].tolist() == pytest.approx([0.3068528194400547, 0.1931471805599453], abs=1e-15)
+
+
+def test_gradient_of_the_kl_pulls_towards_the_reference() -> None:
+    logprob_BT = tensor(-2.0, -1.0, -3.0)[None].requires_grad_()
+    kl_to_reference(logprob_BT, tensor(-2.0 + math.log(2), -1.0 - math.log(2), -3.0)[None]).sum().backward()
+    assert logprob_BT.grad is not None
+    assert logprob_BT.grad[0].tolist() == pytest.approx([-1.0, 0.5, 0.0], abs=1e-15)  # 1 - exp(d)
+
+
+def weights(
+    sources: list[int],
+    lengths: list[int],
+    *,
+    is_token_level: bool = False,
+    aggregation: SourceAggregation = "sum_of_means",
+    token_aggregation: TokenAggregation = "token_mean",
+) -> list[float]:
+    return row_weights(
+        torch.tensor(sources),
+        torch.tensor(lengths),
+        num_sources=4,
+        is_token_level=is_token_level,
+        aggregation=aggregation,
+        token_aggregation=token_aggregation,
+        max_tokens=10,
+    ).tolist()
+
+
+def test_sum_of_means_gives_every_source_the_same_total_weight() -> None:
+    found = weights([0, 1, 0, 0, 2], [1, 9, 3, 2, 5])
+    assert found == pytest.approx([1 / 3, 1.0, 1 / 3, 1 / 3, 1.0], abs=1e-15)
+
+
+def test_mean_of_rows_gives_every_row_the_same_weight() -> None:
+    assert weights([0, 1, 0, 0, 2], [1, 9, 3, 2, 5], aggregation="mean_of_rows") == [0.2] * 5
+
+
+@pytest.mark.parametrize(
+    ("token_aggregation", "expected"),
+    [
+        ("token_mean", [1 / 6, 1 / 5, 1 / 6]),
+        ("seq_mean_token_mean", [1 / 4, 1 / 5, 1 / 8]),
+        ("seq_mean_token_sum_norm", [1 / 20, 1 / 10, 1 / 20]),
+    ],
+)
+def test_weight_of_a_token_within_its_source(token_aggregation: TokenAggregation, expected: list[float]) -> None:
+    found = weights([3, 1, 3], [2, 5, 4], is_token_level=True, token_aggregation=token_aggregation)
+    assert found == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("token_aggregation", "expected"),
+    [
+        ("token_mean", [1 / 11] * 3),
+        ("seq_mean_token_mean", [1 / 6, 1 / 15, 1 / 12]),
+        ("seq_mean_token_sum_norm", [1 / 30] * 3),
+    ],
+)
+def test_weight_of_a_token_over_all_rows(token_aggregation: TokenAggregation, expected: list[float]) -> None:
+    found = weights(
+        [3, 1, 3], [2, 5, 4], is_token_level=True, aggregation="mean_of_rows", token_aggregation=token_aggregation
+    )
+    assert found == pytest.approx(expected, abs=1e-15)
+
+
+def test_unknown_aggregations_are_named() -> None:
+    with pytest.raises(ValueError, match="by_hand"):
+        weights([0], [1], aggregation="by_hand")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="by_hand"):
+        weights([0], [1], is_token_level=True, token_aggregation="by_hand")  # type: ignore[arg-type]

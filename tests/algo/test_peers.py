@@ -1,0 +1,291 @@
+"""The algorithm against TRL and verl: same inputs, their numbers (tests/peers/fixture.json, made by their own code).
+
+Loss = -objective, one source. N rows of n_i tokens, L the response limit:
+
+| `token_aggregation`       | weight of a token | verl `loss_agg_mode`          | TRL `loss_type`                    |
+|---------------------------|-------------------|-------------------------------|------------------------------------|
+| `token_mean`              | 1 / sum n_i       | `token-mean`                  | `dapo`; `bnpo` (of a micro-batch)  |
+| `seq_mean_token_mean`     | 1 / (N n_i)       | `seq-mean-token-mean`         | `grpo`                             |
+| `seq_mean_token_sum_norm` | 1 / (N L)         | `seq-mean-token-sum-norm`     | `dr_grpo`                          |
+| (ratio per sequence)      | 1 / N per row     | `gspo`, `seq-mean-token-mean` | `grpo`, level `sequence`           |
+
+Conventions of theirs that the project does not have:
+- TRL divides advantages by sigma + 1e-4; the project and verl by sigma + 1e-6. ddof is 1 in all three.
+- Both divide the rounding error of a uniform group by epsilon (verl in float32: up to 0.06); here such a group gives 0.
+- verl alone gives a group of one response A = R; here and in TRL it gives 0.
+- verl's `clip_ratio_c` (dual clip, 3 by default): set out of reach in the fixture.
+- TRL's `use_bias_correction_kl` (ratio times KL, on by default): off in the fixture.
+- Log-ratios: clamped to +-10 here, +-20 in verl's vanilla loss, at most 10 in its GSPO, not at all in TRL.
+- k3: d clamped to +-10 here; in verl d to +-20 and the estimate itself to 10 nats; nothing in TRL.
+- Both let a sequence ratio be averaged over tokens, a row weighing n_i / sum n_i or n_i / (N L). No configuration of
+  the project does so, but the weights of `Rows` can.
+
+Shapes: P problem, A agent, G response, B sequence, T token.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hacpo_core.algo.capability import unit_ratios
+from hacpo_core.algo.groups import agent_std
+from hacpo_core.algo.methods import Method, Objective, Rows, joint_advantages, objective
+from hacpo_core.algo.objectives import TokenAggregation, kl_to_reference, row_weights
+from hacpo_core.algo.ratios import masked_mean
+
+TOLERANCE = 1e-9
+TRL_EPSILON, OUR_EPSILON = 1e-4, 1e-6
+VERL_AGGREGATIONS: dict[str, TokenAggregation] = {
+    "token-mean": "token_mean",
+    "seq-mean-token-mean": "seq_mean_token_mean",
+    "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
+}
+TRL_AGGREGATIONS: dict[str, TokenAggregation] = {
+    "dapo": "token_mean",
+    "bnpo": "token_mean",
+    "grpo": "seq_mean_token_mean",
+    "dr_grpo": "seq_mean_token_sum_norm",
+}
+
+FIXTURE = json.loads((Path(__file__).parents[1] / "peers" / "fixture.json").read_text())
+REWARD_CASES = {case["name"]: case for case in FIXTURE["advantages"]}
+LOSS_CASES = {case["name"]: case for case in FIXTURE["losses"]}
+ORDINARY_CASES = [name for name in LOSS_CASES if name != "beyond_clamp"]
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def rewards(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """reward_PAG and is_scored_PAG; null in the fixture is a missing verdict."""
+    nested = [[[math.nan if r is None else r for r in group] for group in agent] for agent in case["reward_PAG"]]
+    return tensor(nested), ~tensor(nested).isnan()
+
+
+def our_advantages(case: dict[str, Any], baseline: str) -> Tensor:
+    reward_PAG, is_scored_PAG = rewards(case)
+    method = Method(name="peer", baseline=baseline, shares_rollouts=False, binary_guard=False)
+    advantage_LPAG = joint_advantages(method, reward_PAG, is_scored_PAG, unit_ratios(reward_PAG.shape[1]))
+    return advantage_LPAG.advantage_LPAG[0]
+
+
+def std_of_groups(case: dict[str, Any], baseline: str) -> Tensor:
+    """Standard deviation (ddof 1) of the group that every response belongs to."""
+    reward_PAG, is_scored_PAG = rewards(case)
+    if baseline == "pooled":
+        flat = reward_PAG.flatten(1)[:, None], is_scored_PAG.flatten(1)[:, None]
+        return agent_std(*flat)[:, :, None].expand_as(reward_PAG)
+    return agent_std(reward_PAG, is_scored_PAG)[:, :, None].expand_as(reward_PAG)
+
+
+def assert_close(found: Tensor, expected: Tensor, *, tolerance: float = TOLERANCE) -> None:
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def method_of(case: dict[str, Any], level: str, kl_coef: float = 0.0) -> Method:
+    return Method(
+        name="peer",
+        ratio=level,  # type: ignore[arg-type]
+        shares_rollouts=False,
+        baseline="own",
+        own_low=case["clip_low"],
+        own_high=case["clip_high"],
+        kl_coef=kl_coef,
+    )
+
+
+def rows_of(case: dict[str, Any], level: str, aggregation: TokenAggregation) -> Rows:
+    """The mini-batch; a sequence-level row that is averaged over tokens weighs its tokens."""
+    mask_BT = tensor(case["mask_BT"]).bool()
+    num_tokens_B, num_rows = mask_BT.sum(dim=1), len(mask_BT)
+    is_sequence_mean = level == "sequence" and aggregation == "seq_mean_token_mean"
+    weight_B = row_weights(
+        torch.zeros(num_rows, dtype=torch.long),
+        num_tokens_B,
+        num_sources=1,
+        is_token_level=not is_sequence_mean,
+        token_aggregation=aggregation,
+        max_tokens=case["max_tokens"],
+    )
+    is_weighed_by_tokens = level == "sequence" and not is_sequence_mean
+    old_logprob_BT = tensor(case["old_logprob_BT"])
+    return Rows(
+        mask_BT=mask_BT,
+        is_own_B=torch.ones(num_rows, dtype=torch.bool),
+        advantage_B=tensor(case["advantage_B"]),
+        cross_weight_B=torch.ones(num_rows, dtype=torch.float64),
+        old_mean_logprob_B=masked_mean(old_logprob_BT, mask_BT),
+        row_weight_B=weight_B * num_tokens_B if is_weighed_by_tokens else weight_B,
+        old_logprob_BT=old_logprob_BT,
+        reference_logprob_BT=tensor(case["reference_logprob_BT"]),
+    )
+
+
+def loss_and_gradient(method: Method, rows: Rows, case: dict[str, Any]) -> tuple[Objective, Tensor]:
+    """Our objective and the gradient of its negative."""
+    logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
+    result = objective(method, rows, logprob_BT, update=0)
+    (-result.own).backward()
+    assert logprob_BT.grad is not None
+    return result, logprob_BT.grad
+
+
+@pytest.mark.parametrize("baseline", ["own", "pooled"])
+@pytest.mark.parametrize("name", ["binary", "graded", "two_agents"])
+def test_advantages_are_verls(name: str, baseline: str) -> None:
+    case = REWARD_CASES[name]
+    assert_close(our_advantages(case, baseline), tensor(case[baseline]["verl"]))
+
+
+@pytest.mark.parametrize("baseline", ["own", "pooled"])
+@pytest.mark.parametrize("name", ["binary", "graded", "two_agents", "unscored"])
+def test_advantages_are_trls_once_its_larger_epsilon_is_put_in(name: str, baseline: str) -> None:
+    case = REWARD_CASES[name]
+    std_PAG = std_of_groups(case, baseline)
+    with_trl_epsilon_PAG = our_advantages(case, baseline) * (std_PAG + OUR_EPSILON) / (std_PAG + TRL_EPSILON)
+    assert_close(with_trl_epsilon_PAG, tensor(case[baseline]["trl"]))
+
+
+def test_the_epsilons_differ_visibly_where_rewards_hardly_do() -> None:
+    case = REWARD_CASES["graded"]
+    ratio_G = our_advantages(case, "own")[2, 0] / tensor(case["own"]["trl"])[2, 0]
+    assert float(ratio_G.min()) > 1.05
+
+
+def test_uniform_groups_give_exactly_nothing_where_verl_divides_a_rounding_error() -> None:
+    case = REWARD_CASES["graded"]
+    assert our_advantages(case, "own")[1].abs().max() == 0.0
+    assert 0.0 < tensor(case["own"]["verl"])[1].abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("aggregation", VERL_AGGREGATIONS)
+@pytest.mark.parametrize(("level", "loss_name"), [("token", "vanilla"), ("sequence", "gspo")])
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_objective_gradient_and_clipped_share_are_verls(
+    name: str, level: str, loss_name: str, aggregation: str
+) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["verl"] if (r["loss_name"], r["aggregation"]) == (loss_name, aggregation))
+    rows = rows_of(case, level, VERL_AGGREGATIONS[aggregation])
+    result, gradient_BT = loss_and_gradient(method_of(case, level), rows, case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+    num_tokens_B = rows.mask_BT.sum(dim=1)
+    clipped_share = (result.is_stopped_B * num_tokens_B).sum() / num_tokens_B.sum()
+    assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # verl counts in float32
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.05])
+@pytest.mark.parametrize("loss_type", TRL_AGGREGATIONS)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_objective_gradient_and_clipped_share_are_trls(name: str, level: str, loss_type: str, kl_coef: float) -> None:
+    case = LOSS_CASES[name]
+    wanted = level, loss_type, kl_coef
+    peer = next(r for r in case["trl"] if (r["level"], r["loss_type"], r["kl_coef"]) == wanted)
+    rows = rows_of(case, level, TRL_AGGREGATIONS[loss_type])
+    result, gradient_BT = loss_and_gradient(method_of(case, level, kl_coef), rows, case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+    unit_B = rows.mask_BT.sum(dim=1) if level == "token" else torch.ones(len(rows.mask_BT))
+    clipped_share = (result.is_stopped_B * unit_B).sum() / unit_B.sum()
+    assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # TRL counts in float32
+
+
+@pytest.mark.parametrize("aggregation", VERL_AGGREGATIONS)
+@pytest.mark.parametrize(("level", "loss_name"), [("token", "vanilla"), ("sequence", "gspo")])
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_row_weights_split_a_mini_batch_as_verls_global_normalisers_do(
+    name: str, level: str, loss_name: str, aggregation: str
+) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["verl"] if (r["loss_name"], r["aggregation"]) == (loss_name, aggregation))
+    rows = rows_of(case, level, VERL_AGGREGATIONS[aggregation])
+    half = len(rows.mask_BT) // 2
+    for part, expected in zip((slice(None, half), slice(half, None)), peer["loss_of_halves"], strict=True):
+        fields = {field: getattr(rows, field)[part] for field in Rows.__slots__}
+        found = objective(method_of(case, level), Rows(**fields), tensor(case["logprob_BT"])[part], update=0)
+        assert_close(-found.own, tensor(expected))
+
+
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_kl_to_the_reference_and_its_gradient_are_verls_k3(name: str) -> None:
+    case = LOSS_CASES[name]
+    logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
+    kl_BT = kl_to_reference(logprob_BT, tensor(case["reference_logprob_BT"]))
+    kl_BT.sum().backward()
+    assert logprob_BT.grad is not None
+    assert_close(kl_BT.detach(), tensor(case["verl_k3"]["kl_BT"]))
+    assert_close(logprob_BT.grad, tensor(case["verl_k3"]["gradient_BT"]))
+
+
+@pytest.mark.parametrize(("level", "name"), [("token", "grpo_bounds"), ("sequence", "gspo_bounds")])
+def test_swapped_bounds_would_be_noticed(level: str, name: str) -> None:
+    case = LOSS_CASES[name]
+    method = method_of(case, level)
+    swapped = replace(method, own_low=method.own_high, own_high=method.own_low)
+    rows = rows_of(case, level, "seq_mean_token_mean")
+    right, right_BT = loss_and_gradient(method, rows, case)
+    wrong, wrong_BT = loss_and_gradient(swapped, rows, case)
+    assert float((right.own - wrong.own).detach().abs()) > 1e3 * TOLERANCE
+    assert not torch.allclose(right_BT, wrong_BT, rtol=0.0, atol=1e3 * TOLERANCE)
+
+
+def test_fixture_meets_both_bounds_with_both_signs_of_the_advantage() -> None:
+    for level, name in [("token", "grpo_bounds"), ("token", "long_rows"), ("sequence", "gspo_bounds")]:
+        case = LOSS_CASES[name]
+        mask_BT, advantage_B = tensor(case["mask_BT"]).bool(), tensor(case["advantage_B"])
+        log_ratio_BT = tensor(case["logprob_BT"]) - tensor(case["old_logprob_BT"])
+        advantage_BT = advantage_B[:, None].expand_as(log_ratio_BT)
+        if level == "token":
+            ratio, advantage = log_ratio_BT.exp()[mask_BT], advantage_BT[mask_BT]
+        else:
+            ratio, advantage = masked_mean(log_ratio_BT, mask_BT).exp(), advantage_B
+        is_above, is_below = ratio > 1 + case["clip_high"], ratio < 1 - case["clip_low"]
+        for where in (is_above, is_below, ~(is_above | is_below)):
+            assert (where & (advantage > 0)).any()
+            assert (where & (advantage < 0)).any()
+
+
+def test_beyond_a_log_ratio_of_ten_we_stop_where_vanilla_and_trl_go_on() -> None:
+    case = LOSS_CASES["beyond_clamp"]
+    trl = {r["level"]: r for r in case["trl"] if (r["loss_type"], r["kl_coef"]) == ("grpo", 0.0)}
+    verl = {r["loss_name"]: r for r in case["verl"] if r["aggregation"] == "seq-mean-token-mean"}
+    for level, peers in [("token", [trl["token"], verl["vanilla"]]), ("sequence", [trl["sequence"]])]:
+        rows = rows_of(case, level, "seq_mean_token_mean")
+        _, gradient_BT = loss_and_gradient(method_of(case, level), rows, case)
+        for peer in peers:
+            peer_BT = tensor(peer["gradient_BT"])
+            is_outlier_B = torch.arange(len(peer_BT)) == 1
+            assert_close(gradient_BT[~is_outlier_B], peer_BT[~is_outlier_B])
+            assert gradient_BT[1, 0] == 0.0
+            assert peer_BT[1, 0] > -rows.advantage_B[1] * math.exp(10) / len(peer_BT)
+
+
+def test_beyond_a_log_ratio_of_ten_we_stop_where_verls_gspo_stops() -> None:
+    case = LOSS_CASES["beyond_clamp"]
+    peer = next(r for r in case["verl"] if (r["loss_name"], r["aggregation"]) == ("gspo", "seq-mean-token-mean"))
+    rows = rows_of(case, "sequence", "seq_mean_token_mean")
+    result, gradient_BT = loss_and_gradient(method_of(case, "sequence"), rows, case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+
+
+def test_beyond_ten_nats_verl_caps_the_kl_and_we_cap_its_log_ratio() -> None:
+    case = LOSS_CASES["beyond_clamp"]
+    logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
+    kl_BT = kl_to_reference(logprob_BT, tensor(case["reference_logprob_BT"]))
+    kl_BT.sum().backward()
+    assert logprob_BT.grad is not None
+    assert float(kl_BT[1, 0].detach()) == pytest.approx(math.exp(-10) + 9, abs=TOLERANCE)
+    assert case["verl_k3"]["kl_BT"][1][0] == 10.0
+    assert logprob_BT.grad[1, 0] == case["verl_k3"]["gradient_BT"][1][0] == 0.0

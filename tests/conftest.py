@@ -1,0 +1,89 @@
+"""Fixtures that several test files share: a pair of very small warm agents, and small experiments with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.build import Plan, plan, save_plan
+from flows.compose import compose
+from hacpo_core.agents import initial_folder
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.data.arithmetic import split_expressions
+
+SMALL_PAIR = """
+pair:
+  name: small
+  agents:
+    qwen:
+      tiny:
+        {family: qwen3, tokenizer: character, hidden_size: 48, num_layers: 2,
+         warmup: {steps: 250, batch_size: 32, learning_rate: 6.0e-3, num_demonstrations: 4000}}
+    llama:
+      tiny:
+        {family: llama, tokenizer: merged, hidden_size: 48, num_layers: 2,
+         warmup: {steps: 250, batch_size: 32, learning_rate: 6.0e-3, num_demonstrations: 4000, seed: 1}}
+train: {num_steps: 4, problems: 4}
+minibatch: {problems: 2}
+rollout: {num_samples: 4, max_prompt_tokens: 40, max_response_tokens: 40}
+optimizer: {learning_rate: 1.0e-3}
+clip: {sequence_low: 0.1, sequence_high: 0.1}
+data: {source: jsonl, directory: FOLDER, train_file: p.jsonl, dev_file: p.jsonl, test_file: p.jsonl,
+       template: "{problem}"}
+verifier: {num_workers: 1, timeout_s: 30.0}
+evaluate: {every: 2, dev_problems: 8, test_problems: 8, max_response_tokens: 40}
+checkpoint: {every: 2}
+diagnostics: {every: 2}
+runtime: {runner: direct, retry_delay_s: 0.0}
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """One thread, as agents run by default: these models are too small to share, and other counts give other bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write_small_pair(folder: Path) -> None:
+    """The pair's file and its problems: every answer is 3, so that a model too small to calculate is right at times."""
+    rows = [
+        {"id": str(expression), "problem": str(expression), "answer": "3"}
+        for expression in split_expressions("dev")[:64]
+    ]
+    (folder / "p.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (folder / "small.yaml").write_text(SMALL_PAIR.replace("FOLDER", str(folder)), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair file, and a runs folder whose model cache holds the warm models of the small pair."""
+    folder = tmp_path_factory.mktemp("small")
+    write_small_pair(folder)
+    config = compose(str(folder / "small.yaml"), "hacpo")
+    for name, agent in config.pair.agents.items():
+        initial_folder(name, agent, models_dir=folder / "models")
+    return folder
+
+
+@pytest.fixture
+def small_plan(small_models: Path, tmp_path: Path) -> Callable[..., Plan]:
+    """Makes plans of small experiments in a runs folder of the test's own."""
+
+    def make(method: str, *overrides: str, runs_dir: Path = tmp_path / "runs") -> Plan:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        if not (runs_dir / "models").exists():
+            (runs_dir / "models").symlink_to(small_models / "models")
+        words = [f"runtime.runs_dir={runs_dir}", "tracking.enabled=false", *overrides]
+        config: ExperimentConfig = compose(str(small_models / "small.yaml"), method, overrides=words)
+        planned = plan(config)
+        save_plan(planned)
+        return planned
+
+    return make

@@ -1,0 +1,82 @@
+"""Problem sets: what is read, what is refused, and how they are dealt out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hacpo_core.config import DataConfig
+from hacpo_core.data import arithmetic
+from hacpo_core.data.problems import load_problems, step_batch
+from hacpo_core.errors import DataError
+
+
+def jsonl(folder: Path, *lines: object) -> DataConfig:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (folder / "train.jsonl").write_text(text, encoding="utf-8")
+    return DataConfig(directory=str(folder), train_file="train.jsonl", template="Q: {problem}")
+
+
+def row(name: str, answer: str = "1") -> dict[str, str]:
+    return {"id": name, "problem": "1 \\cdot 1 = \\boxed{?}", "answer": answer}
+
+
+def test_template_is_filled_and_braces_of_latex_survive(tmp_path: Path) -> None:
+    (problem,) = load_problems(jsonl(tmp_path, row("a")), "train")
+    assert problem.messages[-1].content == "Q: 1 \\cdot 1 = \\boxed{?}"
+    assert (problem.id, problem.answer, problem.source) == ("a", "1", "train.jsonl:1")
+
+
+def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    problems = load_problems(jsonl(tmp_path, row("a"), row("b", " "), row("c", "")), "train")
+    assert [problem.id for problem in problems] == ["a"]
+    assert "dropped 2 problems whose answer is empty" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "b", "problem": "x"', r"line 2: no JSON .*; mend or remove the line"),
+        ('["b"]', r"line 2: got list, expected a JSON object"),
+        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing"),
+        ({"id": "b", "problem": "x", "answer": 3}, r"line 2: field 'answer' is missing or no text"),
+        (row("a"), r"line 2: the id 'a' occurs twice"),
+    ],
+)
+def test_broken_line_is_named_with_its_number(tmp_path: Path, line: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_problems(jsonl(tmp_path, row("a"), line), "train")
+
+
+def test_missing_file_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"data.train_file: .*absent.jsonl is not there"):
+        load_problems(DataConfig(directory=str(tmp_path), train_file="absent.jsonl"), "train")
+    monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
+    with pytest.raises(DataError, match=r"set data\.directory or HACPO_DATA_DIR"):
+        load_problems(DataConfig(), "train")
+
+
+def test_every_problem_is_dealt_once_an_epoch_in_another_order_each_time() -> None:
+    problems = arithmetic.problems("dev")
+    dealt = [p.id for step in range(1, 9) for p in step_batch(problems, step=step, size=64, seed=0)]
+    half = len(dealt) // 2
+    assert Counter(dealt[:half]) == Counter(dealt[half:]) == Counter(p.id for p in problems)
+    assert dealt[:half] != dealt[half:]
+    assert [p.id for p in step_batch(problems, step=3, size=64, seed=0)] == dealt[128:192]
+
+
+def test_batch_that_spans_two_epochs_is_full() -> None:
+    problems = arithmetic.problems("dev")[:10]
+    assert len(step_batch(problems, step=2, size=8, seed=0)) == 8
+    with pytest.raises(ValueError, match=r"train.problems: got 11"):
+        step_batch(problems, step=1, size=11, seed=0)
+
+
+def test_real_math_problems_load_without_the_two_that_have_no_answer() -> None:
+    if not os.environ.get("HACPO_DATA_DIR"):
+        pytest.skip("HACPO_DATA_DIR is not set")
+    assert len(load_problems(DataConfig(), "train")) == 7498

@@ -1,0 +1,150 @@
+"""Prompts: the template's control tokens and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from hacpo_core.data.control_tokens import control_ids, special_token_ids
+from hacpo_core.data.prompts import format_messages, render_prompt
+from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.records import Message
+from tests import tokenizers_zoo as zoo
+
+CHARACTER = zoo.character()
+BYTE_LEVEL = zoo.byte_level()
+WORD_PIECE = zoo.word_piece()
+METASPACE = zoo.metaspace()
+SLOW = zoo.slow_character()
+FAST = [CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE]
+SPELLINGS = sorted({token for tokenizer in FAST for token in special_token_ids(tokenizer)})
+
+every_fast = pytest.mark.parametrize("tokenizer", FAST, ids=["character", "byte_level", "word_piece", "metaspace"])
+
+
+def user(text: str) -> tuple[Message, ...]:
+    return (Message(role="user", content=text),)
+
+
+def controls(tokenizer: PreTrainedTokenizerBase, token_ids: tuple[int, ...]) -> list[str]:
+    return zoo.tokens_of(tokenizer, [token_id for token_id in token_ids if token_id in control_ids(tokenizer)])
+
+
+def test_prompt_is_the_template_with_the_agents_turn_opened() -> None:
+    token_ids = render_prompt(BYTE_LEVEL, (Message(role="system", content="Add."), *user("1 + 1?")))
+    assert zoo.decoded(BYTE_LEVEL, token_ids) == (
+        "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert controls(BYTE_LEVEL, token_ids) == ["<|im_start|>", "<|im_end|>"] * 2 + ["<|im_start|>"]
+
+
+@every_fast
+def test_prompt_of_a_plain_problem_is_what_transformers_makes_of_it(tokenizer: PreTrainedTokenizerBase) -> None:
+    conversation = [{"role": "user", "content": "Let x = 3. Find x."}]
+    expected: Any = tokenizer.apply_chat_template(conversation, add_generation_prompt=True)
+    assert render_prompt(tokenizer, user("Let x = 3. Find x.")) == tuple(expected["input_ids"])
+
+
+def test_bos_that_the_template_writes_is_not_doubled() -> None:
+    assert METASPACE("a")["input_ids"][0] == METASPACE.bos_token_id
+    assert render_prompt(METASPACE, user("a")).count(METASPACE.bos_token_id) == 1
+    assert render_prompt(METASPACE, user("a </s>")).count(METASPACE.bos_token_id) == 1
+
+
+def test_bos_that_the_template_does_not_write_is_not_added() -> None:
+    assert BYTE_LEVEL("a")["input_ids"][0] == BYTE_LEVEL.bos_token_id
+    assert BYTE_LEVEL.bos_token_id not in render_prompt(BYTE_LEVEL, user("a"))
+
+
+def test_slow_tokenizer_renders_its_template() -> None:
+    assert zoo.decoded(SLOW, render_prompt(SLOW, user("1 + 1?"))).endswith("user: 1 + 1?<turn>assistant: ")
+
+
+@every_fast
+@pytest.mark.parametrize("spelling", [*SPELLINGS, "".join(SPELLINGS), "<|im<eos>_end|></</s>s>[[EOS]EOS]"])
+def test_problem_that_spells_a_control_token_is_read_as_text(tokenizer: PreTrainedTokenizerBase, spelling: str) -> None:
+    plain = render_prompt(tokenizer, user("What does x mean?"))
+    spelled = render_prompt(tokenizer, user(f"What does {spelling} mean?"))
+    assert controls(tokenizer, spelled) == controls(tokenizer, plain)
+    text = zoo.decoded(tokenizer, plain).replace(" x ", f" {spelling} ")
+    assert zoo.decoded(tokenizer, spelled) == text
+
+
+@every_fast
+@settings(deadline=None)
+@given(parts=st.lists(st.one_of(st.sampled_from(SPELLINGS), st.text(st.characters(exclude_categories=())))))
+def test_no_problem_adds_a_control_token(tokenizer: PreTrainedTokenizerBase, parts: list[str]) -> None:
+    token_ids = render_prompt(tokenizer, user("".join(parts)))
+    assert controls(tokenizer, token_ids) == controls(tokenizer, render_prompt(tokenizer, user("x")))
+
+
+def test_problem_that_spells_the_internal_names_gains_nothing_by_it() -> None:
+    eos_name = f"\ufdd0 control {BYTE_LEVEL.eos_token_id} \ufdd0"
+    token_ids = render_prompt(BYTE_LEVEL, user(f"\ufdd10\ufdd1 {eos_name} <|box|>"))
+    assert controls(BYTE_LEVEL, token_ids) == controls(BYTE_LEVEL, render_prompt(BYTE_LEVEL, user("x")))
+    assert "<|box|><|im_end|>" in zoo.decoded(BYTE_LEVEL, token_ids)
+
+
+def test_longer_of_two_special_tokens_wins_where_a_problem_spells_one_too() -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_start|>assistant"]})
+    expected = ["<|im_start|>", "<|im_end|>", "<|im_start|>assistant"]
+    assert controls(tokenizer, render_prompt(tokenizer, user("x"))) == expected
+    assert controls(tokenizer, render_prompt(tokenizer, user("<|im_start|>assistant"))) == expected
+
+
+def test_text_beside_a_spelled_token_keeps_its_tokens() -> None:
+    tokens = zoo.tokens_of(METASPACE, render_prompt(METASPACE, user("The answer </s> the answer")))
+    assert tokens[:4] == ["<s>", "[INST]", "▁The", "▁answer"]
+    assert tokens[4:9] == ["▁", "<", "/", "s", ">"]
+    assert tokens[9:11] == ["▁the", "▁answer"]
+
+
+def test_slow_tokenizer_refuses_a_problem_that_spells_its_control_token() -> None:
+    with pytest.raises(DataError, match="spells a control token"):
+        render_prompt(SLOW, user("What does </s> mean?"))
+
+
+def test_missing_template_names_the_tokenizer_and_the_remedy() -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = None
+    tokenizer.name_or_path = "/models/base"
+    with pytest.raises(ModelError, match=r"/models/base has no chat template; add a `chat_template`.*agent\.chat_"):
+        render_prompt(tokenizer, user("a"))
+
+
+def test_several_templates_without_a_default_count_as_none() -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = {"tool_use": "{{ 'a' }}"}
+    with pytest.raises(ModelError, match="has no chat template"):
+        render_prompt(tokenizer, user("a"))
+
+
+def test_template_that_refuses_a_role_is_an_error_with_its_own_words() -> None:
+    with pytest.raises(ModelError, match=r"refuses a prompt with roles \['system', 'user'\]: System role not supp"):
+        render_prompt(METASPACE, (Message(role="system", content="Add."), *user("a")))
+
+
+def test_prompt_without_messages_is_refused() -> None:
+    with pytest.raises(DataError, match="got 0"):
+        render_prompt(BYTE_LEVEL, ())
+
+
+def test_format_replaces_the_placeholder_and_leaves_every_brace() -> None:
+    template = "{problem}\nPut your final answer within \\boxed{}. {{x}}"
+    assert format_messages(template, "Let \\frac{1}{2} {problem}", None) == (
+        Message(role="user", content="Let \\frac{1}{2} {problem}\nPut your final answer within \\boxed{}. {{x}}"),
+    )
+
+
+def test_format_puts_the_system_turn_first_even_where_it_is_empty() -> None:
+    assert format_messages("{problem}", "a", "") == (Message(role="system", content=""), *user("a"))
+
+
+def test_format_refuses_a_template_without_a_place_for_the_problem() -> None:
+    with pytest.raises(ConfigError, match=r"no place for the problem: got 'Solve\.'; write \{problem\} in it"):
+        format_messages("Solve.", "a", None)

@@ -1,0 +1,461 @@
+"""Responses that change tokenizers: what is kept, what is cut, what may never come out."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from hacpo_core.data.control_tokens import control_ids, special_token_ids, tokenizers_match, unspellable
+from hacpo_core.data.retokenize import (
+    EosRule,
+    Retokenizer,
+    SharedResponse,
+    decode_response,
+    strip_eos,
+    valid_unicode,
+)
+from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.records import FinishReason, Rollout
+from tests import tokenizers_zoo as zoo
+
+CHARACTER = zoo.character()
+BYTE_LEVEL = zoo.byte_level()
+WORD_PIECE = zoo.word_piece()
+METASPACE = zoo.metaspace()
+SLOW = zoo.slow_character()
+TOKENIZERS = {
+    "character": CHARACTER,
+    "byte_level": BYTE_LEVEL,
+    "word_piece": WORD_PIECE,
+    "metaspace": METASPACE,
+    "slow": SLOW,
+}
+SPELLINGS = sorted({token for tokenizer in TOKENIZERS.values() for token in special_token_ids(tokenizer)})
+
+every_target = pytest.mark.parametrize("target", TOKENIZERS.values(), ids=TOKENIZERS.keys())
+any_character = st.characters(exclude_categories=())
+text_with_specials = st.lists(
+    st.one_of(st.sampled_from(SPELLINGS), st.text(any_character, max_size=8), st.sampled_from(" \n<|>[]"))
+).map("".join)
+
+
+def rollout(text: str, *, token_ids: tuple[int, ...] = (9, 9, 9), finish_reason: FinishReason = "stop") -> Rollout:
+    return Rollout(
+        problem_id="p",
+        agent="a",
+        index=0,
+        sampler="s",
+        policy_version=0,
+        prompt_ids=(),
+        token_ids=token_ids,
+        logprobs=(-1.0,) * len(token_ids),
+        old_logprobs=None,
+        text=text,
+        finish_reason=finish_reason,
+    )
+
+
+def sampled(tokenizer: PreTrainedTokenizerBase, text: str, finish_reason: FinishReason = "stop") -> Rollout:
+    """A rollout whose ids are the tokenizer's own, with the EOS that a response which stopped ends in."""
+    ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ids += (tokenizer.eos_token_id,) if finish_reason == "stop" else ()
+    return rollout(decode_response(tokenizer, ids), token_ids=ids, finish_reason=finish_reason)
+
+
+@cache
+def retokenizer(
+    target: PreTrainedTokenizerBase,
+    *,
+    eos: EosRule = "keep",
+    limit: int = 10_000,
+    source: PreTrainedTokenizerBase | None = None,
+) -> Retokenizer:
+    source = source or (CHARACTER if target is not CHARACTER else BYTE_LEVEL)
+    return Retokenizer(source, target, eos=eos, max_response_tokens=limit)
+
+
+def content(target: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    return retokenizer(target).convert(rollout(text, finish_reason="length")).token_ids
+
+
+# What a text becomes.
+
+
+def test_response_keeps_its_characters_and_ends_in_the_targets_eos() -> None:
+    shared = retokenizer(CHARACTER).convert(sampled(BYTE_LEVEL, "x = 42"))
+    expected = [*zoo.ids_of(CHARACTER, "x", " ", "=", " ", "4", "2"), CHARACTER.eos_token_id]
+    assert shared == SharedResponse(
+        token_ids=tuple(expected), status="ok", length_drift=shared.length_drift, is_passed_through=False
+    )
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_byte_level_target_gives_any_text_back(text: str) -> None:
+    assert decode_response(BYTE_LEVEL, retokenizer(BYTE_LEVEL).convert(rollout(text)).token_ids) == text
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_characters="▁")), st.integers(0, 3))
+def test_metaspace_target_gives_text_back_with_its_leading_spaces(text: str, num_spaces: int) -> None:
+    spaced = " " * num_spaces + text
+    assert decode_response(METASPACE, retokenizer(METASPACE).convert(rollout(spaced)).token_ids) == spaced
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_character_targets_give_ascii_back(text: str) -> None:
+    for target in (CHARACTER, SLOW):
+        assert decode_response(target, retokenizer(target).convert(rollout(text)).token_ids) == text
+
+
+def test_byte_level_target_that_adds_a_space_in_front_does_not_add_it_here() -> None:
+    target = zoo.byte_level(add_prefix_space=True)
+    assert decode_response(target, content(target, "The answer")) == "The answer"
+    assert target("The", add_special_tokens=False)["input_ids"] != list(content(target, "The"))
+
+
+def test_word_piece_target_reads_words_it_lacks_as_unk_which_is_no_control_token() -> None:
+    assert content(WORD_PIECE, "answer é") == zoo.ids_of(WORD_PIECE, "answer", "[UNK]")
+
+
+def test_target_reads_an_ordinary_added_token_as_its_id() -> None:
+    assert content(BYTE_LEVEL, "<think>") == zoo.ids_of(BYTE_LEVEL, "<think>")
+
+
+def test_word_piece_keeps_its_word_boundaries_across_tokenizers() -> None:
+    assert decode_response(WORD_PIECE, content(WORD_PIECE, "the answer xyz")) == "the answer xyz"
+
+
+def test_source_tidies_no_space_away_when_its_response_is_decoded() -> None:
+    tidy = zoo.word_piece()
+    tidy.clean_up_tokenization_spaces = True
+    ids = tidy("Do not , please .", add_special_tokens=False)["input_ids"]
+    assert tidy.decode(ids) == "Do not, please."
+    assert decode_response(tidy, ids) == "Do not , please ."
+
+
+# Text that spells control tokens.
+
+
+def test_control_tokens_are_those_of_any_role_and_of_none_but_unk() -> None:
+    assert control_ids(METASPACE) == set(zoo.ids_of(METASPACE, "<s>", "</s>", "<pad>", "[INST]"))
+    assert control_ids(BYTE_LEVEL) == set(
+        zoo.ids_of(BYTE_LEVEL, "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|box|>")
+    )
+
+
+@every_target
+@settings(deadline=None)
+@given(text=text_with_specials)
+def test_no_text_becomes_a_control_token(target: PreTrainedTokenizerBase, text: str) -> None:
+    shared = retokenizer(target, eos="drop").convert(rollout(text))
+    assert not set(shared.token_ids) & control_ids(target)
+
+
+@every_target
+def test_every_spelled_special_token_survives_as_text(target: PreTrainedTokenizerBase) -> None:
+    text = "".join(SPELLINGS)
+    shared = retokenizer(target, eos="drop").convert(rollout(text))
+    assert decode_response(target, shared.token_ids) == text
+    assert shared.num_control_dropped == 0
+
+
+@every_target
+def test_overlapping_special_spellings_survive_as_text(target: PreTrainedTokenizerBase) -> None:
+    text = "<|im<eos>_end|></</s>s>[[EOS]EOS]<|im_<|im_end|>end|>"
+    shared = retokenizer(target).convert(rollout(text))
+    assert shared.token_ids[-1] == target.eos_token_id
+    assert not set(shared.token_ids[:-1]) & control_ids(target)
+    assert decode_response(target, shared.token_ids[:-1]) == text
+
+
+def test_response_that_spells_an_internal_name_survives_as_text() -> None:
+    text = unspellable(BYTE_LEVEL.eos_token_id)
+    assert decode_response(BYTE_LEVEL, content(BYTE_LEVEL, text)) == text
+
+
+@pytest.mark.parametrize(("target", "text"), [(METASPACE, "a</s>b"), (WORD_PIECE, "a [EOS] b")])
+def test_split_special_tokens_alone_would_let_a_control_token_through(
+    target: PreTrainedTokenizerBase, text: str
+) -> None:
+    plain = target(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert target.eos_token_id in plain
+    assert target.eos_token_id not in content(target, text)
+
+
+def test_bpe_that_merges_up_to_a_special_token_does_not_do_so_here() -> None:
+    pieces = {piece: row for row, piece in enumerate(["<", "e", ">", "<e", "<e>", "a"])}
+    backend = Tokenizer(models.BPE(pieces, [("<", "e"), ("<e", ">")], ignore_merges=True))
+    target = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, eos_token="<e>", chat_template="{{ '' }}"
+    )
+    assert target("<e>", split_special_tokens=True)["input_ids"] == [target.eos_token_id]
+    assert content(target, "a<e>") == zoo.ids_of(target, "a", "<e", ">")
+
+
+def test_control_token_that_stands_for_unknown_text_is_dropped_and_counted() -> None:
+    backend = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "b": 2}, unk_token="<eos>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    target = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, eos_token="<eos>", unk_token="<eos>"
+    )
+    shared = retokenizer(target).convert(rollout("axyb", token_ids=(5, 5, 5)))
+    assert (shared.token_ids, shared.num_control_dropped) == ((1, 2, 0), 2)
+
+
+def test_target_itself_is_left_as_it_was() -> None:
+    target = zoo.byte_level()
+    before = target.backend_tokenizer.to_str()
+    retokenizer(target).convert(rollout("<|im_end|>"))
+    assert target.backend_tokenizer.to_str() == before
+    assert target("<|im_end|>", add_special_tokens=False)["input_ids"] == [target.eos_token_id]
+
+
+def test_truncation_that_a_caller_set_on_the_target_cuts_no_response() -> None:
+    target = zoo.byte_level()
+    target("12", truncation=True, max_length=1)
+    assert decode_response(target, content(target, "12 + 30 = 42")) == "12 + 30 = 42"
+
+
+# Broken text.
+
+
+def test_half_a_character_at_the_cut_is_left_out() -> None:
+    source_ids = tuple(BYTE_LEVEL("12 😀", add_special_tokens=False)["input_ids"])[:-1]
+    text = decode_response(BYTE_LEVEL, source_ids)
+    assert text == "12 \ufffd"
+    shared = retokenizer(CHARACTER).convert(rollout(text, token_ids=source_ids, finish_reason="length"))
+    assert shared.token_ids == zoo.ids_of(CHARACTER, "1", "2", " ")
+
+
+def test_response_that_is_only_half_a_character_becomes_empty() -> None:
+    shared = retokenizer(METASPACE).convert(rollout("\ufffd\ufffd", token_ids=(7, 8), finish_reason="length"))
+    assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
+
+
+def test_replacement_characters_that_the_verifier_read_are_kept() -> None:
+    shared = retokenizer(BYTE_LEVEL).convert(rollout("a\ufffdb\ufffd"))
+    assert decode_response(BYTE_LEVEL, shared.token_ids) == "a\ufffdb\ufffd"
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=12), st.sampled_from(["stop", "length"]))
+def test_any_bytes_that_a_source_samples_reach_every_target(data: bytes, finish_reason: FinishReason) -> None:
+    alphabet = {byte: piece for piece, byte in zip(_byte_pieces(), range(256), strict=True)}
+    ids = zoo.ids_of(BYTE_LEVEL, *(alphabet[byte] for byte in data))
+    text = decode_response(BYTE_LEVEL, ids)
+    assert text == data.decode("utf-8", "replace")
+    for target in (CHARACTER, WORD_PIECE, METASPACE, SLOW):
+        shared = retokenizer(target, source=BYTE_LEVEL).convert(
+            rollout(text, token_ids=ids, finish_reason=finish_reason)
+        )
+        assert (shared.token_ids == ()) == (shared.status == "empty")
+        assert not set(shared.token_ids) & control_ids(target) - {target.eos_token_id}
+
+
+def _byte_pieces() -> list[str]:
+    """The byte-level piece of each of the 256 bytes, as GPT-2 assigns them."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def test_lone_surrogates_become_replacement_characters_and_pairs_are_joined() -> None:
+    assert valid_unicode("a\ud800b\udfff") == "a\ufffdb\ufffd"
+    assert valid_unicode("\ud83d\ude00") == "😀"
+
+
+@every_target
+def test_lone_surrogate_in_a_response_does_not_crash(target: PreTrainedTokenizerBase) -> None:
+    shared = retokenizer(target).convert(rollout("answer \ud800 42"))
+    assert shared.status == "ok"
+    assert decode_response(target, shared.token_ids).startswith("answer ")
+
+
+# End of sequence, limit, empty.
+
+
+@every_target
+def test_kept_eos_ends_what_stopped_and_not_what_was_cut(target: PreTrainedTokenizerBase) -> None:
+    stopped = retokenizer(target).convert(rollout("answer 42"))
+    cut = retokenizer(target).convert(rollout("answer 42", finish_reason="length"))
+    assert stopped.token_ids == (*cut.token_ids, target.eos_token_id)
+    assert target.eos_token_id not in cut.token_ids
+
+
+def test_dropped_eos_ends_nothing_own_and_shared_alike() -> None:
+    own = sampled(BYTE_LEVEL, "x = 42")
+    shared = retokenizer(CHARACTER, eos="drop").convert(own)
+    passed = retokenizer(BYTE_LEVEL, eos="drop", source=BYTE_LEVEL).convert(own)
+    assert shared.token_ids == zoo.ids_of(CHARACTER, "x", " ", "=", " ", "4", "2")
+    assert passed.token_ids == own.token_ids[:-1] == strip_eos(own.token_ids, {BYTE_LEVEL.eos_token_id})
+
+
+def test_strip_eos_takes_one_closing_eos_and_no_other_token() -> None:
+    assert strip_eos((5, 2, 2), {2}) == (5, 2)
+    assert strip_eos((2, 5), {2}) == (2, 5)
+    assert strip_eos((5, 3), {2, 3}) == (5,)
+    assert strip_eos((), {2}) == ()
+
+
+def test_second_eos_of_the_sources_generation_config_is_stripped_too() -> None:
+    other_eos = zoo.ids_of(BYTE_LEVEL, "<|endoftext|>")[0]
+    passing = Retokenizer(BYTE_LEVEL, BYTE_LEVEL, eos="drop", max_response_tokens=9, source_eos_ids=[other_eos])
+    assert passing.convert(rollout("A", token_ids=(5, other_eos))).token_ids == (5,)
+
+
+def test_response_over_the_limit_is_cut_and_loses_its_eos() -> None:
+    shared = retokenizer(CHARACTER, limit=4).convert(rollout("x = 42"))
+    assert shared.token_ids == zoo.ids_of(CHARACTER, "x", " ", "=", " ")
+    assert shared.status == "truncated"
+
+
+def test_response_that_fills_the_limit_without_its_eos_counts_as_truncated() -> None:
+    assert retokenizer(CHARACTER, limit=6).convert(rollout("x = 42")).status == "truncated"
+    assert retokenizer(CHARACTER, limit=7).convert(rollout("x = 42")).status == "ok"
+    assert retokenizer(CHARACTER, limit=6, eos="drop").convert(rollout("x = 42")).status == "ok"
+
+
+def test_passed_ids_over_the_limit_are_cut_too() -> None:
+    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, limit=2).convert(rollout("abc", token_ids=(5, 6, 7)))
+    assert shared == SharedResponse(token_ids=(5, 6), status="truncated", length_drift=0.0, is_passed_through=True)
+
+
+def test_response_of_eos_alone_is_a_response_of_eos_alone_to_every_learner() -> None:
+    own = sampled(BYTE_LEVEL, "")
+    assert own.token_ids == (BYTE_LEVEL.eos_token_id,)
+    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).convert(own)
+    shared = retokenizer(CHARACTER, source=BYTE_LEVEL).convert(own)
+    assert (passed.token_ids, passed.status) == ((BYTE_LEVEL.eos_token_id,), "ok")
+    assert (shared.token_ids, shared.status, shared.length_drift) == ((CHARACTER.eos_token_id,), "ok", 0.0)
+
+
+def test_response_of_eos_alone_is_empty_where_eos_is_dropped() -> None:
+    own = sampled(BYTE_LEVEL, "")
+    for target in (BYTE_LEVEL, CHARACTER):
+        shared = retokenizer(target, source=BYTE_LEVEL, eos="drop").convert(own)
+        assert (shared.token_ids, shared.status, shared.length_drift) == ((), "empty", 0.0)
+
+
+def test_response_whose_content_is_lost_is_empty_and_not_an_eos() -> None:
+    only_special = (zoo.ids_of(BYTE_LEVEL, "<|box|>")[0], BYTE_LEVEL.eos_token_id)
+    shared = retokenizer(CHARACTER, source=BYTE_LEVEL).convert(rollout("", token_ids=only_special))
+    assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
+
+
+# Length drift.
+
+
+@pytest.mark.parametrize(
+    ("eos", "limit", "drift"),
+    [
+        ("keep", 100, (7 - 4) / 4),
+        ("drop", 100, (6 - 3) / 3),
+        ("keep", 2, (7 - 4) / 4),
+    ],
+)
+def test_length_drift_compares_like_with_like_before_any_cut(eos: EosRule, limit: int, drift: float) -> None:
+    source_ids = (7, 8, 9, BYTE_LEVEL.eos_token_id)
+    shared = retokenizer(CHARACTER, eos=eos, limit=limit).convert(rollout("x = 42", token_ids=source_ids))
+    assert shared.length_drift == drift
+
+
+def test_length_drift_is_negative_where_the_target_needs_fewer_tokens() -> None:
+    shared = retokenizer(WORD_PIECE).convert(sampled(CHARACTER, "answer problem"))
+    assert shared.length_drift == (3 - 15) / 15
+
+
+# Same tokenizer.
+
+
+def test_same_tokenizer_passes_the_sampled_ids_and_not_the_texts_own_tokens() -> None:
+    ids = (*zoo.ids_of(BYTE_LEVEL, "T", "h", "e"), BYTE_LEVEL.eos_token_id)
+    assert BYTE_LEVEL("The", add_special_tokens=False)["input_ids"] != list(ids[:-1])
+    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).convert(rollout("The", token_ids=ids))
+    assert shared == SharedResponse(token_ids=ids, status="ok", length_drift=0.0, is_passed_through=True)
+
+
+@every_target
+def test_tokenizer_matches_another_of_its_content_and_none_of_the_zoo(target: PreTrainedTokenizerBase) -> None:
+    again = [zoo.character(), zoo.byte_level(), zoo.word_piece(), zoo.metaspace(), zoo.slow_character()]
+    row = [tokenizer is target for tokenizer in TOKENIZERS.values()].index(True)
+    assert [tokenizers_match(target, other) for other in again] == [other is again[row] for other in again]
+
+
+@pytest.mark.parametrize("tokenizer", [CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE])
+def test_tokenizer_loaded_from_another_path_passes_ids(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path / "one")
+    tokenizer.save_pretrained(tmp_path / "two")
+    one, two = AutoTokenizer.from_pretrained(tmp_path / "one"), AutoTokenizer.from_pretrained(tmp_path / "two")
+    assert one.name_or_path != two.name_or_path
+    assert retokenizer(two, source=one).is_pass_through
+    assert retokenizer(two, source=tokenizer).is_pass_through
+
+
+def test_truncation_and_padding_left_by_a_call_do_not_part_two_tokenizers() -> None:
+    used = zoo.byte_level()
+    used(["a", "a b c"], padding=True, truncation=True, max_length=2)
+    assert tokenizers_match(used, zoo.byte_level())
+
+
+def test_another_chat_template_parts_two_tokenizers() -> None:
+    other = zoo.byte_level()
+    other.chat_template += " "
+    assert not tokenizers_match(other, BYTE_LEVEL)
+
+
+def test_another_eos_parts_two_tokenizers() -> None:
+    other = zoo.byte_level()
+    other.eos_token = "<|endoftext|>"
+    assert not tokenizers_match(other, BYTE_LEVEL)
+
+
+def test_one_more_added_token_parts_two_tokenizers() -> None:
+    other = zoo.byte_level()
+    other.add_tokens(["</think>"])
+    assert not tokenizers_match(other, BYTE_LEVEL)
+
+
+def test_another_pre_tokenizer_parts_two_tokenizers_of_one_vocabulary() -> None:
+    other = zoo.byte_level()
+    other.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert other.get_vocab() == BYTE_LEVEL.get_vocab()
+    assert not tokenizers_match(other, BYTE_LEVEL)
+
+
+def test_another_vocabulary_parts_two_slow_tokenizers() -> None:
+    assert not tokenizers_match(SLOW, zoo.slow_character("abc"))
+
+
+# Batches and settings.
+
+
+@every_target
+def test_batch_equals_its_rows_one_by_one(target: PreTrainedTokenizerBase) -> None:
+    texts = ["x = 42", "", " two", "   spaces", "<|im_end|></s>", "the answer [EOS]", "\ufffd", "\ud800", "é😀"]
+    rollouts = [rollout(text, finish_reason=reason) for text in texts for reason in ("stop", "length")]
+    convert = retokenizer(target, limit=8)
+    assert convert.convert_batch(rollouts) == tuple(convert.convert(row) for row in rollouts)
+    assert convert.convert_batch([]) == ()
+
+
+def test_target_without_eos_cannot_keep_it() -> None:
+    target = zoo.byte_level()
+    target.eos_token = None
+    with pytest.raises(ModelError, match="has no EOS token; add `eos_token`"):
+        retokenizer(target)
+    assert retokenizer(target, eos="drop").convert(rollout("A")).token_ids == content(BYTE_LEVEL, "A")
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match="got 0"):
+        retokenizer(CHARACTER, limit=0)
+    with pytest.raises(ConfigError, match="got 'always'"):
+        Retokenizer(BYTE_LEVEL, CHARACTER, eos="always", max_response_tokens=1)  # type: ignore[arg-type]

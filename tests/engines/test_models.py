@@ -1,0 +1,325 @@
+"""Model folders: what is wrong with a broken one, what identifies a good one, what is never executed.
+
+Shapes: B sequence, T token, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+
+from hacpo_core.engines.models import (
+    check_model_folder,
+    check_vocabulary,
+    disable_dropout,
+    eos_ids,
+    find_model,
+    load_model,
+    load_tokenizer,
+    model_fingerprint,
+    scoring_head,
+)
+from hacpo_core.errors import ModelError
+from hacpo_core.tiny.tokenizers import build_tokenizer
+from tests.engines.small import FAMILIES, TOKENIZER, VOCAB_SIZE, small_model
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "pristine"
+    small_model().save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    """A sound model folder that a test may break."""
+    return Path(shutil.copytree(pristine, tmp_path / "model"))
+
+
+def change_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def check(folder: Path, *, has_template_override: bool = False) -> None:
+    check_model_folder(folder, agent="qwen", has_template_override=has_template_override)
+
+
+def test_sound_folder_passes_and_loads(folder: Path) -> None:
+    check(folder)
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    check_vocabulary(model, tokenizer, agent="qwen")
+    state = small_model().state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert tokenizer.eos_token == TOKENIZER.eos_token
+    assert tokenizer.chat_template == TOKENIZER.chat_template
+
+
+def only_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+# What is done to the folder, what the message says is wrong, and what it says to do.
+FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "no_config": (lambda f: (f / "config.json").unlink(), "has no config.json", "save_pretrained"),
+    "no_weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights", "safe_serialization=True"),
+    "pickle": (only_pickle, "has pytorch_model.bin, a pickle, but no", "safe_serialization=True"),
+    "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer", "copy the tokenizer's files"),
+    "no_template": (
+        lambda f: (f / "chat_template.jinja").unlink(),
+        "has no chat template",
+        "add chat_template.jinja to it or set pair.agents.qwen.chat_template",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_named_with_its_agent_and_remedy(fault: str, folder: Path) -> None:
+    break_it, what, remedy = FAULTS[fault]
+    break_it(folder)
+    with pytest.raises(ModelError) as caught:
+        check(folder)
+    message = str(caught.value)
+    assert message.startswith("pair.agents.qwen: ")
+    assert str(folder) in message
+    assert what in message
+    assert remedy in message
+    assert "\n" not in message
+
+
+def test_template_of_the_configuration_stands_in_for_a_missing_one(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    check(folder, has_template_override=True)
+    assert load_tokenizer(folder, chat_template="{{ 'x' }}").chat_template == "{{ 'x' }}"
+
+
+def test_template_within_the_tokenizers_configuration_counts(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    change_json(folder / "tokenizer_config.json", chat_template="{{ 'x' }}")
+    check(folder)
+
+
+def test_template_that_is_null_is_no_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    change_json(folder / "tokenizer_config.json", chat_template=None)
+    with pytest.raises(ModelError, match="has no chat template"):
+        check(folder)
+
+
+def test_neither_folder_nor_hub_name_is_named_with_its_agent(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"pair\.agents\.qwen\.path: .*nowhere is no folder; set pair\.agents\.qwen"):
+        find_model(str(tmp_path / "nowhere"), agent="qwen")
+    assert find_model(str(tmp_path), agent="qwen") == tmp_path
+
+
+def test_tokenizer_of_another_model_is_noticed() -> None:
+    tokenizer = build_tokenizer("character")
+    check_vocabulary(small_model(), tokenizer, agent="qwen")
+    tokenizer.add_tokens(["<extra0>", "<extra1>", "<extra2>"])
+    with pytest.raises(ModelError, match=rf"pair\.agents\.qwen: .*{VOCAB_SIZE + 3} tokens.*only {VOCAB_SIZE} emb"):
+        check_vocabulary(small_model(), tokenizer, agent="qwen")
+
+
+def half_of(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+CORRUPTIONS: dict[str, Callable[[Path], object]] = {
+    "half": half_of,
+    "garbage": lambda path: path.write_bytes(b"\xff" * 100),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_corrupt_weights_are_a_model_error(corruption: str, folder: Path) -> None:
+    CORRUPTIONS[corruption](folder / "model.safetensors")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(folder)
+
+
+def test_weights_of_another_shape_are_refused(folder: Path) -> None:
+    change_json(folder / "config.json", hidden_size=32)
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(folder)
+
+
+def test_weights_that_do_not_fill_the_model_are_refused(folder: Path) -> None:
+    layers = ["full_attention"] * 2
+    change_json(folder / "config.json", num_hidden_layers=2, layer_types=layers)
+    with pytest.raises(ModelError, match=r"11 weights are missing, such as model\.layers\.1"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("content", ["{", '{"model_type": "no_such_model"}'])
+def test_configuration_that_names_no_model_is_refused(content: str, folder: Path) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_corrupt_tokenizer_is_refused_with_a_remedy(content: str, folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelError, match=r"tokenizer cannot be loaded.*save it again"):
+        load_tokenizer(folder)
+
+
+def test_tokenizer_without_eos_is_refused(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", eos_token=None)
+    with pytest.raises(ModelError, match=r"no EOS token; set eos_token"):
+        load_tokenizer(folder)
+
+
+def test_padding_falls_back_to_eos(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", pad_token=None)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id == TOKENIZER.eos_token_id
+
+
+def test_fingerprint_ignores_where_the_folder_lies(folder: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "renamed")
+    assert model_fingerprint(Path(moved)) == model_fingerprint(folder)
+    (folder / "README.md").write_text("for people")
+    assert model_fingerprint(Path(moved)) == model_fingerprint(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"])
+def test_fingerprint_changes_with_every_small_file(name: str, folder: Path) -> None:
+    before = model_fingerprint(folder)
+    (folder / name).write_text((folder / name).read_text() + " ")
+    changed = model_fingerprint(folder)
+    (folder / name).rename(folder / f"other_{name}")
+    assert len({before, changed, model_fingerprint(folder)}) == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_fingerprint_changes_with_the_weights(seed: int, folder: Path) -> None:
+    before = model_fingerprint(folder)
+    small_model(seed=seed).save_pretrained(folder)
+    assert model_fingerprint(folder) != before
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_fingerprint_of_a_small_model_sees_a_flipped_bit(place: float, folder: Path) -> None:
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    assert len(content) < 16 * 4096
+    before = model_fingerprint(folder)
+    content[int(place * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+    assert model_fingerprint(folder) != before
+
+
+def test_eos_ids_are_gathered_from_tokenizer_and_both_configurations(folder: Path) -> None:
+    eos = int(TOKENIZER.eos_token_id)
+    change_json(folder / "config.json", eos_token_id=3)
+    change_json(folder / "generation_config.json", eos_token_id=[eos, 4, 5])
+    assert eos_ids(folder, TOKENIZER) == {eos, 3, 4, 5}
+    change_json(folder / "config.json", eos_token_id=None)
+    (folder / "generation_config.json").unlink()
+    assert eos_ids(folder, TOKENIZER) == {eos}
+
+
+_CODE = """
+from pathlib import Path
+from transformers import PretrainedConfig, PreTrainedModel
+Path({sentinel!r}).write_text("executed")
+class EvilConfig(PretrainedConfig):
+    model_type = "evil"
+class EvilModel(PreTrainedModel):
+    config_class = EvilConfig
+"""
+
+
+@pytest.mark.parametrize("model_type", ["evil", "qwen3"])
+def test_code_in_a_model_folder_is_not_executed(model_type: str, folder: Path, tmp_path: Path) -> None:
+    sentinel = tmp_path / "sentinel"
+    (folder / "evil.py").write_text(_CODE.format(sentinel=str(sentinel)))
+    auto_map = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
+    change_json(folder / "config.json", model_type=model_type, architectures=["EvilModel"], auto_map=auto_map)
+    change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]})
+    if model_type == "qwen3":
+        assert type(load_model(folder)).__name__ == "Qwen3ForCausalLM"
+    else:
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            load_model(folder)
+    load_tokenizer(folder)
+    assert not sentinel.exists()
+
+
+def test_pickled_weights_are_not_read_though_they_lie_beside(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"never unpickled")
+    check(folder)
+    assert torch.equal(load_model(folder).lm_head.weight, small_model().lm_head.weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_model_is_loaded_in_the_dtype_that_is_asked_for(dtype: str, folder: Path) -> None:
+    model = load_model(folder, dtype=dtype)
+    assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
+
+
+def test_dropout_is_off_even_while_training() -> None:
+    config = GPTNeoXConfig(
+        vocab_size=11,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        attention_dropout=0.5,
+        hidden_dropout=0.5,
+    )
+    model = GPTNeoXForCausalLM(config).train()
+    ids = torch.arange(8)[None]
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+    disable_dropout(model)
+    assert all(module.p == 0.0 for module in model.modules() if isinstance(module, nn.Dropout))
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+def capped_model(*, gain: float) -> PreTrainedModel:
+    """A Gemma 2, whose logits go through 2 tanh(logits / 2)."""
+    config = Gemma2Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        final_logit_softcapping=2.0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Gemma2ForCausalLM(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(gain)
+    return model
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
+def test_scores_are_those_of_the_models_own_logits(family: str) -> None:
+    model = capped_model(gain=30.0) if family == "gemma2" else small_model(family)
+    head = scoring_head(model)
+    assert head.is_linear is (family != "gemma2")
+    input_BT = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]])
+    select_BT = torch.tensor([[False, True, True, False], [True, False, False, False]])
+    target_N = torch.tensor([3, 4, 6])
+    scores = head.scores(input_BT, select_BT, target_N, temperature=0.7, chunk_mb=1)
+    logprob_BTV = (model(input_ids=input_BT).logits.double() / 0.7).log_softmax(dim=2)
+    expected_N = logprob_BTV[select_BT][range(3), target_N]
+    torch.testing.assert_close(scores.logprob_N.double(), expected_N, rtol=0.0, atol=1e-5)
+
+
+def test_cap_is_noticed_before_the_logits_reach_it() -> None:
+    assert not scoring_head(capped_model(gain=1.0)).is_linear

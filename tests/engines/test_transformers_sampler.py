@@ -1,0 +1,243 @@
+"""The sampler: a response depends on its request alone, and follows the policy's distribution.
+
+Shapes: B sequence, V vocabulary, T token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+
+import pytest
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines import transformers_sampler
+from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.transformers_sampler import TransformersSampler, choose
+from tests.engines.small import FAMILIES, logprobs_of, small_model
+
+NO_EOS = (10_000,)
+LIMITS = SamplingLimits(temperature=1.0, top_p=1.0, max_tokens=8)
+PROMPTS = ((1, 2, 3), (4,), (5, 6, 7, 8, 9), (1, 2), (4, 4, 4))
+REQUESTS = [SampleRequest(PROMPTS[n % len(PROMPTS)], seed=1000 + n) for n in range(20)]
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+@cache
+def shared_model(family: str) -> PreTrainedModel:
+    return small_model(family, num_layers=2, gain=8.0)
+
+
+def sampler_of(family: str = "qwen3", *, eos_ids: Iterable[int] = NO_EOS, batch_size: int = 64) -> TransformersSampler:
+    return TransformersSampler(shared_model(family), eos_ids=eos_ids, pad_id=0, batch_size=batch_size)
+
+
+@cache
+def unending(family: str) -> tuple[SampledResponse, ...]:
+    """Responses to REQUESTS that nothing ends but the limit."""
+    return tuple(sampler_of(family).sample(REQUESTS, LIMITS))
+
+
+@cache
+def frequent(family: str) -> tuple[int, int]:
+    """The two tokens that most of those responses hold, as EOS ids of tests."""
+    counts = Counter(token for response in unending(family) for token in set(response.token_ids))
+    (first, _), (second, _) = counts.most_common(2)
+    return first, second
+
+
+def assert_same(found: Iterable[SampledResponse], expected: Iterable[SampledResponse]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+@every_family
+def test_responses_do_not_depend_on_batch_or_order(family: str) -> None:
+    eos_ids = frequent(family)
+    expected = sampler_of(family, eos_ids=eos_ids).sample(REQUESTS, LIMITS)
+    for batch_size in (1, 3):
+        assert_same(sampler_of(family, eos_ids=eos_ids, batch_size=batch_size).sample(REQUESTS, LIMITS), expected)
+    order = torch.randperm(len(REQUESTS), generator=torch.Generator().manual_seed(0)).tolist()
+    shuffled = sampler_of(family, eos_ids=eos_ids, batch_size=7).sample([REQUESTS[r] for r in order], LIMITS)
+    assert_same(shuffled, [expected[r] for r in order])
+    assert_same(sampler_of(family, eos_ids=eos_ids).sample(REQUESTS[5:6], LIMITS), expected[5:6])
+    assert len({response.token_ids for response in expected}) > 15
+
+
+def test_response_depends_on_its_seed_and_on_its_prompt() -> None:
+    first, other_seed, other_prompt, again = sampler_of().sample(
+        [SampleRequest((1, 2), 7), SampleRequest((1, 2), 8), SampleRequest((3, 2), 7), SampleRequest((1, 2), 7)], LIMITS
+    )
+    assert first == again
+    assert len({first.token_ids, other_seed.token_ids, other_prompt.token_ids}) == 3
+
+
+def test_longer_limit_only_lengthens_a_response() -> None:
+    longer = sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 11))
+    for short, long in zip(unending("qwen3"), longer, strict=True):
+        assert long.token_ids[:8] == short.token_ids
+        assert len(long.token_ids) == 11
+
+
+@every_family
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_reported_logprobs_are_those_of_the_learner(family: str, temperature: float) -> None:
+    limits = SamplingLimits(temperature, 0.8, 8)
+    responses = sampler_of(family, eos_ids=frequent(family)).sample(REQUESTS, limits)
+    learner = TorchLearner(
+        shared_model(family),
+        optimizer=OptimizerConfig(),
+        engine=EngineConfig(),
+        temperature=temperature,
+        total_updates=1,
+    )
+    scored = learner.logprobs(
+        [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(REQUESTS, responses, strict=True)]
+    )
+    for response, logprobs in zip(responses, scored, strict=True):
+        assert response.logprobs == pytest.approx(logprobs, abs=1e-5)
+
+
+@every_family
+def test_first_of_several_eos_ids_ends_a_response_and_is_part_of_it(family: str) -> None:
+    eos_ids = frequent(family)
+    found = sampler_of(family, eos_ids=eos_ids).sample(REQUESTS, LIMITS)
+    ends = Counter()  # type: Counter[int | None]
+    for response, whole in zip(found, unending(family), strict=True):
+        end = next((t for t, token in enumerate(whole.token_ids) if token in eos_ids), None)
+        length = 8 if end is None else end + 1
+        assert response.token_ids == whole.token_ids[:length]
+        assert len(response.logprobs) == length
+        assert response.finish_reason == ("length" if end is None else "stop")
+        ends[None if end is None else whole.token_ids[end]] += 1
+    assert set(ends) >= set(eos_ids)
+
+
+def test_limit_ends_a_response_without_eos() -> None:
+    for response in unending("qwen3"):
+        assert response.finish_reason == "length"
+        assert len(response.token_ids) == len(response.logprobs) == 8
+    (one,) = sampler_of().sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, 1))
+    assert one.token_ids == unending("qwen3")[0].token_ids[:1]
+
+
+def test_eos_on_the_last_allowed_token_is_a_stop() -> None:
+    whole = unending("qwen3")[0]
+    end = whole.token_ids.index(whole.token_ids[3])
+    (found,) = sampler_of(eos_ids=[whole.token_ids[3]]).sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, end + 1))
+    assert (found.token_ids, found.finish_reason) == (whole.token_ids[: end + 1], "stop")
+
+
+@every_family
+def test_compaction_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rebuilt: list[int] = []
+    select = DynamicCache.batch_select_indices
+
+    def counted(cache: DynamicCache, indices: torch.Tensor) -> None:
+        rebuilt.append(len(indices))
+        select(cache, indices)
+
+    monkeypatch.setattr(DynamicCache, "batch_select_indices", counted)
+    results, counts = [], []
+    for share in (0.0, 0.8, 1.1):  # never, as shipped, whenever a row is left
+        monkeypatch.setattr(transformers_sampler, "COMPACT_BELOW", share)
+        rebuilt.clear()
+        results.append(sampler_of(family, eos_ids=frequent(family)).sample(REQUESTS, LIMITS))
+        counts.append(len(rebuilt))
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
+    assert counts[0] == 1 < counts[1] < counts[2]  # the one is the prefill's
+
+
+def test_each_distinct_prompt_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = shared_model("qwen3"), []
+    forward = model.forward
+
+    def watched(*args: object, **options: torch.Tensor) -> object:
+        sizes.append(tuple(options["input_ids"].shape))
+        return forward(*args, **options)
+
+    monkeypatch.setattr(model, "forward", watched)
+    sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 2))
+    assert sizes == [(len(PROMPTS), 5), (len(REQUESTS), 1)]
+
+
+@every_family
+def test_greedy_takes_the_likeliest_token_whatever_the_temperature(family: str) -> None:
+    found = sampler_of(family).sample(REQUESTS[:5], SamplingLimits(0.3, 0.5, 8, is_greedy=True))
+    for request, response in zip(REQUESTS, found, strict=False):
+        logprob_TV = logprobs_of(shared_model(family), ScoreRequest(request.prompt_ids, response.token_ids))
+        assert list(response.token_ids) == logprob_TV.argmax(dim=1).tolist()
+        assert response.logprobs == pytest.approx(logprob_TV.amax(dim=1).tolist(), abs=1e-5)
+
+
+def squared_distance(counts: Counter[int], expected_V: torch.Tensor) -> float:
+    """Pearson's chi-square over tokens expected five times or more."""
+    is_common_V = expected_V >= 5.0
+    found_V = torch.tensor([float(counts[v]) for v in range(len(expected_V))], dtype=torch.float64)
+    return float(((found_V - expected_V) ** 2 / expected_V)[is_common_V].sum())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_frequencies_follow_the_tempered_distribution(temperature: float) -> None:
+    num_samples, prompt = 4000, (1, 2, 3)
+    requests = [SampleRequest(prompt, seed) for seed in range(num_samples)]
+    responses = sampler_of(batch_size=num_samples).sample(requests, SamplingLimits(temperature, 1.0, 1))
+    counts = Counter(response.token_ids[0] for response in responses)
+    model, request = shared_model("qwen3"), ScoreRequest(prompt, (0,))
+    expected_V = num_samples * logprobs_of(model, request, temperature=temperature)[0].exp()
+    wrong_V = num_samples * logprobs_of(model, request, temperature=2.0 * temperature)[0].exp()
+    freedom = int((expected_V >= 5.0).sum()) - 1
+    bound = freedom + 4.0 * math.sqrt(2.0 * freedom)
+    assert squared_distance(counts, expected_V) < bound
+    assert squared_distance(counts, wrong_V) > 1.5 * bound
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.7, 0.95])
+def test_sampling_never_leaves_the_nucleus(top_p: float) -> None:
+    responses = sampler_of().sample(REQUESTS, SamplingLimits(1.0, top_p, 8))
+    num_outside_argmax = 0
+    for request, response in zip(REQUESTS, responses, strict=True):
+        logprob_TV = logprobs_of(shared_model("qwen3"), ScoreRequest(request.prompt_ids, response.token_ids))
+        for t, token in enumerate(response.token_ids):
+            likelier = logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum()
+            assert likelier < top_p
+            num_outside_argmax += int(token) != int(logprob_TV[t].argmax())
+        assert response.logprobs == pytest.approx(
+            logprob_TV[range(8), list(response.token_ids)].tolist(), abs=1e-5
+        )  # of the policy, not of the nucleus
+    assert num_outside_argmax > 0 or top_p == 0.3
+
+
+def chosen(probabilities: list[float], uniforms: list[float], *, top_p: float = 1.0) -> list[int]:
+    logprob_BV = torch.tensor(probabilities, dtype=torch.float64).log().expand(len(uniforms), -1)
+    return choose(logprob_BV, torch.tensor(uniforms, dtype=torch.float64), top_p=top_p).tolist()
+
+
+def test_choice_inverts_the_cumulative_distribution() -> None:
+    assert chosen([0.25, 0.5, 0.25], [0.0, 0.24, 0.26, 0.74, 0.76, 1 - 2**-53]) == [0, 0, 1, 1, 2, 2]
+
+
+def test_token_without_probability_is_never_chosen() -> None:
+    assert chosen([0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 0.49, 0.5, 1 - 2**-53]) == [1, 1, 3, 3]
+
+
+def test_nucleus_is_the_smallest_set_that_holds_top_p() -> None:
+    probabilities = [0.1, 0.4, 0.2, 0.3]  # by size: 1, 3, 2, 0
+    grid = [n / 100 for n in range(100)]
+    assert set(chosen(probabilities, grid, top_p=0.35)) == {1}
+    assert set(chosen(probabilities, grid, top_p=0.65)) == {1, 3}
+    assert set(chosen(probabilities, grid, top_p=0.75)) == {1, 2, 3}
+    assert set(chosen(probabilities, grid, top_p=1e-9)) == {1}
+    assert Counter(chosen(probabilities, grid, top_p=0.65)) == {1: 58, 3: 42}  # 4/7 and 3/7
+
+
+def test_nucleus_of_equal_probabilities_is_cut_by_their_order() -> None:
+    assert set(chosen([0.25] * 4, [n / 50 for n in range(50)], top_p=0.5)) == {0, 1}

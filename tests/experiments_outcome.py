@@ -1,0 +1,49 @@
+"""What two runs of one experiment must have in common, to the bit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from flows.build import Plan
+from hacpo_core.store import StepStore
+
+
+def timeless(values: dict[str, float]) -> dict[str, float]:
+    """Metrics without the clock's."""
+    return {name: value for name, value in values.items() if not name.startswith(("time/", "gpu/"))}
+
+
+def outcome(plan: Plan) -> dict[str, Any]:
+    """Digests, metrics and evaluations of every step, without anything that a clock wrote."""
+    store = StepStore(plan.root)
+    found: dict[str, Any] = {}
+    for step in range(plan.config.train.num_steps + 1):
+        for phase in sorted(store.committed(step)):
+            kind, _, rest = phase.partition(".")
+            if kind == "update":
+                found[f"{step} {phase}"] = store.read_value(step, phase, f"update.{rest}.json")["digest"]
+            elif kind == "evaluate":
+                found[f"{step} {phase}"] = store.read_value(step, phase, f"{phase}.json")["accuracy"]
+            elif kind == "metrics":
+                value = store.read_value(step, phase, "metrics.json")
+                found[f"{step} run"] = timeless(value["run"])
+                found |= {f"{step} {k}": timeless(metrics) for k, metrics in value["agents"].items()}
+            elif kind == "rollout":
+                frame = store.read_table(step, phase, f"rollouts.{rest}.parquet")
+                found[f"{step} {phase}"] = [tuple(ids) for ids in frame["token_ids"]]
+    return found
+
+
+def mlflow_points(database: Path) -> Counter[tuple[str, str, int, float]]:
+    """Every stored point: run name, metric, step, value; the clock's metrics left out."""
+    query = (
+        "select t.value, m.key, m.step, m.value from metrics m join tags t on t.run_uuid = m.run_uuid "
+        "where t.key = 'mlflow.runName' and m.key not like 'time/%' and m.key not like 'gpu/%'"
+    )
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute(query).fetchall()
+    connection.close()
+    return Counter((str(run), str(key), int(step), float(value)) for run, key, step, value in rows)

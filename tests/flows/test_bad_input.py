@@ -1,0 +1,122 @@
+"""What a person can get wrong ends in one sentence and an exit code, before any model is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.build import plan
+from flows.cli import main
+from flows.compose import compose
+from hacpo_core.config import TinyModelConfig, WarmupConfig
+from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.tiny.models import ensure_tiny_model
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """Two sound model folders and a data folder."""
+    found = {}
+    for name, family in (("one", "qwen3"), ("two", "llama")):
+        model = TinyModelConfig(
+            family=family, tokenizer="byte", hidden_size=16, num_layers=1, warmup=WarmupConfig(steps=0)
+        )
+        found[name] = ensure_tiny_model(model, tmp_path / name)
+    (tmp_path / "data").mkdir()
+    rows = [{"id": str(i), "problem": f"{i}+1", "answer": str(i + 1)} for i in range(8)]
+    text = "\n".join(json.dumps(row) for row in rows)
+    (tmp_path / "data" / "train.jsonl").write_text(text, encoding="utf-8")
+    agents = "".join(f"    {name}: {{path: {folder}}}\n" for name, folder in found.items())
+    (tmp_path / "pair.yaml").write_text(
+        f"pair:\n  name: folders\n  agents:\n{agents}"
+        f"data: {{directory: {tmp_path / 'data'}, train_file: train.jsonl, test_file: null}}\n"
+        "train: {num_steps: 1, problems: 4}\nminibatch: {problems: 2}\nevaluate: {test_problems: 0, every: 0}\n",
+        encoding="utf-8",
+    )
+    return found
+
+
+def plan_of(tmp_path: Path, *overrides: str) -> str:
+    words = [f"runtime.runs_dir={tmp_path / 'runs'}", *overrides]
+    return plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=words)).id
+
+
+def test_sound_folders_are_planned(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert plan_of(tmp_path).startswith("folders-hacpo-s0-")
+
+
+def test_id_follows_the_model_and_not_its_path(folders: dict[str, Path], tmp_path: Path) -> None:
+    before = plan_of(tmp_path)
+    moved = folders["one"].rename(tmp_path / "moved")
+    assert plan_of(tmp_path, f"pair.agents.one.path={moved}") == before
+    content = bytearray((moved / "model.safetensors").read_bytes())
+    content[-10] ^= 1
+    (moved / "model.safetensors").write_bytes(content)
+    assert plan_of(tmp_path, f"pair.agents.one.path={moved}") != before
+
+
+def test_missing_chat_template_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    (folders["two"] / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match=r"pair.agents.two: .*no chat template; add chat_template.jinja"):
+        plan_of(tmp_path)
+
+
+def test_folder_without_weights_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    (folders["one"] / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"pair.agents.one: .*no weights.*save_pretrained"):
+        plan_of(tmp_path)
+    (folders["one"] / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match=r"pytorch_model.bin, a pickle"):
+        plan_of(tmp_path)
+
+
+def test_missing_folder_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"pair.agents.one.path: /nowhere/model is no folder; set pair"):
+        plan_of(tmp_path, "pair.agents.one.path=/nowhere/model")
+
+
+def test_broken_data_line_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "data" / "train.jsonl"
+    path.write_text(path.read_text(encoding="utf-8") + '\n{"id": "x"', encoding="utf-8")
+    with pytest.raises(DataError, match=r"train.jsonl, line 9: no JSON"):
+        plan_of(tmp_path)
+
+
+def test_too_few_problems_and_unknown_baseline_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train.problems: got 16, but there are 8"):
+        plan_of(tmp_path, "train.problems=16")
+    with pytest.raises(ConfigError, match=r"method.baseline: unknown baseline: got 'nobody:knows'"):
+        plan_of(tmp_path, "method.baseline=nobody:knows")
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        (["train", "tiny", "hacpo", "capability.window=0"], 2),
+        (["train", "tiny", "hacpo", "rollout.nun_samples=1"], 2),
+        (["show", "tiny"], 2),
+        (["resume", "no-such-experiment"], 2),
+    ],
+)
+def test_command_line_says_one_line_and_exits_with_its_code(
+    words: list[str], exit_code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hacpo", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == exit_code
+    printed = capsys.readouterr().err.strip().splitlines()
+    assert len(printed) == 1
+    assert printed[0].startswith("hacpo: ")
+
+
+def test_show_prints_the_resolved_configuration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hacpo", "show", "tiny", "hacpo", "seed=7", "--json"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    assert json.loads(capsys.readouterr().out)["seed"] == 7

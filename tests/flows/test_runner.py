@@ -1,0 +1,150 @@
+"""The experiment flow against a real Prefect server: same bits, readable names, tags, retries, artifacts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.server import ServerRecord, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
+from hacpo_core.algorithm import DirectRunner
+from tests.experiments_outcome import outcome
+
+pytestmark = pytest.mark.slow
+
+# Runs in a process of its own: Prefect reads its settings at import. `fault` makes one phase fail once.
+CHILD = """
+import json, sys
+from pathlib import Path
+from flows.server import find_server, use_server
+root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+use_server(find_server(runs_dir), runs_dir)
+from flows.build import find_plan
+from flows.display import QuietWatcher
+from flows.runner import run_with_prefect
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.errors import ConfigError
+inner, calls = TorchLearner._step, []
+def failing(self):
+    calls.append(1)
+    if len(calls) == 6 and fault != "none":
+        raise (ConfigError("broken for good") if fault == "config" else RuntimeError("out of memory"))
+    return inner(self)
+TorchLearner._step = failing
+try:
+    run_with_prefect(find_plan(runs_dir, root.name), QuietWatcher())
+    print(json.dumps({"calls": len(calls)}))
+except ConfigError as error:
+    print(json.dumps({"error": str(error), "calls": len(calls)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ServerRecord]]:
+    """A managed server on a runs folder of its own."""
+    runs_dir = tmp_path_factory.mktemp("served")
+    yield runs_dir, ensure_server(runs_dir)
+    stop_server(runs_dir)
+
+
+def run_child(plan: Plan, runs_dir: Path, fault: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", CHILD, str(plan.root), str(runs_dir), fault]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def ask(record: ServerRecord, path: str, **body: Any) -> list[dict[str, Any]]:
+    user, _, password = record.auth.partition(":")
+    with httpx.Client(base_url=f"{record.url}/api", auth=(user, password), timeout=30) as client:
+        token = client.get("/csrf-token", params={"client": "test"}).json()["token"]
+        headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "test"}
+        response = client.post(f"/{path}/filter", json=body, headers=headers)
+    response.raise_for_status()
+    found: list[dict[str, Any]] = response.json()
+    return found
+
+
+def tasks_of(record: ServerRecord, plan: Plan) -> list[dict[str, Any]]:
+    runs = ask(record, "flow_runs", flow_runs={"name": {"any_": [plan.id]}})
+    assert len(runs) == 1
+    return ask(record, "task_runs", flow_runs={"id": {"any_": [runs[0]["id"]]}}, limit=200)
+
+
+def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
+    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, ServerRecord]
+) -> None:
+    direct = small_plan("hacpo", runs_dir=tmp_path / "direct")
+    run_experiment(direct, DirectRunner(), QuietWatcher())
+    runs_dir, record = server
+    served = small_plan("hacpo", "runtime.runner=prefect", runs_dir=runs_dir)
+    run_child(served, runs_dir, "none")
+    assert outcome(served) == outcome(direct)
+    tasks = tasks_of(record, served)
+    names = {task["name"]: task for task in tasks}
+    assert {"step 3 · rollout · qwen", "step 3 · update · llama", "step 3 · advantage"} <= set(names)
+    assert names["step 3 · rollout · qwen"]["tags"] == ["gpu"]
+    assert names["step 3 · verify · qwen"]["tags"] == []
+    assert {task["state_type"] for task in tasks} == {"COMPLETED"}
+    artifacts = ask(record, "artifacts", limit=50)
+    kinds = {artifact["type"] for artifact in artifacts}
+    assert {"progress", "table"} <= kinds
+    assert any("step 4 of 4 · reward qwen" in (artifact["description"] or "") for artifact in artifacts)
+
+
+def test_failed_phase_is_retried_to_the_same_bits(
+    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, ServerRecord]
+) -> None:
+    direct = small_plan("gspo", runs_dir=tmp_path / "direct")
+    run_experiment(direct, DirectRunner(), QuietWatcher())
+    runs_dir, record = server
+    served = small_plan("gspo", "runtime.runner=prefect", runs_dir=runs_dir)
+    run_child(served, runs_dir, "memory")
+    assert outcome(served) == outcome(direct)
+    assert max(task["run_count"] for task in tasks_of(record, served)) == 2
+
+
+def test_configuration_error_is_never_retried(
+    small_plan: Callable[..., Plan], server: tuple[Path, ServerRecord]
+) -> None:
+    runs_dir, record = server
+    served = small_plan("naive", "runtime.runner=prefect", runs_dir=runs_dir)
+    assert run_child(served, runs_dir, "config") == {"error": "broken for good", "calls": 6}
+    failed = [task for task in tasks_of(record, served) if task["state_type"] == "FAILED"]
+    assert [task["run_count"] for task in failed] == [1]
+
+
+def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, ServerRecord]) -> None:
+    runs_dir, record = server
+    assert ensure_server(runs_dir) == record
+    assert is_healthy(record)
+    assert auth_file(runs_dir).stat().st_mode & 0o077 == 0
+    assert (home_of(runs_dir) / "server.json").stat().st_mode & 0o077 == 0
+    assert httpx.get(f"{record.url}/api/csrf-token", params={"client": "x"}, timeout=30).status_code == 401
+    headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    preflight = httpx.options(f"{record.url}/api/flow_runs/filter", headers=headers, timeout=30)
+    assert preflight.headers.get("access-control-allow-origin") not in ("*", "http://evil.example")
+
+
+def test_stale_record_never_ends_somebody_elses_process(tmp_path: Path) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    home = home_of(tmp_path)
+    home.mkdir(parents=True)
+    stale = {"pid": bystander.pid, "created": psutil.Process(bystander.pid).create_time() - 50, "port": 1, "token": "x"}
+    (home / "server.json").write_text(json.dumps(stale), encoding="utf-8")
+    assert find_server(tmp_path) is None
+    assert not stop_server(tmp_path)
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()

@@ -1,0 +1,108 @@
+"""Random inputs on which the peers are asked for advantages and losses.
+
+Six decimals, drawn by numpy, whose generator gives the same numbers everywhere; float64 throughout.
+
+Shapes: P problem, A agent, G response, B sequence, T token.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+SEED = 20260
+DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCase:
+    """Rewards of one step; NaN where a response has no verdict."""
+
+    name: str
+    reward_PAG: Array
+
+
+@dataclass(frozen=True, slots=True)
+class LossCase:
+    """One mini-batch of own responses, junk where the mask is not set.
+
+    `clip_low` and `clip_high` bound the ratio to [1 - low, 1 + high]; `max_tokens` is the response limit.
+    """
+
+    name: str
+    clip_low: float
+    clip_high: float
+    max_tokens: int
+    mask_BT: NDArray[np.bool_]
+    logprob_BT: Array
+    old_logprob_BT: Array
+    reference_logprob_BT: Array
+    advantage_B: Array
+
+
+def reward_cases() -> list[RewardCase]:
+    """Binary and graded rewards, groups that rank nothing, a group that hardly does, two agents, missing verdicts."""
+    generator = np.random.default_rng(SEED)
+    binary = generator.integers(0, 2, (5, 1, 8)).astype(float)
+    binary[1], binary[2] = 0.0, 1.0
+    graded = generator.normal(0.2, 0.5, (4, 1, 6)).round(DECIMALS)
+    graded[1] = 0.7
+    graded[2] = 0.5 + 1e-3 * np.arange(6)
+    two_agents = generator.integers(0, 2, (5, 2, 4)).astype(float)
+    two_agents[1, 0], two_agents[1, 1] = 1.0, [0.0, 1.0, 0.0, 0.0]
+    two_agents[2] = 1.0
+    unscored = generator.normal(0.2, 0.5, (4, 1, 6)).round(DECIMALS)
+    unscored[0, 0, 2] = np.nan
+    unscored[1, 0, 1:] = np.nan
+    unscored[2] = np.nan
+    return [
+        RewardCase("binary", binary),
+        RewardCase("graded", graded),
+        RewardCase("two_agents", two_agents),
+        RewardCase("unscored", unscored),
+    ]
+
+
+def loss_cases() -> list[LossCase]:
+    """Bounds of GRPO and of GSPO, met from both sides with both signs; the first update; a ratio beyond e^10."""
+    return [
+        _loss_case("grpo_bounds", num_rows=10, num_tokens=6, clip=(0.2, 0.28), drift=0.2),
+        _loss_case("long_rows", num_rows=6, num_tokens=11, clip=(0.1, 0.3), drift=0.15),
+        _loss_case("gspo_bounds", num_rows=15, num_tokens=5, clip=(3e-4, 4e-4), drift=3.5e-4),
+        _loss_case("first_update", num_rows=4, num_tokens=5, clip=(0.2, 0.28), drift=0.0),
+        _loss_case("beyond_clamp", num_rows=4, num_tokens=4, clip=(0.2, 0.28), drift=0.2, outlier=12.0),
+    ]
+
+
+def _loss_case(
+    name: str, *, num_rows: int, num_tokens: int, clip: tuple[float, float], drift: float, outlier: float = 0.0
+) -> LossCase:
+    """Rows of 1 to `num_tokens` tokens; log-ratio = drift of the row + noise of the token (+ outlier in row 1).
+
+    Rows drift far, a little and not at all, and their advantages alternate in sign: ten rows hold every pair.
+    """
+    generator = np.random.default_rng([SEED, zlib.crc32(name.encode())])
+    shape = num_rows, num_tokens
+    length_B = generator.integers(2, num_tokens, num_rows, endpoint=True)
+    length_B[0], length_B[1] = num_tokens, 1
+    old_BT = -0.5 - generator.exponential(1.0, shape)
+    direction_B = np.resize([2.0, -2.0, 0.0, 1.0, -1.0], num_rows) * generator.uniform(0.8, 1.2, num_rows)
+    log_ratio_BT = drift * (direction_B[:, None] + 0.5 * generator.normal(size=shape))
+    log_ratio_BT[1] += outlier
+    advantage_B = np.resize([1.0, -1.0], num_rows) * generator.uniform(0.2, 2.0, num_rows)
+    advantage_B[-1] = 0.0
+    return LossCase(
+        name=name,
+        clip_low=clip[0],
+        clip_high=clip[1],
+        max_tokens=num_tokens + 3,
+        mask_BT=np.arange(num_tokens) < length_B[:, None],
+        logprob_BT=(old_BT + log_ratio_BT).round(DECIMALS) if drift else old_BT.round(DECIMALS),
+        old_logprob_BT=old_BT.round(DECIMALS),
+        reference_logprob_BT=(old_BT + 0.4 * generator.normal(size=shape)).round(DECIMALS),
+        advantage_B=advantage_B.round(DECIMALS),
+    )

@@ -1,0 +1,132 @@
+"""Advantages and losses as TRL computes them.
+
+Both stand inside methods of GRPOTrainer. They are TRL's own code, called on a stand-in for the trainer that has a
+real GRPOConfig and a real Accelerator, and that returns the given rewards and log-probabilities where the trainer
+would run a model.
+
+Shapes: P problem, A agent, G response, B sequence, T token.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from cases import Array, LossCase
+from trl import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+LEVELS = ("token", "sequence")
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+KL_COEF = 0.05
+
+
+def grpo_advantages(reward_PAG: Array, *, is_pooled: bool) -> Array:
+    """TRL's advantage: `GRPOTrainer._generate_and_score_completions` with generation and rewards replaced.
+
+    The default dtype is float64 meanwhile: TRL's Bessel correction divides two integer tensors, and so would be rounded
+    to float32 (1e-8) even for float64 rewards.
+    """
+    num_G = reward_PAG.shape[1] * reward_PAG.shape[2] if is_pooled else reward_PAG.shape[2]
+    num_rows = reward_PAG.size
+    trainer = _trainer(
+        reward_funcs=[None],
+        reward_func_names=["verdict"],
+        reward_weights=torch.ones(1, dtype=torch.float64),
+        num_generations=num_G,
+        scale_rewards="group",
+        multi_objective_aggregation="sum_then_normalize",
+        beta=0.0,
+        environment_factories=None,
+        environments=None,
+        tools=None,
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        pad_to_multiple_of=None,
+        mask_truncated_completions=False,
+        num_iterations=1,
+        _pending_extra_logs={},
+        _pending_metrics={},
+        _generate=lambda prompts: ([[1]] * num_rows, [[1]] * num_rows, None, [""] * num_rows, None, {}, None, None),
+        _calculate_rewards=lambda *_: torch.from_numpy(reward_PAG.reshape(-1, 1).copy()),
+    )
+    inputs = [{"prompt": ""} for _ in range(num_rows)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        scored = GRPOTrainer._generate_and_score_completions(trainer, inputs)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return scored["advantages"].numpy().reshape(reward_PAG.shape)
+
+
+def policy_losses(case: LossCase) -> list[dict[str, Any]]:
+    """Loss and gradient for every level of the ratio and every loss type, without and with the KL term."""
+    return [
+        _policy_loss(case, level, loss_type, kl_coef)
+        for level in LEVELS
+        for loss_type in LOSS_TYPES
+        for kl_coef in (0.0, KL_COEF)
+    ]
+
+
+def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> dict[str, Any]:
+    logprob_BT = torch.from_numpy(case.logprob_BT).requires_grad_()
+    entropy_BT = torch.zeros_like(logprob_BT)
+    trainer = _trainer(
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        importance_sampling_level=level,
+        beta=kl_coef,
+        loss_type=loss_type,
+        epsilon_low=case.clip_low,
+        epsilon_high=case.clip_high,
+        max_completion_length=case.max_tokens,
+        current_gradient_accumulation_steps=1,
+        _entropy_bonus_enabled=False,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logprob_BT, entropy_BT, None),
+    )
+    mask_BT = torch.from_numpy(case.mask_BT.astype(np.int64))
+    ids_BT = torch.zeros_like(mask_BT)
+    inputs = {
+        "prompt_ids": ids_BT[:, :1],
+        "prompt_mask": mask_BT[:, :1],
+        "completion_ids": ids_BT,
+        "completion_mask": mask_BT,
+        "advantages": torch.from_numpy(case.advantage_B),
+        "old_per_token_logps": torch.from_numpy(case.old_logprob_BT),
+        "ref_per_token_logps": torch.from_numpy(case.reference_logprob_BT),
+        "num_items_in_batch": mask_BT.sum(),
+    }
+    loss = GRPOTrainer._compute_loss(trainer, None, inputs)
+    loss.backward()
+    return {
+        "level": level,
+        "loss_type": loss_type,
+        "kl_coef": kl_coef,
+        "loss": loss.item(),
+        "gradient_BT": logprob_BT.grad.numpy(),
+        "clipped_share": trainer._metrics["train"]["clip_ratio/region_mean"][0],
+    }
+
+
+def _trainer(**attributes: Any) -> SimpleNamespace:
+    """What both methods read from the trainer whatever they are asked.
+
+    TRL multiplies the KL by the ratio by default (`use_bias_correction_kl`); the project and verl do not.
+    """
+    config = GRPOConfig(
+        output_dir="unused", use_cpu=True, bf16=False, use_bias_correction_kl=False, per_device_train_batch_size=8
+    )
+    return SimpleNamespace(
+        accelerator=Accelerator(cpu=True),
+        args=config,
+        model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
+        use_vllm=False,
+        _metrics={"train": defaultdict(list)},
+        _logs=defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list)),
+        **attributes,
+    )

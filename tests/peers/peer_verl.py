@@ -1,0 +1,95 @@
+"""Advantages, losses and the KL estimate as verl computes them.
+
+verl clips a third time where the advantage is negative (`clip_ratio_c`, 3 by default: "dual clip"); the project and
+TRL do not, so the bound is set out of reach.
+
+Shapes: P problem, A agent, G response, B sequence, T token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from cases import Array, LossCase
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_policy_loss_fn, kl_penalty
+from verl.workers.config import ActorConfig
+
+LOSSES = ("vanilla", "gspo")
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+NO_DUAL_CLIP = 1e30
+
+
+def grpo_advantages(reward_PAG: Array, *, is_pooled: bool) -> Array:
+    """Verl's GRPO advantage, the group being one agent's responses to a problem or (pooled) all agents'."""
+    num_P, num_A, num_G = reward_PAG.shape
+    group_of_PA = np.repeat(np.arange(num_P), num_A) if is_pooled else np.arange(num_P * num_A)
+    mask_BT = torch.ones(reward_PAG.size, 1, dtype=torch.int64)
+    reward_BT = torch.from_numpy(reward_PAG.reshape(-1, 1).copy())
+    advantage_BT, _ = compute_grpo_outcome_advantage(
+        reward_BT, mask_BT, np.repeat(group_of_PA, num_G), norm_adv_by_std_in_grpo=True
+    )
+    return advantage_BT.numpy().reshape(reward_PAG.shape)
+
+
+def policy_losses(case: LossCase) -> list[dict[str, Any]]:
+    """Loss, gradient and clipped share for every loss and aggregation, and the loss of both halves of the rows."""
+    return [_policy_loss(case, name, aggregation) for name in LOSSES for aggregation in AGGREGATIONS]
+
+
+def _policy_loss(case: LossCase, name: str, aggregation: str) -> dict[str, Any]:
+    every_row = slice(None)
+    logprob_BT = torch.from_numpy(case.logprob_BT).requires_grad_()
+    loss, metrics = _call(case, name, aggregation, logprob_BT, every_row)
+    loss.backward()
+    half = len(case.advantage_B) // 2
+    halves = [
+        _call(case, name, aggregation, logprob_BT.detach(), rows)[0].item()
+        for rows in (slice(None, half), slice(half, None))
+    ]
+    return {
+        "loss_name": name,
+        "aggregation": aggregation,
+        "loss": loss.item(),
+        "gradient_BT": logprob_BT.grad.numpy(),
+        "clipped_share": metrics["actor/pg_clipfrac"],
+        "loss_of_halves": halves,
+    }
+
+
+def _call(
+    case: LossCase, name: str, aggregation: str, logprob_BT: torch.Tensor, rows: slice
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """One micro-batch; the normalisers are the whole mini-batch's, the mask is int64 as in verl's own loop."""
+    mask_BT = torch.from_numpy(case.mask_BT.astype(np.int64))
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        use_dynamic_bsz=True,
+        clip_ratio_low=case.clip_low,
+        clip_ratio_high=case.clip_high,
+        clip_ratio_c=NO_DUAL_CLIP,
+        global_batch_info={
+            "dp_size": 1,
+            "batch_num_tokens": int(mask_BT.sum()),
+            "global_batch_size": len(case.advantage_B),
+            "loss_scale_factor": case.max_tokens,
+        },
+    )
+    return get_policy_loss_fn(name)(
+        torch.from_numpy(case.old_logprob_BT)[rows],
+        logprob_BT[rows],
+        (torch.from_numpy(case.advantage_B)[:, None] * mask_BT)[rows],
+        mask_BT[rows],
+        loss_agg_mode=aggregation,
+        config=config,
+    )
+
+
+def k3(case: LossCase) -> dict[str, Any]:
+    """Verl's `low_var_kl` at every token, and the gradient of its sum."""
+    logprob_BT = torch.from_numpy(case.logprob_BT).requires_grad_()
+    kl_BT = kl_penalty(logprob_BT, torch.from_numpy(case.reference_logprob_BT), "low_var_kl")
+    kl_BT.sum().backward()
+    return {"kl_BT": kl_BT.detach().numpy(), "gradient_BT": logprob_BT.grad.numpy()}

@@ -1,0 +1,141 @@
+"""Algorithm 1 with one, two and three agents, with unscored responses, and with a user's own baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from torch import Tensor
+
+from flows.build import Plan, plan, save_plan
+from flows.compose import compose
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.samples import step_samples
+from hacpo_core.algo.advantages import Baseline, own_baseline
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.errors import VerificationError
+from hacpo_core.metrics import DEFINITIONS
+from hacpo_core.records import Verdict
+from hacpo_core.store import StepStore
+from hacpo_core.verify.pool import VerifierPool
+from tests.experiments_outcome import outcome
+
+
+def run(planned: Plan) -> dict[str, Any]:
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    return outcome(planned)
+
+
+def metrics_of(planned: Plan, step: int, agent: str) -> dict[str, float]:
+    value: dict[str, float] = StepStore(planned.root).read_value(step, "metrics", "metrics.json")["agents"][agent]
+    return value
+
+
+def with_agents(small_models: Path, tmp_path: Path, names: list[str], method: str, *overrides: str) -> Plan:
+    """The small pair's settings with a choice of agents, a third family among them."""
+    tree = yaml.safe_load((small_models / "small.yaml").read_text(encoding="utf-8"))
+    neox = {"family": "gpt_neox", "tokenizer": "word", "hidden_size": 32, "num_layers": 1}
+    tree["pair"]["agents"]["neox"] = {"tiny": {**neox, "warmup": {"steps": 60, "batch_size": 32, "seed": 2}}}
+    tree["pair"]["agents"] = {name: tree["pair"]["agents"][name] for name in names}
+    path = tmp_path / f"{'-'.join(names)}.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    words = [f"runtime.runs_dir={small_models}", "tracking.enabled=false", "train.num_steps=2", *overrides]
+    planned = plan(compose(str(path), method, overrides=words))
+    save_plan(planned)
+    return planned
+
+
+def test_three_agents_of_three_families_learn_from_each_other(small_models: Path, tmp_path: Path) -> None:
+    names = ["qwen", "llama", "neox"]
+    planned = with_agents(small_models, tmp_path, names, "hacpo", "engine.skip_zero_advantage=false")
+    run(planned)
+    for name in names:
+        found = metrics_of(planned, 2, name)
+        others = [other for other in names if other != name]
+        assert all(f"ratio_from_{other}/mean" in found for other in others)
+        assert f"ratio_from_{name}/mean" not in found
+        assert all(f"capability/ratio_to_{other}" in found for other in others)
+    store = StepStore(planned.root)
+    rows = store.read_table(1, "update.neox", "update.neox.parquet")
+    assert sorted(rows["source"].value_counts()) == [16, 16, 16]
+    assert sorted(rows["update"].unique()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_hacpo_with_one_agent_is_gspo_to_the_bit(small_models: Path, tmp_path: Path) -> None:
+    hacpo = run(with_agents(small_models, tmp_path, ["qwen"], "hacpo"))
+    gspo = run(with_agents(small_models, tmp_path, ["qwen"], "gspo"))
+    assert [hacpo[key] for key in hacpo if "update" in key] == [gspo[key] for key in gspo if "update" in key]
+    assert any("update" in key for key in hacpo)
+
+
+def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo")
+    run(planned)
+    defined = {name.replace("<source>", source) for name in DEFINITIONS for source in ("own", "cross")}
+    values = [StepStore(planned.root).read_value(step, "metrics", "metrics.json") for step in (1, 2, 3, 4)]
+    found = {name for value in values for part in (value["run"], *value["agents"].values()) for name in part}
+    assert {name for name in found if not name.startswith("capability/ratio_to_")} <= defined
+    assert "update/gradient_cosine" in found
+    samples = step_samples(planned, 2)
+    assert {"advantage_for_qwen", "ratio_for_llama", "stopped_for_llama"} <= set(samples.columns)
+
+
+def unscored_after(num_scored: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = VerifierPool.verify
+
+    def verify(self: VerifierPool, texts: Any, golds: Any) -> list[Verdict]:
+        verdicts = inner(self, texts, golds)
+        return [
+            verdict if i < num_scored else Verdict("unscored", None, None, 5.0, "timeout")
+            for i, verdict in enumerate(verdicts)
+        ]
+
+    monkeypatch.setattr(VerifierPool, "verify", verify)
+
+
+def test_unscored_responses_are_counted_and_train_nobody(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscored_after(14, monkeypatch)
+    overrides = ("verifier.max_unscored_fraction=0.2", "engine.skip_zero_advantage=false", "train.num_steps=1")
+    planned = small_plan("hacpo", *overrides)
+    run(planned)
+    found = metrics_of(planned, 1, "qwen")
+    assert (found["reward/num_unscored"], found["update/num_unscored"]) == (2.0, 4.0)
+    rows = StepStore(planned.root).read_table(1, "update.qwen", "update.qwen.parquet")
+    assert len(rows) == 2 * 14
+    assert not ((rows["problem"] == 3) & (rows["index"] >= 2)).any()
+
+
+def test_too_many_unscored_responses_stop_the_run(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscored_after(14, monkeypatch)
+    with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*raise verifier"):
+        run(small_plan("hacpo"))
+
+
+def half(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:
+    """A user's baseline: half of the own mean."""
+    own = own_baseline(reward_PAG, is_scored_PAG, ratio_AA)
+    return Baseline(0.5 * own.mean_PA, own.std_PA, own.is_uniform_PA)
+
+
+def test_users_baseline_function_is_used(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", "method.baseline=tests.test_algorithm:half", "train.num_steps=1")
+    run(planned)
+    found = metrics_of(planned, 1, "qwen")
+    assert found["advantage/baseline_mean"] == pytest.approx(0.5 * found["reward/mean"])
+    assert found["reward/mean"] > 0
+
+
+def test_complete_experiment_is_returned_without_running_again(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", "train.num_steps=1")
+    first = run_experiment(planned, DirectRunner(), QuietWatcher())
+    second = run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert (first.is_reused, second.is_reused) == (False, True)
+    assert second.table == first.table

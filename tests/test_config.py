@@ -1,0 +1,113 @@
+"""Configurations: composed, checked in one sentence each, identified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.compose import available, compose, load_config, to_yaml
+from hacpo_core.errors import ConfigError
+from hacpo_core.validation import experiment_id, inert_fields, num_minibatches
+
+
+@pytest.mark.parametrize("method", available("method"))
+def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
+    assert compose("tiny", method).method.name == method
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo show lists all fields"),
+        ("rollout.num_samples=many", r"rollout.num_samples .*could not be converted to Integer"),
+        ("capability.window=0", r"capability.window: got 0, expected .*\[1, .*K counts the steps"),
+        ("clip.cross_floor=1.2", r"clip.cross_floor: got 1.2, expected .*\[0, 1\] \(it is 1 - delta"),
+        ("clip.cross_floor=-0.1", r"clip.cross_floor: got -0.1"),
+        ("minibatch.problems=7", r"minibatch.problems: got 7, which does not divide the 64 problem groups"),
+        ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
+        ("method.ratio=word", r"method.ratio: got 'word', expected one of token, sequence"),
+        ("method.ratio=token", r"method.ratio: got token with method.shares_rollouts"),
+        ("clip.token_low=0.1", r"clip.token_low cannot take effect: method.ratio is sequence; leave it out"),
+        ("nonsense", r"'nonsense': expected section.field=value"),
+    ],
+)
+def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        compose("tiny", "hacpo", overrides=[override])
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_list_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"pair: got 'huge', expected one of .*tiny"):
+        compose("huge", "hacpo")
+    with pytest.raises(ConfigError, match=r"method: got 'ppo', expected one of .*gspo"):
+        compose("tiny", "ppo")
+
+
+def test_field_that_shares_nothing_is_refused_for_a_method_without_sharing() -> None:
+    with pytest.raises(ConfigError, match=r"clip.cross_floor cannot take effect: method gspo shares no rollouts"):
+        compose("tiny", "gspo", overrides=["clip.cross_floor=0.9"])
+
+
+def test_command_line_beats_hardware_beats_method_beats_pair_beats_preset() -> None:
+    assert compose("tiny", "hacpo").method.cross_exponent == 1.0
+    assert compose("tiny", "hacpo_alpha3").method.cross_exponent == 3.0
+    assert compose("tiny", "hacpo_alpha3", overrides=["method.cross_exponent=2"]).method.cross_exponent == 2.0
+    assert compose("tiny", "hacpo", entry={"seed": 4}).seed == 4
+    assert compose("tiny", "hacpo", entry={"seed": 4}, overrides=["seed=5"]).seed == 5
+
+
+def test_official_preset_sets_all_its_fields_and_single_ones_can_differ() -> None:
+    config = compose("tiny", "hacpo", overrides=["conformance=official", "objective.kl_coef=0"])
+    assert (config.capability.metric, config.advantage.cross_baseline) == ("positive_rate", "learner")
+    assert (config.objective.aggregation, config.retokenize.eos) == ("mean_of_rows", "drop")
+    assert config.objective.kl_coef == 0.0
+    assert compose("tiny", "hacpo").objective.aggregation == "sum_of_means"
+
+
+def test_updates_per_step_follow_the_rollouts() -> None:
+    counts = {name: num_minibatches(compose("tiny", name)) for name in ("gspo", "gspo_x2", "naive", "hacpo")}
+    assert counts == {"gspo": 2, "gspo_x2": 4, "naive": 4, "hacpo": 4}
+    assert num_minibatches(compose("tiny_trio", "hacpo")) == 6
+
+
+def test_id_changes_with_results_alone() -> None:
+    def name(*overrides: str, method: str = "hacpo", contents: str = "x") -> str:
+        return experiment_id(compose("tiny", method, overrides=overrides), {"train": contents})
+
+    same = [(), ("runtime.runs_dir=/elsewhere",), ("tracking.enabled=false",), ("checkpoint.every=3",)]
+    assert len({name(*overrides) for overrides in same}) == 1
+    other = [(), ("optimizer.learning_rate=1e-5",), ("clip.cross_step=0.0",), ("train.num_steps=9",), ("seed=1",)]
+    assert len({name(*overrides) for overrides in other}) == len(other)
+    assert name(contents="x") != name(contents="y")
+
+
+def test_id_of_a_single_agent_method_ignores_what_only_sharing_reads() -> None:
+    plain = experiment_id(compose("tiny", "gspo"), {})
+    assert experiment_id(compose("tiny", "gspo", entry={}), {}) == plain
+    assert "clip.cross_floor" in inert_fields(compose("tiny", "gspo"))
+
+
+def test_resolved_configuration_is_read_back_equal(tmp_path: Path) -> None:
+    config = compose("tiny_trio", "hacpo", overrides=["seed=3"])
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def test_configuration_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("seed: 1\nsampler: old\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="does not fit this version"):
+        load_config(path)
+
+
+def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("method: {name: mine, baseline: 'tests.test_config:half', cross_exponent: 0.5}\n", encoding="utf-8")
+    config = compose("tiny", str(path))
+    assert (config.method.name, config.method.baseline) == ("mine", "tests.test_config:half")
+    path.write_text("method: [", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is no YAML"):
+        compose("tiny", str(path))

@@ -1,0 +1,256 @@
+"""A run killed at any moment and resumed is, to the bit, the run that was never killed."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.build import Plan, find_plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.samples import step_samples
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.checkpoints import latest_checkpoint
+from hacpo_core.errors import LockedError, ReplayError, StoreError
+from hacpo_core.store import ExperimentLock
+from tests.experiments_outcome import mlflow_points, outcome
+
+NUM_KILLS = 24
+
+
+def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
+    """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
+    import hacpo_core.checkpoints as checkpoints
+    import hacpo_core.store as store
+    from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.engines.transformers_sampler import TransformersSampler
+    from hacpo_core.tracking import Tracker
+
+    def passing(name: str) -> None:
+        counts[name] = counts.get(name, 0) + 1
+        if kill_at == (name, counts[name]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def wrap(owner: Any, attribute: str, name: str) -> None:
+        inner = getattr(owner, attribute)
+
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            passing(f"before {name}")
+            result = inner(*args, **kwargs)
+            passing(f"after {name}")
+            return result
+
+        setattr(owner, attribute, outer)
+
+    wrap(DirectRunner, "start", "phase")
+    wrap(store, "sha256_of", "write")
+    wrap(store.StepStore, "commit", "commit")
+    wrap(TorchLearner, "_step", "optimizer step")
+    wrap(TorchLearner, "logprobs", "old log-probabilities")
+    wrap(TransformersSampler, "_prefill", "sampling")
+    wrap(checkpoints, "save_file", "checkpoint")
+    wrap(Tracker, "_log", "tracking")
+
+
+def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection: Any) -> None:
+    """Body of the training process."""
+    counts: dict[str, int] = {}
+    count_and_kill(kill_at, counts)
+    run_experiment(find_plan(Path(runs_dir), Path(root).name), DirectRunner(), QuietWatcher())
+    connection.send(counts)
+
+
+def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int, dict[str, int]]:
+    """Train in a process of its own; returns its exit code and the counts of its places."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["flows.experiment", "hacpo_core.tracking", "tests.test_resume"])
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (str(plan.root), plan.config.runtime.runs_dir, kill_at, sender)
+    process = context.Process(target=train, args=arguments)
+    process.start()
+    sender.close()
+    process.join(timeout=400)
+    assert process.exitcode is not None, "the training process hangs"
+    counts = receiver.recv() if process.exitcode == 0 else {}
+    return process.exitcode, counts
+
+
+def kill_points(counts: dict[str, int]) -> list[tuple[str, int]]:
+    """Places to die at: every kind of place at least once, the others drawn by seed."""
+    rng = random.Random(20261121)
+    places = [(name, rng.randint(1, count)) for name, count in sorted(counts.items())]
+    population = [(name, n) for name, count in sorted(counts.items()) for n in range(1, count + 1)]
+    places += rng.sample(sorted(set(population) - set(places)), NUM_KILLS - len(places))
+    return places
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    tracked = ("tracking.enabled=true",)
+    reference = small_plan("hacpo", *tracked, runs_dir=tmp_path / "reference")
+    exit_code, counts = run_process(reference)
+    assert exit_code == 0
+    expected, points = outcome(reference), mlflow_points(tmp_path / "reference" / "mlflow.db")
+    assert set(points.values()) == {1}
+    places = kill_points(counts)
+    assert len(places) >= 20
+    for position, place in enumerate(places):
+        runs_dir = tmp_path / f"killed-{position}"
+        killed = small_plan("hacpo", *tracked, runs_dir=runs_dir)
+        exit_code, _ = run_process(killed, place)
+        assert exit_code == -signal.SIGKILL, place
+        exit_code, _ = run_process(killed)
+        assert exit_code == 0, place
+        assert outcome(killed) == expected, place
+        assert mlflow_points(runs_dir / "mlflow.db") == points, place
+    print(f"\n{len(places)} of {len(places)} kills resumed to the same bits:", *places, sep="\n  ")
+
+
+def finish(plan: Plan) -> dict[str, Any]:
+    run_experiment(plan, DirectRunner(), QuietWatcher())
+    return outcome(plan)
+
+
+class _Stopped(Exception):
+    """Raised by a runner instead of running a phase."""
+
+
+class _Stopping(DirectRunner):
+    def __init__(self, kind: str, step: int) -> None:
+        self._at = kind, step
+
+    def start(self, phase: Any, work: Callable[[], None], *, after: Any = ()) -> Any:
+        if (phase.kind, phase.step) == self._at:
+            raise _Stopped
+        return super().start(phase, work, after=after)
+
+
+def break_off(plan: Plan, kind: str, step: int) -> None:
+    with pytest.raises(_Stopped):
+        run_experiment(plan, _Stopping(kind, step), QuietWatcher())
+
+
+def test_truncated_rollouts_are_sampled_again_to_the_same_bits(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    torn = small_plan("hacpo")
+    break_off(torn, "update", 3)
+    path = torn.root / "steps" / "000003" / "rollouts.qwen.parquet"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert finish(torn) == expected
+
+
+def test_flipped_byte_in_checkpoint_is_found_and_older_state_replayed(
+    small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    damaged = small_plan("hacpo")
+    break_off(damaged, "update", 3)
+    path = damaged.root / "checkpoints" / "000002" / "llama" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    assert latest_checkpoint(damaged.root) is None
+    assert "model.safetensors was altered" in caplog.text
+    assert finish(damaged) == expected
+
+
+def test_altered_advantages_and_a_lost_manifest_are_made_again_to_the_same_bits(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    broken = small_plan("hacpo")
+    break_off(broken, "rollout", 4)
+    (broken.root / "steps" / "000002" / "advantages.json").write_text("{}", encoding="utf-8")
+    (broken.root / "steps" / "000003" / "manifest.json").unlink()
+    assert finish(broken) == expected
+
+
+def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
+    plan = small_plan("hacpo")
+    finish(plan)
+    path = plan.root / "steps" / "000002" / "advantages.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="advantages.parquet is missing or was altered after it was committed"):
+        step_samples(plan, 2)
+
+
+def test_replay_that_ends_in_other_weights_stops_the_run_unless_told_to_accept(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hacpo_core.engines import torch_learner
+
+    changed = small_plan("hacpo")
+    break_off(changed, "rollout", 4)
+    inner = torch_learner.learning_rate
+    monkeypatch.setattr(torch_learner, "learning_rate", lambda *args, **kwargs: 1.001 * inner(*args, **kwargs))
+    with pytest.raises(ReplayError, match=r"replay of step 3.*accept_divergence"):
+        run_experiment(changed, DirectRunner(), QuietWatcher())
+    accepting = small_plan("hacpo", "checkpoint.accept_divergence=true")
+    assert accepting.root == changed.root
+    run_experiment(accepting, DirectRunner(), QuietWatcher())
+
+
+def test_second_process_on_the_same_experiment_gets_a_clear_error(small_plan: Callable[..., Plan]) -> None:
+    plan = small_plan("hacpo")
+    with ExperimentLock(plan.root), pytest.raises(LockedError, match=rf"written by process {os.getpid()}"):
+        run_experiment(plan, DirectRunner(), QuietWatcher())
+
+
+def test_full_disk_is_one_clear_error_and_the_run_goes_on_after_it(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    plan = small_plan("hacpo")
+    inner, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 40:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        inner(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match=r"disk is full; free some space, then resume|free some space"):
+            run_experiment(plan, DirectRunner(), QuietWatcher())
+    assert not list(plan.root.rglob("*.tmp"))
+    assert finish(plan) == expected
+
+
+def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hacpo_core.engines.torch_learner import TorchLearner
+
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    inner, calls = TorchLearner._step, []
+
+    def failing(self: TorchLearner) -> Any:
+        calls.append(1)
+        if len(calls) == 14:
+            raise RuntimeError("out of memory")
+        return inner(self)
+
+    class Retrying(DirectRunner):
+        def start(self, phase: Any, work: Callable[[], None], *, after: Any = ()) -> Any:
+            try:
+                return super().start(phase, work, after=after)
+            except RuntimeError:
+                return super().start(phase, work, after=after)
+
+    monkeypatch.setattr(TorchLearner, "_step", failing)
+    plan = small_plan("hacpo")
+    run_experiment(plan, Retrying(), QuietWatcher())
+    assert len(calls) > 14
+    assert outcome(plan) == expected

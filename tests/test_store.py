@@ -1,0 +1,113 @@
+"""The step store: what is committed is whole, what is torn counts as absent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from hacpo_core.errors import LockedError, StoreError
+from hacpo_core.store import ExperimentLock, StepStore, is_locked, write_json
+
+TABLE = pd.DataFrame({"id": ["a", "b"], "tokens": [[1, 2], [3]]})
+
+
+def test_committed_table_and_value_are_read_back(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    store.commit(3, "rollout.qwen", {"rollouts.parquet": TABLE, "cost.json": {"seconds": 0.25}})
+    assert store.committed(3) == ("rollout.qwen",)
+    assert [list(tokens) for tokens in store.read_table(3, "rollout.qwen", "rollouts.parquet")["tokens"]] == [
+        [1, 2],
+        [3],
+    ]
+    assert store.read_value(3, "rollout.qwen", "cost.json") == {"seconds": 0.25}
+
+
+def test_phase_without_commit_is_not_there(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    assert not store.is_intact(1, "verify.qwen")
+    with pytest.raises(StoreError, match="no committed verify.qwen"):
+        store.read_value(1, "verify.qwen", "x.json")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_damaged_file_makes_its_phase_absent(tmp_path: Path, damage: str) -> None:
+    store = StepStore(tmp_path)
+    store.commit(1, "rollout.qwen", {"rollouts.parquet": TABLE})
+    path = store.folder(1) / "rollouts.parquet"
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        content[10] ^= 1
+        path.write_bytes(content if damage == "flip" else content[:20])
+    assert not store.is_intact(1, "rollout.qwen")
+    with pytest.raises(StoreError, match="missing or was altered"):
+        store.read_table(1, "rollout.qwen", "rollouts.parquet")
+
+
+def test_torn_manifest_makes_the_step_absent_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = StepStore(tmp_path)
+    store.commit(1, "advantage", {"a.json": 1})
+    (store.folder(1) / "manifest.json").write_text('{"phases": {"adv', encoding="utf-8")
+    assert store.committed(1) == ()
+    assert "manifest of step 1 is torn" in caplog.text
+
+
+def test_file_is_never_seen_half_written(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    store.commit(1, "advantage", {"a.json": [1, 2, 3]})
+    with pytest.raises(TypeError):
+        store.commit(1, "advantage", {"a.json": object()})
+    assert store.read_value(1, "advantage", "a.json") == [1, 2, 3]
+    assert not list(store.folder(1).glob(".*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_really_full_disk_gives_one_clear_error_and_keeps_what_was_there(tmp_path: Path) -> None:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)
+    if mount.returncode:
+        pytest.skip(f"this machine mounts no tmpfs: {mount.stderr.decode().strip()}")
+    try:
+        store = StepStore(tmp_path)
+        store.commit(1, "small", {"a.json": 1})
+        with pytest.raises(StoreError, match="the disk is full; free some space, then resume"):
+            store.commit(1, "large", {"b.json": "x" * 200_000})
+        assert store.read_value(1, "small", "a.json") == 1
+        assert store.committed(1) == ("small",)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_lock_is_refused_to_another_process_and_free_after_its_death(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from hacpo_core.store import ExperimentLock\n"
+        "with ExperimentLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert is_locked(tmp_path)
+    with pytest.raises(LockedError, match=f"process {holder.pid}"), ExperimentLock(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    with ExperimentLock(tmp_path):
+        assert True, "the kernel freed the lock at the kill"
+    assert not is_locked(tmp_path)
+
+
+def test_fresh_heartbeat_of_another_host_counts_as_held(tmp_path: Path) -> None:
+    import time
+
+    write_json(tmp_path / "lock", {"pid": 1, "host": "elsewhere", "heartbeat": time.time()})
+    with pytest.raises(LockedError, match="host elsewhere"), ExperimentLock(tmp_path):
+        pass
+    write_json(tmp_path / "lock", {"pid": 1, "host": "elsewhere", "heartbeat": time.time() - 1000})
+    with ExperimentLock(tmp_path):
+        assert (tmp_path / "lock").exists()

@@ -1,0 +1,102 @@
+"""MLflow: nesting, parameters by their names, every point once, several processes on a fresh database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.tracking import Tracker, prepare_store
+from tests.experiments_outcome import mlflow_points
+
+
+@pytest.fixture
+def tracked(small_plan: Callable[..., Plan]) -> tuple[Plan, MlflowClient]:
+    """A finished experiment and a client of its store."""
+    planned = small_plan("hacpo", "tracking.enabled=true")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    return planned, MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
+
+
+def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracked: tuple[Plan, MlflowClient]) -> None:
+    planned, client = tracked
+    experiment = client.get_experiment_by_name("hacpo")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {planned.id, f"{planned.id}/qwen", f"{planned.id}/llama"}
+    parent, child = runs[planned.id], runs[f"{planned.id}/qwen"]
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    expected = {"model_pair": "qwen + llama", "α": "1.0", "δ": "0.2", "δ_step": "0.025", "K": "5", "method": "hacpo"}
+    assert expected.items() <= parent.data.params.items()
+    assert parent.data.params["optimizer.learning_rate"] == "0.001"
+    assert parent.data.tags["version.torch"].startswith("2.13.0")
+    assert "mlflow.source.git.commit" in parent.data.tags
+    assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == ["train", "dev", "test"]
+    points = client.get_metric_history(child.info.run_id, "reward/mean")
+    assert [point.step for point in points] == [1, 2, 3, 4]
+    assert "ratio_cross/mean" in child.data.metrics
+    assert "evaluate/test_accuracy" in child.data.metrics
+    artifacts = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
+    assert {"config.yaml", "result.json", "rollouts.json", "accuracy.png", "reward.png"} <= artifacts
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+
+
+def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> None:
+    planned, _ = tracked
+    database = Path(planned.config.runtime.runs_dir) / "mlflow.db"
+    before = mlflow_points(database)
+    (planned.root / "result.json").unlink()
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert mlflow_points(database) == before
+    assert set(before.values()) == {1}
+
+
+def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    from hacpo_core.engines.torch_learner import TorchLearner
+
+    def broken(self: TorchLearner) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(TorchLearner, "_step", broken)
+    planned = small_plan("gspo", "tracking.enabled=true")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+    client = MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("hacpo")
+    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FAILED"}
+
+
+@pytest.mark.slow
+def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    code = "import sys; from hacpo_core.tracking import prepare_store; prepare_store(sys.argv[1])"
+    children = [subprocess.Popen([sys.executable, "-c", code, uri], stderr=subprocess.PIPE) for _ in range(3)]
+    for child in children:
+        _, errors = child.communicate(timeout=200)
+        assert child.returncode == 0, errors.decode()[-1000:]
+
+
+def test_reopened_tracker_continues_the_same_runs(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    prepare_store(uri)
+
+    def tracker(state: str) -> Tracker:
+        return Tracker(
+            uri,
+            experiment="e",
+            artifacts=tmp_path / "artifacts",
+            run_name="run",
+            state_file=tmp_path / state,
+            agents=["a", "b"],
+        )
+
+    first = tracker("state.json")
+    assert tracker("state.json").run_id == first.run_id
+    assert tracker("lost-and-found-by-tag.json").run_id == first.run_id

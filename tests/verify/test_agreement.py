@@ -1,0 +1,46 @@
+"""Agreement with the graders of 3,116 real completions: HACPO_DATA_DIR names the folder of model_outputs.jsonl."""
+
+import json
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from hacpo_core.verify.pool import VerifierPool
+
+FLOOR = 0.91
+"""Measured 0.918. The rest is label noise (about 30 right answers labelled wrong) and, in MathOdyssey, gold answers
+that are an option letter where the response gives the option's content."""
+
+FLOOR_WITHOUT_ODYSSEY = 0.975
+"""Measured 0.981."""
+
+
+@pytest.mark.slow
+def test_verdicts_agree_with_the_labels_of_real_completions() -> None:
+    path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
+    if "HACPO_DATA_DIR" not in os.environ or not path.is_file():
+        pytest.skip("set HACPO_DATA_DIR to a folder that holds model_outputs.jsonl")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with VerifierPool(num_workers=1, timeout_s=5.0, memory_mb=1024, style="auto") as pool:
+        verdicts = pool.verify([row["completion"] for row in rows], [row["answer"] for row in rows])
+
+    tables: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row, verdict in zip(rows, verdicts, strict=True):
+        outcome = verdict.status if verdict.status == "unscored" else f"{row['label']} called {verdict.status}"
+        source = row["source"].partition("@")[0] + " " + row["dataset"]
+        tables[source][outcome] += 1
+    for source, table in sorted(tables.items()):
+        print(f"{source:60} {_agreement(table):.3f} of {table.total():5} {dict(table)}")
+    total = sum(tables.values(), Counter())
+    print(f"{'all':60} {_agreement(total):.3f} of {total.total():5} {dict(total)}")
+
+    assert total.total() == 3116
+    assert _agreement(total) >= FLOOR
+    assert _agreement(sum((t for s, t in tables.items() if "odyssey" not in s), Counter())) >= FLOOR_WITHOUT_ODYSSEY
+    assert total["unscored"] <= 10
+
+
+def _agreement(table: Counter[str]) -> float:
+    return (table["True called correct"] + table["False called wrong"]) / table.total()

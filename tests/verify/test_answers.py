@@ -1,0 +1,180 @@
+"""Where the answer stands in a response, and when two answers are the same."""
+
+import time
+
+import pytest
+
+from hacpo_core.verify.answers import MAX_TEXT_CHARS, AnswerStyle, extract_answer, normalise
+from hacpo_core.verify.equality import answers_equal
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so $x = \boxed{7}$.", "7"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\fbox{42}", "42"),
+        (r"\boxed {5}", "5"),
+        (r"the answer is $\boxed 2$.", "2"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{3} and then \boxed{4 is cut", "3"),
+        (r"\boxed{3} but \boxed{}", "3"),
+        ("} } \\boxed{3}", "3"),
+        ("no box: 3", None),
+        (r"\boxed{", None),
+    ],
+)
+def test_boxed_finds_the_last_complete_box(text: str, answer: str | None) -> None:
+    assert extract_answer(text, style="boxed") == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("She has 3 + 4 = <<3+4=7>>7 eggs.\n#### 7", "7"),
+        ("#### 1,234,567", "1234567"),
+        ("#### $1,200.50", "1200.5"),
+        ("#### -3", "-3"),
+        ("#### 18 dollars", "18"),
+        ("#### 3/4", "3/4"),
+        ("12 and 13\nA: 14", "14"),
+        ("First 2, then 5. The answer is 10.0 apples. Check 3 times!", "10"),
+        ("The final answer is $-7$", "-7"),
+        ("She pays $3 and then $18 in all.", "18"),
+        ("It grew by 10.50%.", "10.5%"),
+        ("5-3 leaves 5-3", "3"),
+        ("the temperature fell to -4", "-4"),
+        ("half is .5", "0.5"),
+        ("#### Step 4: add\nso we get 9", "9"),
+        ("nothing here", None),
+    ],
+)
+def test_last_number_reads_gsm8k(text: str, answer: str | None) -> None:
+    assert extract_answer(text, style="last_number") == answer
+
+
+@pytest.mark.parametrize(("text", "answer"), [("  3 + x \n", "3 + x"), (" \n", None), ("", None)])
+def test_plain_is_the_whole_stripped_text(text: str, answer: str | None) -> None:
+    assert extract_answer(text, style="plain") == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 5. Hence \\boxed{6}. The answer is 7.", "6"),
+        ("The final answer is $\\frac{\\sqrt{3}}{2}$.", r"\frac{\sqrt{3}}{2}"),
+        ("**Answer:** 12 purple apples", "12"),
+        ("The final answer is:\n\\[ x = 3 \\]", "x = 3"),
+        ('{"reasoning": "the answer is 4", "answer": "\\\\frac{1}{2}"}', r"\frac{1}{2}"),
+        ('{\n "answer": 2020\n}', "2020"),
+        ('```json\n{"answer": "C) \\(x\\)"}\n```', r"C) \(x\)"),
+        ("Therefore the sides are \\( 12 \\) and \\( 3x \\)", "3x"),
+        ("From $5 to $7 is a gain, so he pays $18 in total", "18"),
+        ("4+7=11\n3-11=-8", "3-11=-8"),
+        ("x^2 + 1", "x^2 + 1"),
+        ("Evelyn", "Evelyn"),
+        ("#### Equation 3:\nWe get 4.\n\nFinally 5 remain.", "5"),
+        ("matched the answer to the given options", "matched the answer to the given options"),
+        ("[3, 1; 1, 3]", "[3, 1; 1, 3]"),
+        ("", None),
+    ],
+)
+def test_auto_takes_box_then_announcement_then_last_expression(text: str, answer: str | None) -> None:
+    assert extract_answer(text, style="auto") == answer
+
+
+def test_only_the_end_of_a_long_text_is_read() -> None:
+    assert extract_answer("\\boxed{1}" + "x" * MAX_TEXT_CHARS, style="boxed") is None
+    assert extract_answer("x" * MAX_TEXT_CHARS + "\\boxed{1}", style="boxed") == "1"
+
+
+HOSTILE_UNITS = (
+    *("\\boxed{", "{", "}", "$", "$1", "\\(", "\\[", "\\", "\\\\", "*"),
+    *("1,", "1,234", "-", "9", ".", "a ", " ", "\n", "\x00", "\ud800"),
+    *("answer to ", "answer is ", "answer:", "####", '"answer": "'),
+)
+
+
+@pytest.mark.parametrize("style", ["boxed", "last_number", "plain", "auto"])
+@pytest.mark.parametrize("unit", HOSTILE_UNITS)
+def test_extraction_of_a_hostile_megabyte_takes_under_two_seconds(unit: str, style: AnswerStyle) -> None:
+    text = unit * (1_000_000 // len(unit))
+    start = time.process_time()
+    extract_answer(text, style=style)
+    assert time.process_time() - start < 2.0
+
+
+def test_normalise_keeps_what_carries_meaning() -> None:
+    assert normalise(" $16$\\\\\n\\noindent") == "16"
+    assert normalise("\\$1{,}000.") == "1{,}000"
+    assert normalise("1  2") == "1 2"
+    assert normalise("-3") == "-3"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "gold"),
+    [
+        ("27", "27.0"),
+        (r"\frac12", "0.5"),
+        ("3/4", r"$\frac{3}{4}$"),
+        ("1,000", "1000"),
+        (r"\text{Evelyn}", "Evelyn"),
+        (r"12\text{ apples}", "12"),
+        (r"5\sqrt{3}\text{ meters}", r"5\sqrt{3}"),
+        ("x = 5", "5"),
+        ("2, 1", r"\{1,2\}"),
+        (r"\left( 3, 5 \right)", "(3,5)"),
+        (r"[3,5)", r"\left[3,5\right)"),
+        ("4√2", r"4\sqrt{2}"),
+        ("2.5e8", r"2.5 \times 10^{8}"),
+        ("-3/2", "-3./2"),
+        (r"\frac{t}{m}", r"\frac{1}{m} t"),
+        ("E_1, E_2", "E_{1},E_{2}"),
+        ("C) x > 5", "$C$\\\\\n\\noindent"),
+        (r"\textbf{(C)}", "C"),
+        ("Yes, it is.", "yes"),
+        ("50%", "0.5"),
+        ("3 1/2", "3.5"),
+        ("(12)(5)", "60"),
+        (r"10\,000", "10000"),
+    ],
+)
+def test_equal_answers_are_equal(candidate: str, gold: str) -> None:
+    assert answers_equal(candidate, gold)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "gold"),
+    [
+        ("26", "27.0"),
+        ("-5", "5"),
+        ("4", r"4\sqrt{2}"),
+        ("4√2", "4"),
+        ("2x + 3", "2x + 3c"),
+        ("(5,3)", "(3,5)"),
+        ("[3,5]", "[3,5)"),
+        ("1", r"\{1,2\}"),
+        ("1,2,3", "1,2"),
+        ("D) x > 5", "C"),
+        ("No", "Yes"),
+        ("12", "1 2"),
+        ("12 5", "17"),
+        (r"12\quad 5", "17"),
+        ("3 1/2", "2"),
+        ("(12)(5)", "17"),
+        ("", ""),
+        (r"\frac{1}{", "1"),
+        ("garbage }{ \\", "1"),
+        ("1", r"\frac{1}{"),
+    ],
+)
+def test_other_answers_are_not_equal(candidate: str, gold: str) -> None:
+    assert not answers_equal(candidate, gold)
+
+
+def test_a_gold_answer_beyond_parsing_is_compared_by_its_letters() -> None:
+    assert answers_equal(r"\frac{1}{ 2", r"\frac{1}{2")
+    assert not answers_equal("0.5", r"\frac{1}{2")

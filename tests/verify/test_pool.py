@@ -1,0 +1,284 @@
+"""The pool keeps its promises whatever the answers and whoever kills its workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hacpo_core.errors import VerificationError
+from hacpo_core.verify.cache import Decision, DecisionCache
+from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.process import Pair, WorkerProcess
+
+HANGS = r"\boxed{9^{9^{9^9}}}"
+"""math-verify evaluates this tower when the gold answer is an integer; it does not end."""
+
+LONG_ENOUGH_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks() -> Iterator[None]:
+    this = psutil.Process()
+    children, descriptors = set(this.children(recursive=True)), this.num_fds()
+    yield
+    assert set(this.children(recursive=True)) <= children
+    assert this.num_fds() <= descriptors
+
+
+def boxed(*answers: str) -> list[str]:
+    return [rf"\boxed{{{answer}}}" for answer in answers]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_ENOUGH_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_verdicts_come_in_the_order_of_the_texts() -> None:
+    texts = [*boxed("1", "2", r"\frac{6}{2}", "x"), "no answer", *boxed("2")]
+    with VerifierPool(num_workers=2, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        verdicts = pool.verify(texts, ["1", "3", "3", "2", "7", "3"])
+    assert [verdict.status for verdict in verdicts] == ["correct", "wrong", "correct", "wrong", "wrong", "wrong"]
+    assert [verdict.reward for verdict in verdicts] == [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    assert [verdict.extracted for verdict in verdicts] == ["1", "2", r"\frac{6}{2}", "x", None, "2"]
+    assert all(verdict.reason == "" for verdict in verdicts)
+
+
+def test_the_same_letters_need_no_worker() -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        verdicts = pool.verify([*boxed("27", " 5 "), "none"], ["$27$", "5", "5"])
+        assert pool.worker_pids == ()
+    assert [verdict.status for verdict in verdicts] == ["correct", "correct", "wrong"]
+
+
+def test_a_pair_is_compared_once_and_then_comes_from_the_cache() -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        first = pool.verify(boxed("1/2", "1/2", "3"), ["0.5", "0.5", "4"])
+        assert (pool.stats.cache_hits, pool.stats.cache_misses, pool.stats.cache_entries) == (0, 2, 2)
+        second = pool.verify(boxed("1/2", "3"), ["0.5", "4"])
+        assert (pool.stats.cache_hits, pool.stats.cache_misses) == (2, 2)
+    assert first[0].seconds > 0.0 and first[1].seconds == 0.0
+    assert [verdict.status for verdict in second] == ["correct", "wrong"]
+    assert [verdict.seconds for verdict in second] == [0.0, 0.0]
+
+
+def test_without_a_cache_every_call_compares_again() -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed", cache=False) as pool:
+        for _ in range(2):
+            assert pool.verify(boxed("1/2"), ["0.5"])[0].seconds > 0.0
+        assert (pool.stats.cache_hits, pool.stats.cache_misses, pool.stats.cache_entries) == (0, 2, 0)
+
+
+def test_the_cache_drops_what_was_used_longest_ago_and_keeps_nothing_unscored() -> None:
+    cache = DecisionCache(num_entries=2)
+    one, two, three = (Pair(candidate=letter, gold="1") for letter in "abc")
+    cache.put(one, Decision("wrong"))
+    cache.put(two, Decision("correct"))
+    assert cache.get(one) == Decision("wrong")
+    cache.put(three, Decision("unscored", "timeout"))
+    assert cache.get(three) is None
+    cache.put(three, Decision("wrong"))
+    assert cache.get(two) is None
+    assert (len(cache), cache.hits, cache.misses) == (2, 1, 2)
+
+
+def test_a_hanging_answer_is_unscored_at_its_limit_and_never_cached() -> None:
+    with VerifierPool(num_workers=1, timeout_s=0.5, memory_mb=1024, style="boxed") as pool:
+        for attempt in (1, 2):
+            hung, after = pool.verify([HANGS, *boxed(f"{attempt}/3")], ["27", "7"])
+            assert (hung.status, hung.reward, hung.reason) == ("unscored", None, "timeout")
+            assert 0.5 <= hung.seconds < 1.0
+            assert after.status == "wrong"
+        assert pool.stats.num_unscored == 2
+        assert pool.stats.cache_hits == 0
+        assert pool.stats.cache_entries == 2
+
+
+def test_the_start_of_a_worker_does_not_count_as_time_of_the_answer() -> None:
+    with VerifierPool(num_workers=1, timeout_s=0.2, memory_mb=512, style="boxed") as pool:
+        start = time.monotonic()
+        (verdict,) = pool.verify(boxed("1/2"), ["0.5"])
+        assert time.monotonic() - start > 0.2
+    assert verdict.status == "correct"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "gold"),
+    [
+        ("nested braces", "\\boxed{" + "{" * 10_000 + "1" + "}" * 10_000 + "}", "1"),
+        ("nested braces that reach the worker", "\\boxed{" + "{" * 900 + "1" + "}" * 900 + "}", "2"),
+        ("nested fractions", "\\boxed{" + "\\frac{1}{" * 150 + "2" + "}" * 150 + "}", "3"),
+        ("nested parentheses", "\\boxed{" + "(" * 900 + "1" + ")" * 900 + "}", "2"),
+        ("a megabyte in the box", "\\boxed{" + "1+" * 500_000 + "1}", "2"),
+        ("a megabyte before the box", "1+" * 500_000 + "\\boxed{3}", "2"),
+        ("a number of 1,900 digits", "\\boxed{" + "7" * 1_900 + "}", "2"),
+        ("null bytes", "\\boxed{\x00\x001\x00}", "2"),
+        ("lone surrogates", "\\boxed{\ud800 \udfff 1}", "2"),
+        ("line ends", "\\boxed{1\n\r\u2028\x852}", "12"),
+        ("shell and format characters", "\\boxed{%s %(x)s {0} `ls` $(ls) __import__('os')}", "2"),
+        ("a gold answer of a megabyte", "\\boxed{1/2}", "9" * 1_000_000),
+        ("gold garbage", "\\boxed{1/2}", "}{\\\x00\ud800"),
+        ("an empty gold answer", "\\boxed{1/2}", ""),
+    ],
+)
+def test_hostile_text_ends_within_the_limit_and_is_not_correct(name: str, text: str, gold: str) -> None:
+    with VerifierPool(num_workers=1, timeout_s=5, memory_mb=512, style="auto") as pool:
+        verdict, sane = pool.verify([text, "\\boxed{1/2}"], [gold, "0.5"])
+    assert verdict.status in ("wrong", "unscored") and verdict.reward != 1.0
+    assert verdict.seconds < 6.0
+    assert sane.status == "correct"
+
+
+def test_an_answer_over_the_memory_limit_is_unscored() -> None:
+    with VerifierPool(num_workers=1, timeout_s=60, memory_mb=128, style="boxed") as pool:
+        big, after = pool.verify(boxed(r"2^{10^{10}}", "1/2"), ["27", "0.5"])
+    assert (big.status, big.reward, big.reason) == ("unscored", None, "memory")
+    assert after.status == "correct"
+
+
+def test_a_worker_killed_in_the_middle_of_an_answer_costs_that_answer_only() -> None:
+    with VerifierPool(num_workers=1, timeout_s=LONG_ENOUGH_S, memory_mb=1024, style="boxed") as pool:
+        pool.verify(boxed("1/2"), ["0.5"])
+        (pid,) = pool.worker_pids
+        killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        killed, after = pool.verify([HANGS, *boxed("1/3")], ["27", "7"])
+        killer.join()
+    assert (killed.status, killed.reward, killed.reason) == ("unscored", None, "crashed")
+    assert killed.seconds < 10.0
+    assert after.status == "wrong"
+
+
+def test_workers_killed_while_idle_are_replaced_and_cost_no_answer() -> None:
+    with VerifierPool(num_workers=2, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        pool.verify(boxed("1/2", "1/3", "1/4"), ["0.5", "7", "7"])
+        pids = pool.worker_pids
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        verdicts = pool.verify(boxed("1/5", "1/6", "1/7"), ["0.2", "7", "7"])
+        assert not set(pids) & set(pool.worker_pids)
+        assert pool.stats.num_unscored == 0
+    assert [verdict.status for verdict in verdicts] == ["correct", "wrong", "wrong"]
+
+
+def test_two_threads_share_a_pool() -> None:
+    results: dict[int, list[str]] = {}
+    with VerifierPool(num_workers=2, timeout_s=20, memory_mb=512, style="boxed") as pool:
+
+        def work(offset: int) -> None:
+            numbers = range(offset, offset + 20)
+            golds = [f"{number if number % 2 else -number}.0" for number in numbers]
+            results[offset] = [verdict.status for verdict in pool.verify(boxed(*map(str, numbers)), golds)]
+
+        threads = [threading.Thread(target=work, args=(offset,)) for offset in (1, 101)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # The threads that called have ended: the workers that they caused to start have not.
+        assert all(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pool.worker_pids)
+        assert 1 <= pool.stats.num_worker_starts <= 2
+    assert results == {1: ["correct", "wrong"] * 10, 101: ["correct", "wrong"] * 10}
+
+
+def test_a_worker_that_hangs_dies_with_its_parent() -> None:
+    program = (
+        "import json, sys, threading\n"
+        "from hacpo_core.verify.pool import VerifierPool\n"
+        "pool = VerifierPool(num_workers=1, timeout_s=600, memory_mb=1024, style='boxed')\n"
+        "pool.verify([r'\\boxed{1/2}'], ['0.5'])\n"
+        "print(json.dumps(pool.worker_pids), flush=True)\n"
+        f"pool.verify([{HANGS!r}], ['27'])\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    (pid,) = json.loads(parent.stdout.readline())
+    worker = psutil.Process(pid)
+    before = worker.cpu_times().user
+    wait_until(lambda: worker.cpu_times().user > before + 0.3)  # it computes, and reads nothing
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_parent_that_ends_without_closing_the_pool_ends_its_workers() -> None:
+    program = (
+        "from hacpo_core.verify.pool import VerifierPool\n"
+        "pool = VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style='boxed')\n"
+        "pool.verify([r'\\boxed{1/2}'], ['0.5'])\n"
+        "print(*pool.worker_pids)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=LONG_ENOUGH_S, check=True)
+    wait_until(lambda: not psutil.pid_exists(int(ended.stdout)))
+
+
+def test_a_missing_math_verify_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "math_verify.py").write_text("raise ImportError('no module of that name')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pool = VerifierPool(num_workers=2, timeout_s=20, memory_mb=512, style="boxed")
+    with pool, pytest.raises(VerificationError, match=r"no module of that name.*pip install math-verify"):
+        pool.verify(boxed("1/2"), ["0.5"])
+
+
+def test_workers_that_die_while_they_start_are_an_error_with_their_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "math_verify.py").write_text("import os\nos.write(2, b'broken installation')\nos._exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pool = VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed")
+    with pool, pytest.raises(VerificationError, match="broken installation"):
+        pool.verify(boxed("1/2"), ["0.5"])
+
+
+def test_what_a_library_prints_does_not_reach_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.startswith('math_verify'):\n"
+        "            import os\n"
+        "            print('{\"equal\": true}', flush=True)\n"
+        "            os.write(1, b'{\"equal\": true}\\n')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        assert [verdict.status for verdict in pool.verify(boxed("1/3"), ["7"])] == ["wrong"]
+
+
+def test_a_failed_call_leaves_no_reply_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        pool.verify(boxed("1/2"), ["0.5"])
+        with monkeypatch.context() as patch:
+            patch.setattr(WorkerProcess, "receive", lambda worker: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                pool.verify(boxed("1/4"), ["0.25"])
+        assert pool.worker_pids == ()
+        assert [verdict.status for verdict in pool.verify(boxed("1/5"), ["7"])] == ["wrong"]
+
+
+def test_a_closed_pool_says_so() -> None:
+    pool = VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed")
+    pool.close()
+    pool.close()
+    with pytest.raises(VerificationError, match="closed"):
+        pool.verify(boxed("1"), ["1"])
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        VerifierPool(num_workers=0, timeout_s=1, memory_mb=512, style="boxed")
+    pool = VerifierPool(num_workers=1, timeout_s=1, memory_mb=512, style="boxed")
+    with pool, pytest.raises(ValueError, match="zip"):
+        pool.verify(["a"], [])

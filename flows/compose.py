@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +16,9 @@ from hacpo_core.config import ExperimentConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import validate
 
+_AGENT_FIELD = re.compile(
+    r"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>path|chat_template|trust_remote_code|tiny\b[^=]*)="
+)
 KINDS = {"pair": "pairs", "method": "methods", "hardware": "hardware", "conformance": "conformance"}
 
 
@@ -63,8 +67,10 @@ def _words(overrides: Sequence[str]) -> DictConfig:
         name, equals, _ = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"{word!r}: expected section.field=value, for example rollout.num_samples=4")
+    # OmegaConf would split qwen3-1.7b at its dot; brackets keep an agent's name in one piece.
+    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", word, count=1) for word in overrides]
     try:
-        return OmegaConf.from_dotlist(list(overrides))
+        return OmegaConf.from_dotlist(bracketed)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {' '.join(overrides)!r}: {str(error).splitlines()[0]}") from error
 

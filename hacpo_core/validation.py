@@ -12,7 +12,7 @@ from hacpo_core.errors import ConfigError
 # folders and data files enter the identity through `fingerprints`, their paths do not.
 _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
-    r"|^data\.(directory|train_file|dev_file|test_file)$|^pair\.agents\.[^.]+\.path$|^pair\.name$|^method\.name$"
+    r"|^data\.(directory|train_file|dev_file|test_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
 )
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

@@ -1,0 +1,1 @@
+"""What the paper prints, as data, and the functions that read it."""

@@ -1,0 +1,112 @@
+"""The declarations of experiments/ say what the paper says."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+import yaml
+
+from experiments.published.tables import (
+    AVERAGE,
+    BENCHMARKS,
+    PairSettings,
+    pair_settings,
+    printed_ratios,
+    printed_values,
+)
+from flows.compose import available, compose
+from hacpo_core.algorithm import method_of
+from hacpo_core.validation import experiment_id, num_minibatches, num_samples
+
+PAIRS = [row.pair for row in pair_settings()]
+GRIDS = {"table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4"}
+
+
+@pytest.mark.parametrize("row", pair_settings(), ids=lambda row: row.pair)
+def test_pair_is_its_row_of_table_5(row: PairSettings) -> None:
+    config = compose(row.pair, "hacpo")
+    assert config.pair.name == row.pair
+    assert list(config.pair.agents) == row.pair.split("+")
+    method = method_of(config)
+    assert (method.cross_exponent, method.cross_floor, method.cross_step) == (
+        row.cross_exponent,
+        row.cross_floor,
+        row.cross_step,
+    )
+
+
+def test_training_settings_are_those_of_appendix_a() -> None:
+    config = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus")
+    assert (config.train.problems, config.minibatch.problems, config.rollout.num_samples) == (128, 64, 8)
+    assert (config.rollout.max_prompt_tokens, config.rollout.max_response_tokens) == (1024, 4096)
+    assert config.train.num_steps == 7500 // config.train.problems
+    assert config.optimizer.learning_rate == 1e-6
+    assert config.evaluate.max_response_tokens == 8196
+    assert config.capability.window == 5
+    assert (config.clip.sequence_low, config.clip.sequence_high) == (3e-4, 4e-4)
+    assert (config.clip.token_low, config.clip.token_high) == (0.2, 0.28)
+
+
+def test_updates_of_a_step_stand_in_the_papers_proportion() -> None:
+    gspo, twice, hacpo = (compose(PAIRS[1], name) for name in ("gspo", "gspo_x2", "hacpo"))
+    assert [num_samples(config) for config in (gspo, twice, hacpo)] == [8, 16, 8]
+    assert [num_minibatches(config) for config in (gspo, twice, hacpo)] == [2, 4, 4]
+
+
+def test_path_of_an_agent_with_a_dot_in_its_name_can_be_set_and_is_no_part_of_the_id() -> None:
+    word = "pair.agents.qwen3-1.7b-base.path=/models/one"
+    config = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", overrides=[word])
+    assert list(config.pair.agents) == ["qwen3-1.7b-base", "qwen3-4b-base"]
+    assert config.pair.agents["qwen3-1.7b-base"].path == "/models/one"
+    elsewhere = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", overrides=[word.replace("one", "two")])
+    assert experiment_id(config, {}) == experiment_id(elsewhere, {})
+
+
+@pytest.mark.parametrize("name", available("hardware"))
+def test_every_hardware_file_composes(name: str) -> None:
+    assert compose(PAIRS[0], "hacpo", hardware=name).engine.sampler == "transformers"
+
+
+@pytest.mark.parametrize("name", sorted(GRIDS))
+def test_every_cell_of_a_paper_grid_composes(name: str) -> None:
+    tree = yaml.safe_load((files("experiments") / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert tree["report"] == {"table": name}
+    for entry in tree["entries"]:
+        for pair in entry["pairs"]:
+            for method in entry["methods"]:
+                compose(pair, method, hardware=tree["hardware"], entry=entry.get("settings"))
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table7"])
+def test_grid_covers_every_printed_cell(name: str) -> None:
+    tree = yaml.safe_load((files("experiments") / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
+    planned = {(pair, method) for entry in tree["entries"] for pair in entry["pairs"] for method in entry["methods"]}
+    printed = {(cell.pair, cell.method) for cell in printed_values() if cell.table == name and cell.method != "base"}
+    assert planned == printed
+
+
+def test_tables_1_and_7_need_33_trainings() -> None:
+    alone, together = set(), set()
+    shares = {
+        name: compose(PAIRS[0], name).method.shares_rollouts for name in ("grpo", "gspo", "gspo_x2", "naive", "hacpo")
+    }
+    for cell in printed_values():
+        if cell.table in ("table1", "table7") and cell.method != "base":
+            if shares[cell.method]:
+                together.add((cell.pair, cell.method))
+            else:
+                alone.add((cell.agent, cell.method))
+    assert (len(alone), len(together)) == (21, 12)
+
+
+def test_printed_tables_are_complete() -> None:
+    cells = printed_values()
+    assert len({(c.table, c.pair, c.agent, c.method, c.benchmark) for c in cells}) == len(cells) == 80 * 8 + 16
+    rows = {(c.table, c.pair, c.agent, c.method) for c in cells if c.table != "table4"}
+    for row in rows:
+        found = [c.benchmark for c in cells if (c.table, c.pair, c.agent, c.method) == row]
+        assert tuple(found) == (*BENCHMARKS, AVERAGE)
+    first = next(c for c in cells if (c.table, c.agent, c.method) == ("table1", "qwen3-4b", "hacpo"))
+    assert (first.benchmark, first.value) == ("math500", 0.91)
+    assert [ratio.mean for ratio in printed_ratios()] == [1.00002, 0.8955]

@@ -14,7 +14,8 @@ from hacpo_core.agents import Agent, initial_folder
 from hacpo_core.algo.methods import find_baseline
 from hacpo_core.algorithm import Experiment, method_of
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.data.problems import Split, data_file, load_problems
+from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
+from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.models import model_fingerprint
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.ledger import Ledger
@@ -27,7 +28,6 @@ from hacpo_core.verify.pool import VerifierPool
 
 _log = logging.getLogger(__name__)
 CONFIG_FILE = "config.yaml"
-SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,27 @@ def plan(config: ExperimentConfig) -> Plan:
     for name, agent in config.pair.agents.items():
         if agent.path is not None:
             fingerprints[name] = model_fingerprint(initial_folder(name, agent, models_dir=models_dir(config)))
-    for split in SPLITS:
-        path = data_file(config.data, split)
-        if path is not None:
-            fingerprints[split] = sha256_of(path)
-    found = load_problems(config.data, "train")
+    fingerprints |= {context: digest for context, (_, digest) in data_files(config).items()}
+    found = load_problems(config.data)
     if len(found) < config.train.problems:
         raise ConfigError(f"train.problems: got {config.train.problems}, but there are {len(found)} training problems")
+    load_benchmarks(config)
     name = experiment_id(config, fingerprints)
     return Plan(name, config, Path(config.runtime.runs_dir) / "experiments" / name)
+
+
+def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
+    """Path and SHA-256 (hex) of every data file, by what it is for: "train" or the name of a benchmark."""
+    paths = {"train": data_file(config.data)}
+    for name, benchmark in config.evaluate.benchmarks.items():
+        paths[f"benchmark {name}"] = benchmark_file(name, benchmark, config.data.directory)
+    return {context: (path, sha256_of(path)) for context, path in paths.items() if path is not None}
+
+
+def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
+    """Every benchmark that the configuration declares, by name."""
+    benchmarks = config.evaluate.benchmarks
+    return {name: load_benchmark(name, benchmark, config.data.directory) for name, benchmark in benchmarks.items()}
 
 
 def save_plan(plan: Plan) -> None:
@@ -94,8 +106,8 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
 @contextmanager
 def open_experiment(
     plan: Plan, *, progress: Mapping[str, Progress] | None = None
-) -> Iterator[tuple[Experiment, dict[Split, list[Problem]]]]:
-    """Lock the experiment's folder, load everything, and hand it out with the problems of each split.
+) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
+    """Lock the experiment's folder, load everything, and hand it out with its benchmarks by name.
 
     Args:
         plan: what to open.
@@ -119,10 +131,8 @@ def open_experiment(
         placement = LocalPlacement(config, root=plan.root, initial=initial)
         checkpoint = placement.open()
         agents = [placement.agent(name) for name in initial]
-        problems = {split: load_problems(config.data, split) for split in SPLITS}
-        problems["train"] = _short_enough(problems["train"], agents, config)
-        problems["dev"] = problems["dev"][: config.evaluate.dev_problems]
-        problems["test"] = problems["test"][: config.evaluate.test_problems]
+        problems = _short_enough(load_problems(config.data), agents, config)
+        benchmarks = load_benchmarks(config)
         verifier = config.verifier
         with VerifierPool(
             num_workers=verifier.num_workers,
@@ -136,13 +146,13 @@ def open_experiment(
                     id=plan.id,
                     config=config,
                     method=method_of(config),
-                    problems=problems["train"],
+                    problems=problems,
                     placement=placement,
                     ledger=Ledger(StepStore(plan.root), list(initial)),
                     verifier=pool,
                     opened_at=checkpoint,
                 ),
-                problems,
+                benchmarks,
             )
 
 

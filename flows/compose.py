@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,31 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hacpo_core.config import ExperimentConfig, as_dict, flatten
+from hacpo_core.config import BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import validate
 
 _AGENT_FIELD = re.compile(
     r"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>path|chat_template|trust_remote_code|tiny\b[^=]*)="
 )
-KINDS = {"pair": "pairs", "method": "methods", "hardware": "hardware", "conformance": "conformance"}
+KINDS = {
+    "pair": "pairs",
+    "method": "methods",
+    "hardware": "hardware",
+    "conformance": "conformance",
+    "benchmark": "benchmarks",
+    "grid": "grids",
+}
 
 
 def available(kind: str) -> list[str]:
-    """Names of the declarations of a kind ("pair", "method", "hardware", "conformance")."""
-    folder = files("experiments") / KINDS[kind]
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    """Names of the declarations of a kind (see `KINDS`); a name with a leading "_" is only there to be extended."""
+    names = [item.name for item in (files("experiments") / KINDS[kind]).iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
-def _declaration(kind: str, name: str) -> Any:
-    """A declaration by name, or from a YAML file by path.
+def declaration(kind: str, name: str) -> DictConfig:
+    """A declaration by name, or from a YAML file by path; `extends: <name>` in it lays it over another of its kind.
 
     Raises:
         ConfigError: there is none, or it is no YAML mapping.
@@ -41,10 +49,12 @@ def _declaration(kind: str, name: str) -> Any:
         raise ConfigError(
             f"{kind}: got {name!r}, expected one of {', '.join(available(kind))} or a path to a YAML file"
         )
-    return _read(path)
+    tree = _read(path)
+    base = tree.pop("extends", None)
+    return OmegaConf.merge(declaration(kind, str(base)), tree) if base is not None else tree  # type: ignore[return-value]
 
 
-def _read(path: Any) -> Any:
+def _read(path: Any) -> DictConfig:
     try:
         tree = OmegaConf.create(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
@@ -92,13 +102,13 @@ def compose(
     entry = OmegaConf.create(entry or {})
     layers = [
         ("experiments/base.yaml", _read(files("experiments") / "base.yaml")),
-        *((f"{kind} {name}", _declaration(kind, name)) for kind, name in (("pair", pair), ("method", method))),
-        (f"hardware {hardware}", _declaration("hardware", hardware)),
+        *((f"{kind} {name}", declaration(kind, name)) for kind, name in (("pair", pair), ("method", method))),
+        (f"hardware {hardware}", declaration("hardware", hardware)),
         ("the grid entry", entry),
         ("the command line", words),
     ]
     presets = [layer.get("conformance") for _, layer in layers if layer.get("conformance")]
-    layers.insert(1, (f"conformance {presets[-1]}", _declaration("conformance", presets[-1])))
+    layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
     merged = OmegaConf.structured(ExperimentConfig)
     for source, layer in layers:
         _thaw(merged)
@@ -110,9 +120,53 @@ def compose(
                 f"{name} (in {source}): {str(error).splitlines()[0]}; hacpo show lists all fields"
             ) from error
     config: ExperimentConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
     typed = [*_typed_names(words), *_typed_names(entry)]
     validate(config, overrides=typed)
     return config
+
+
+def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> EvaluateConfig:
+    """The same with a declaration of each benchmark that is named: its own file < what the layers say about it."""
+    named = {_benchmark_name(word): word for word in (*evaluate.during, *evaluate.final)}
+    return replace(
+        evaluate,
+        during=[_benchmark_name(word) for word in evaluate.during],
+        final=[_benchmark_name(word) for word in evaluate.final],
+        benchmarks={name: benchmark(word, layers) for name, word in named.items()},
+    )
+
+
+def _benchmark_name(word: str) -> str:
+    return Path(word).stem if Path(word).suffix in (".yaml", ".yml") else word
+
+
+def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
+    """The declaration of one benchmark.
+
+    Args:
+        word: name in `experiments/benchmarks`, path of a YAML file, or a name that a layer declares.
+        layers: settings of an experiment; what they say under `evaluate.benchmarks.<name>` wins, the last one most.
+
+    Raises:
+        ConfigError: nobody declares it, or its file has an unknown field or a value of the wrong kind.
+    """
+    parts = [OmegaConf.select(layer, f"evaluate.benchmarks[{_benchmark_name(word)}]") for layer in layers]
+    parts = [part for part in parts if part is not None]
+    if word in available("benchmark") or _benchmark_name(word) != word or not parts:
+        parts.insert(0, declaration("benchmark", word))
+    merged = OmegaConf.structured(BenchmarkConfig)
+    for part in parts:
+        _thaw(merged)
+        try:
+            merged = OmegaConf.merge(merged, part)
+        except OmegaConfBaseException as error:
+            key = getattr(error, "full_key", None) or ""
+            raise ConfigError(
+                f"benchmark {word}: {key}: {str(error).splitlines()[0]}; mend the declaration"
+            ) from error
+    declared: BenchmarkConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    return declared
 
 
 def _typed_names(tree: DictConfig) -> list[str]:

@@ -21,7 +21,7 @@ class QuietWatcher:
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
         """Nothing."""
 
-    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
         """Nothing."""
 
 
@@ -49,9 +49,9 @@ class JsonWatcher:
         rewards = {k: value["reward/mean"] for k, value in metrics["agents"].items()}
         self._print("step", step=step, num_steps=num_steps, reward=rewards, seconds_left=seconds_left)
 
-    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
         """Accuracy."""
-        self._print("evaluation", step=step, split=split, agent=agent, accuracy=accuracy)
+        self._print("evaluation", step=step, benchmark=benchmark, agent=agent, accuracy=accuracy)
 
 
 class TerminalWatcher:
@@ -84,9 +84,9 @@ class TerminalWatcher:
         rewards = " ".join(f"{k} {value['reward/mean']:.2f}" for k, value in metrics["agents"].items())
         move(self._bar(self._title, num_steps), step, f"reward {rewards}")
 
-    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
         """A line above the bars."""
-        tqdm.write(f"step {step}: {split} accuracy of {agent} {accuracy:.3f}", file=sys.stderr)
+        tqdm.write(f"step {step}: {agent} on {benchmark} {accuracy:.3f}", file=sys.stderr)
 
 
 def move(bar: tqdm[Any], position: int, note: str) -> None:

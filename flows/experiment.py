@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
 
-from flows.build import CONFIG_FILE, SPLITS, Plan, open_experiment
-from flows.results import curves_figure, result_table
-from hacpo_core.algorithm import Experiment, Phase, Runner, train_step
+from flows.build import CONFIG_FILE, Plan, data_files, open_experiment
+from flows.results import curves_figure, result_table, result_values
+from hacpo_core.algorithm import Experiment, Runner, train_step
 from hacpo_core.config import as_dict, flatten
-from hacpo_core.data.problems import Split, data_file
+from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.run import EvaluationSplit, evaluate, phase_kind, read_result
-from hacpo_core.records import Problem
-from hacpo_core.store import read_json, sha256_of, write_json
+from hacpo_core.evaluation.run import evaluate, result_phase
+from hacpo_core.evaluation.table import results
+from hacpo_core.store import read_json, write_json
 from hacpo_core.tracking import Tracker, version_tags
 
 _log = logging.getLogger(__name__)
 RESULT_FILE = "result.json"
-EVALUATED: tuple[EvaluationSplit, ...] = ("dev", "test")
 
 
 class Watcher(Protocol):
@@ -37,7 +36,7 @@ class Watcher(Protocol):
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
         """A training step is committed."""
 
-    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
         """An agent was evaluated."""
 
 
@@ -52,6 +51,7 @@ class ExperimentResult:
     mlflow_run: str | None = None
     mlflow_experiment: str | None = None
     digests: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def read_final(plan: Plan) -> ExperimentResult | None:
@@ -80,12 +80,12 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         name: lambda step, steps, loss, name=name: watcher.warmed_up(name, step, steps, loss)
         for name in plan.config.pair.agents
     }
-    with open_experiment(plan, progress=progress) as (x, problems):
+    with open_experiment(plan, progress=progress) as (x, benchmarks):
         tracker = _open_tracker(plan, x)
         status = "FAILED"
         try:
-            _train(plan, x, problems, runner, watcher, tracker)
-            result = _finish(plan, x, problems, tracker)
+            _train(plan, x, benchmarks, runner, watcher, tracker)
+            result = _finish(plan, x, tracker)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -99,7 +99,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
 def _train(
     plan: Plan,
     x: Experiment,
-    problems: Mapping[Split, list[Problem]],
+    benchmarks: Mapping[str, Benchmark],
     runner: Runner,
     watcher: Watcher,
     tracker: Tracker | None,
@@ -108,7 +108,7 @@ def _train(
     num_steps, version = config.train.num_steps, x.placement.agent(x.names[0]).version
     logged = tracker.logged_steps() if tracker is not None else set()
     if version == 0:
-        _evaluate(x, 0, EVALUATED, problems, runner, watcher)
+        evaluate_agents(x, 0, [*config.evaluate.during, *config.evaluate.final], benchmarks, runner, watcher)
     for step in range(1, version + 1):
         if tracker is not None and step not in logged:
             tracker.log_step(step, _metrics(x, step))
@@ -119,8 +119,9 @@ def _train(
         if tracker is not None and step not in logged:
             tracker.log_step(step, metrics)
         is_last, every = step == num_steps, config.evaluate.every
-        if is_last or (every and step % every == 0):
-            _evaluate(x, step, EVALUATED if is_last else ("dev",), problems, runner, watcher)
+        names = [*config.evaluate.during] if every and step % every == 0 else []
+        names += config.evaluate.final if is_last else []
+        evaluate_agents(x, step, names, benchmarks, runner, watcher)
         if is_last or step % config.checkpoint.every == 0:
             x.placement.checkpoint(step, x.ledger.advantages(step).capability.window)
         seconds_left = (time.monotonic() - started) / (step - version) * (num_steps - step)
@@ -132,21 +133,19 @@ def _metrics(x: Experiment, step: int) -> dict[str, Any]:
     return metrics
 
 
-def _evaluate(
+def evaluate_agents(
     x: Experiment,
     step: int,
-    splits: tuple[EvaluationSplit, ...],
-    problems: Mapping[Split, list[Problem]],
+    names: Sequence[str],
+    benchmarks: Mapping[str, Benchmark],
     runner: Runner,
     watcher: Watcher,
 ) -> None:
-    for split in splits:
-        if not problems[split]:
-            continue
+    """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
+    for name in dict.fromkeys(names):
         for k in x.names:
-            phase = Phase(phase_kind(split), step, k)
-            runner.start(phase, lambda k=k, split=split: evaluate(x, step, k, split, problems[split])).result()  # type: ignore[misc]
-            watcher.evaluated(step, split, k, read_result(x, step, k, split).accuracy)
+            result = evaluate(x, step, k, benchmarks[name], runner)
+            watcher.evaluated(step, name, k, result.value)
 
 
 def _open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
@@ -173,21 +172,18 @@ def _open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
         "K": method.capability_window,
         **{name: value for name, value in flatten(as_dict(config)).items() if name not in ("pair", "method")},
     }
-    datasets: dict[str, str] = {}
-    for split in SPLITS:
-        path = data_file(config.data, split)
-        datasets[split] = f"{path}@{sha256_of(path)}" if path else f"arithmetic/{split}@embedded"
+    contexts = ["train", *(f"benchmark {name}" for name in config.evaluate.benchmarks)]
+    files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
+    datasets = {context: files.get(context, "arithmetic@embedded") for context in contexts}
     tags = {"pair": config.pair.name, "method": method.name, "seed": str(config.seed), **version_tags()}
     tracker.log_setup(params=params, tags=tags, datasets=datasets)
     tracker.log_file(plan.root / CONFIG_FILE)
     return tracker
 
 
-def _finish(
-    plan: Plan, x: Experiment, problems: Mapping[Split, list[Problem]], tracker: Tracker | None
-) -> ExperimentResult:
+def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentResult:
     num_steps = plan.config.train.num_steps
-    table = result_table(x, [split for split in EVALUATED if problems[split]])
+    table = result_table(x)
     digests = {k: x.ledger.update(num_steps, k).digest for k in x.names}
     if tracker is not None:
         _log_evaluations(x, tracker)
@@ -200,6 +196,7 @@ def _finish(
         "id": plan.id,
         "table": rows,
         "digests": digests,
+        "versions": version_tags(),
         "mlflow_run": tracker.run_id if tracker else None,
         "mlflow_experiment": tracker.experiment_id if tracker else None,
     }
@@ -208,19 +205,9 @@ def _finish(
 
 
 def _log_evaluations(x: Experiment, tracker: Tracker) -> None:
-    store = x.ledger.store
-    for step in range(x.config.train.num_steps + 1):
-        for phase in store.committed(step):
-            kind, _, rest = phase.partition(".")
-            if kind == "evaluate":
-                split, _, k = rest.partition(".")
-                result = read_result(x, step, k, split)  # type: ignore[arg-type]
-                values = {
-                    f"evaluate/{split}_accuracy": result.accuracy,
-                    f"evaluate/{split}_cut_share": result.cut_share,
-                    f"evaluate/{split}_unscored_share": result.unscored_share,
-                }
-                tracker.log_agent(k, values, step=step, timestamp_ms=store.committed_at_ms(step, phase))
+    for result in results(x.ledger.store.root):
+        timestamp_ms = x.ledger.store.committed_at_ms(result.step, result_phase(result.benchmark, result.agent))
+        tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
 
 
 def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from flows.results import read_curves
 from hacpo_core.store import write_atomically
 
 CHARTS = {
-    "evaluate/dev_accuracy": "greedy accuracy, development split",
+    "evaluate/arithmetic_dev_accuracy": "greedy accuracy, development split",
     "reward/mean": "mean reward of the step's rollouts (mean of 5 steps)",
     "capability/smoothed": "capability: reward mean of the last K steps",
     "ratio_cross/mean": "ratio of other agents' responses",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from hacpo_core.algorithm import Experiment
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.evaluation.run import EvaluationSplit, read_result
+from hacpo_core.evaluation.run import EvaluationResult, read_result, result_phase
+from hacpo_core.evaluation.table import results
 from hacpo_core.store import StepStore
 
 CURVES = {
@@ -23,16 +24,28 @@ CURVES = {
 }
 
 
-def result_table(x: Experiment, splits: Sequence[EvaluationSplit]) -> pd.DataFrame:
-    """One row per agent: accuracy before and after on each split, tokens sampled and trained on, seconds."""
-    num_steps = x.config.train.num_steps
-    metrics = [x.ledger.store.read_value(step, "metrics", "metrics.json") for step in range(1, num_steps + 1)]
+def result_values(result: EvaluationResult) -> dict[str, float]:
+    """An evaluation as metrics: `evaluate/<benchmark>_accuracy` is avg@k, the others have their own names."""
+    values = {}
+    for estimate in result.estimates:
+        kind, _, k = estimate.metric.partition("@")
+        name = "accuracy" if kind == "avg" else f"{kind}_at_{k}"
+        values[f"evaluate/{result.benchmark}_{name}"] = estimate.value
+    values[f"evaluate/{result.benchmark}_cut_share"] = result.cut_share
+    values[f"evaluate/{result.benchmark}_unscored_share"] = result.unscored_share
+    return values
+
+
+def result_table(x: Experiment) -> pd.DataFrame:
+    """One row per agent: each final benchmark's own metric before and after, tokens sampled and trained on, seconds."""
+    num_steps, store = x.config.train.num_steps, x.ledger.store
+    metrics = [store.read_value(step, "metrics", "metrics.json") for step in range(1, num_steps + 1)]
     rows = []
     for k in x.names:
         row: dict[str, Any] = {"pair": x.config.pair.name, "method": x.method.name, "seed": x.config.seed, "agent": k}
-        for split in splits:
-            row[f"{split}_before"] = read_result(x, 0, k, split).accuracy
-            row[f"{split}_after"] = read_result(x, num_steps, k, split).accuracy
+        for name in dict.fromkeys(x.config.evaluate.final):
+            for when, step in (("before", 0), ("after", num_steps)):
+                row[f"{name}_{when}"] = read_result(store, step, result_phase(name, k)).value
         for name in ("tokens/sampled", "tokens/trained"):
             row[name.replace("/", "_")] = int(sum(step["agents"][k][name] for step in metrics))
         names = ("time/rollout_s", "time/verify_s", "time/update_s")
@@ -56,10 +69,8 @@ def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
             if phase == "metrics":
                 value = store.read_value(step, "metrics", "metrics.json")
                 rows += [(step, k, name, v) for k, found in value["agents"].items() for name, v in found.items()]
-            elif phase.startswith("evaluate."):
-                _, split, k = phase.split(".", 2)
-                accuracy = store.read_value(step, phase, f"{phase}.json")["accuracy"]
-                rows.append((step, k, f"evaluate/{split}_accuracy", accuracy))
+    for result in results(root):
+        rows += [(result.step, result.agent, name, value) for name, value in result_values(result).items()]
     return pd.DataFrame(rows, columns=["step", "agent", "metric", "value"])
 
 
@@ -67,15 +78,16 @@ def curves_figure(x: Experiment) -> dict[str, Figure]:
     """The training curves as figures, by name."""
     frame = read_curves(x.ledger.store.root, x.config)
     figures = {}
-    for name, (metric, label) in {**CURVES, "accuracy": ("evaluate/dev_accuracy", "accuracy, development")}.items():
-        part = frame[frame.metric == metric]
+    for name, (pattern, label) in {**CURVES, "accuracy": (r"evaluate/(.+)_accuracy", "accuracy")}.items():
+        part = frame[frame.metric.str.fullmatch(pattern)]
         if part.empty:
             continue
         figure = Figure(figsize=(6, 3.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
-        for agent, curve in part.groupby("agent"):
-            axes.plot(curve.step, curve.value, label=str(agent))
+        for (agent, metric), curve in part.groupby(["agent", "metric"]):
+            benchmark = re.sub(pattern, r"\1", str(metric)) if "(" in pattern else ""
+            axes.plot(curve.step, curve.value, label=f"{agent} {benchmark}".strip())
         axes.set(xlabel="step", ylabel=label, title=x.id)
         axes.legend(frameon=False)
         figures[name] = figure

@@ -23,7 +23,7 @@ from hacpo_core.engines.models import (
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, ModelError
-from hacpo_core.records import Problem, Rollout
+from hacpo_core.records import Message, Problem, Rollout
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
 from hacpo_core.validation import num_minibatches, num_samples
@@ -96,13 +96,13 @@ class Agent:
             total_updates=config.train.num_steps * num_minibatches(config),
             reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
         )
-        self._prompt_ids: dict[str, tuple[int, ...]] = {}
+        self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem under this agent's tokenizer and chat template."""
-        if problem.id not in self._prompt_ids:
-            self._prompt_ids[problem.id] = render_prompt(self.tokenizer, problem.messages)
-        return self._prompt_ids[problem.id]
+        if problem.messages not in self._prompt_ids:
+            self._prompt_ids[problem.messages] = render_prompt(self.tokenizer, problem.messages)
+        return self._prompt_ids[problem.messages]
 
     def rollout(self, problems: Sequence[Problem], *, step: int) -> list[Rollout]:
         """Sample G responses to each problem, and score them with the training engine where that is asked for.
@@ -133,12 +133,28 @@ class Agent:
         old = self.learner.logprobs([ScoreRequest(rollout.prompt_ids, rollout.token_ids) for rollout in rollouts])
         return [replace(rollout, old_logprobs=logprobs) for rollout, logprobs in zip(rollouts, old, strict=True)]
 
-    def answer(self, problems: Sequence[Problem], *, max_tokens: int) -> list[Rollout]:
-        """One greedy response to each problem."""
+    def answer(
+        self, problems: Sequence[Problem], *, step: int, num_samples: int, limits: SamplingLimits
+    ) -> list[Rollout]:
+        """Answer each problem k times, for an evaluation.
+
+        Returns:
+            P x k rollouts in problem-major order; a function of (seed, step, agent, problem, sample) and the weights.
+        """
         torch.set_num_threads(self.config.engine.num_threads)
-        limits = SamplingLimits(1.0, 1.0, max_tokens, is_greedy=True)
-        responses = self.sampler.sample([SampleRequest(self.prompt_ids(problem), 0) for problem in problems], limits)
-        return [self._rollout(problem, 0, response) for problem, response in zip(problems, responses, strict=True)]
+        owners = [(problem, index) for problem in problems for index in range(num_samples)]
+        requests = [
+            SampleRequest(
+                self.prompt_ids(problem),
+                derive_seed(self.config.seed, "evaluate", step, self.name, problem.id, index),
+            )
+            for problem, index in owners
+        ]
+        responses = self.sampler.sample(requests, limits)
+        return [
+            self._rollout(problem, index, response)
+            for (problem, index), response in zip(owners, responses, strict=True)
+        ]
 
     def _rollout(self, problem: Problem, index: int, response: SampledResponse) -> Rollout:
         return Rollout(

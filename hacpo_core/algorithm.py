@@ -53,7 +53,7 @@ class Phase:
     @property
     def needs_gpu(self) -> bool:
         """Whether it runs a model."""
-        return self.kind.split(".")[0] in ("rollout", "update", "evaluate")
+        return self.kind.split(".")[0] in ("rollout", "update", "answer")
 
 
 class Handle(Protocol):
@@ -206,7 +206,7 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
     if x.ledger.has(step, f"verify.{k}"):
         return
     rollouts = x.ledger.rollouts(step, k).rollouts
-    golds = [problem.answer for problem in problems for _ in range(num_samples(x.config))]
+    golds = [problem.gold for problem in problems for _ in range(num_samples(x.config))]
     with Stopwatch("cpu") as watch:
         verdicts = x.verifier.verify([rollout.text for rollout in rollouts], golds)
     num_unscored = sum(verdict.status == "unscored" for verdict in verdicts)

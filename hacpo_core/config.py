@@ -230,8 +230,8 @@ class EngineConfig:
     """CPU threads of a process; another number gives other bits"""
     micro_batch_tokens: int = 16384
     """most tokens (padding included) in one forward and backward pass"""
-    logprob_chunk_mb: int = 128
-    """MiB of fp32 logits that exist at the same time"""
+    logprob_chunk_mb: int = 64
+    """MiB of one chunk's fp32 logits; up to three such buffers exist at the same time"""
     gradient_checkpointing: bool = False
     skip_zero_advantage: bool = True
     """leave rows without advantage out of the update's passes: same gradient, ratio statistics over the others only"""
@@ -239,15 +239,13 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Training, development and test problems."""
+    """Training problems, and the folder of all data files."""
 
     source: str = "jsonl"
     """arithmetic (embedded) | jsonl"""
     directory: Optional[str] = None  # noqa: UP045
-    """folder of the files below; default: the environment's HACPO_DATA_DIR"""
+    """folder of the training file and of the benchmarks' files; default: the environment's HACPO_DATA_DIR"""
     train_file: Optional[str] = "math_train.jsonl"  # noqa: UP045
-    dev_file: Optional[str] = None  # noqa: UP045
-    test_file: Optional[str] = None  # noqa: UP045
     template: str = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
     """the user's message; {problem} is replaced"""
     system: Optional[str] = None  # noqa: UP045
@@ -271,15 +269,83 @@ class VerifierConfig:
 
 
 @dataclass(frozen=True)
+class HubConfig:
+    """Where a benchmark's file is downloaded from when it does not lie in the data folder, and its columns there."""
+
+    name: str = ""
+    """data set, owner/name; empty: the file is never downloaded"""
+    file: str = ""
+    """path of the JSONL or Parquet file inside the data set"""
+    revision: str = "main"
+    """commit, tag or branch"""
+    id_field: Optional[str] = None  # noqa: UP045
+    """column; null: the number of the row"""
+    problem_field: str = "problem"
+    answer_field: str = "answer"
+    answer_form: str = "whole"
+    """whole: the column is the answer | boxed: its last box | hashes: what follows its last ####"""
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """A set of problems that agents are evaluated on: where it comes from, how it is asked, what is measured."""
+
+    source: str = "file"
+    """arithmetic (embedded) | file"""
+    split: str = "dev"
+    """source: arithmetic only: dev | test"""
+    file: Optional[str] = None  # noqa: UP045
+    """JSONL or Parquet, by its path in data.directory"""
+    hub: HubConfig = field(default_factory=HubConfig)
+    count: Optional[int] = None  # noqa: UP045
+    """problems that the whole set must have; null: any number"""
+    id_field: Optional[str] = "id"  # noqa: UP045
+    """column; null: the number of the row"""
+    problem_field: str = "problem"
+    answer_field: str = "answer"
+    answer_form: str = "whole"
+    """whole: the column is the answer | boxed: its last box | hashes: what follows its last ####"""
+    unit_field: Optional[str] = None  # noqa: UP045
+    """column with the unit that a response may add to the answer; null: none"""
+    tolerance_field: Optional[str] = None  # noqa: UP045
+    """column with the absolute error that is allowed, empty where none is; null: none"""
+    multiple_field: Optional[str] = None  # noqa: UP045
+    """column that is true where the answer is a list whose order does not matter; null: none"""
+    template: str = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
+    """the user's message; {problem} is replaced"""
+    system: Optional[str] = None  # noqa: UP045
+    style: Optional[str] = None  # noqa: UP045
+    """where the answer stands in a response, as verifier.style; null: verifier.style itself"""
+    metric: str = "avg"
+    """the figure of the result table: avg (avg@k: mean over problems and samples) | best (best@k: any of k is right)"""
+    num_samples: int = 1
+    """k: responses per problem and agent, >= 1"""
+    temperature: float = 0.0
+    """0: greedy"""
+    top_p: float = 1.0
+    """nucleus sampling, in (0, 1]"""
+    max_response_tokens: Optional[int] = None  # noqa: UP045
+    """response limit; null: evaluate.max_response_tokens"""
+    limit: Optional[int] = None  # noqa: UP045
+    """most problems, from the set's beginning; null: all"""
+
+
+@dataclass(frozen=True)
 class EvaluateConfig:
-    """Greedy accuracy, before, during (development split) and after (both splits)."""
+    """Which benchmarks, and when: `during` and `final` before training, `during` on the way, `final` after it."""
 
     every: int = 10
-    """steps between evaluations on the development split; 0: only before and after"""
-    dev_problems: int = 256
-    test_problems: int = 256
-    """most problems taken of each split; 0: none"""
+    """steps between evaluations on `during`; 0: only before and after"""
+    during: List[str] = field(default_factory=list)  # noqa: UP006
+    """benchmarks: names in experiments/benchmarks, YAML files, or names declared under `benchmarks`"""
+    final: List[str] = field(default_factory=list)  # noqa: UP006
+    """benchmarks"""
     max_response_tokens: int = 8196
+    """response limit of benchmarks that have none of their own"""
+    shard_problems: int = 256
+    """problems whose responses are committed together; what is interrupted goes on after the last committed ones"""
+    benchmarks: Dict[str, BenchmarkConfig] = field(default_factory=dict)  # noqa: UP006
+    """the declarations of all names above, filled in from experiments/benchmarks where a field is not said here"""
 
 
 @dataclass(frozen=True)

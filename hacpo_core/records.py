@@ -21,17 +21,36 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Gold:
+    """A reference answer as its source gives it, and what else the source says about it.
+
+    `unit` is what a response may write behind the answer. `tolerance` is the absolute error that is allowed. With
+    `is_multiple` the answer is a list of answers whose order does not matter.
+    """
+
+    answer: str
+    unit: str = ""
+    tolerance: float | None = None
+    is_multiple: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A question with a verifiable answer.
 
-    `messages` is the prompt before any chat template; `answer` is the gold answer as its source gives it; `source`
-    names the data set and the row.
+    `messages` is the prompt before any chat template; `gold` is the reference answer; `source` names the data set and
+    the row.
     """
 
     id: str
     messages: tuple[Message, ...]
-    answer: str
+    gold: Gold
     source: str
+
+    @property
+    def answer(self) -> str:
+        """The gold answer as its source gives it."""
+        return self.gold.answer
 
 
 @dataclass(frozen=True, slots=True)

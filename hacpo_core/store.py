@@ -19,7 +19,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -174,13 +174,13 @@ class StepStore:
             manifest["phases"][phase] = {"files": digests, "committed_at": time.time()}
             write_json(folder / MANIFEST, manifest)
 
-    def read_table(self, step: int, phase: str, name: str) -> pd.DataFrame:
-        """A committed table.
+    def read_table(self, step: int, phase: str, name: str, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """A committed table, or some of its columns.
 
         Raises:
             StoreError: the phase is not committed, or the file is torn or altered.
         """
-        return pd.read_parquet(self._checked(step, phase, name))
+        return pd.read_parquet(self._checked(step, phase, name), columns=None if columns is None else list(columns))
 
     def read_value(self, step: int, phase: str, name: str) -> Any:
         """A committed JSON value; errors as for `read_table`."""

@@ -137,7 +137,7 @@ class Tracker:
         Args:
             params: name to value; a parameter that was logged before keeps its value.
             tags: name to value.
-            datasets: context ("train", "dev", "test") to "name@digest".
+            datasets: context ("train", "benchmark math500") to "name@digest".
         """
         for run_id in (self._parent, *self._agents.values()):
             # MLflow refuses to change a parameter; what identifies the experiment cannot have changed, and of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from hacpo_core.config import ExperimentConfig, as_dict, digest_of, flatten
 from hacpo_core.errors import ConfigError
@@ -12,9 +13,11 @@ from hacpo_core.errors import ConfigError
 # folders and data files enter the identity through `fingerprints`, their paths do not.
 _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
-    r"|^data\.(directory|train_file|dev_file|test_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
+    r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
+    r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "conformance": ("paper", "official"),
@@ -76,14 +79,31 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "verifier.memory_mb": (256, 1e9, False),
     "verifier.max_unscored_fraction": (0, 1, False),
     "evaluate.every": (0, 1e9, False),
-    "evaluate.dev_problems": (0, 1e9, False),
-    "evaluate.test_problems": (0, 1e9, False),
     "evaluate.max_response_tokens": (1, 1e9, False),
+    "evaluate.shard_problems": (1, 1e9, False),
     "checkpoint.every": (1, 1e9, False),
     "checkpoint.keep": (1, 1e9, False),
     "diagnostics.every": (0, 1e9, False),
     "runtime.phase_retries": (0, 100, False),
     "runtime.retry_delay_s": (0, 3600, False),
+}
+
+# Fields of every benchmark.
+_BENCHMARK_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "source": ("arithmetic", "file"),
+    "split": ("dev", "test"),
+    "answer_form": ("whole", "boxed", "hashes"),
+    "hub.answer_form": ("whole", "boxed", "hashes"),
+    "style": (None, *_CHOICES["verifier.style"]),
+    "metric": ("avg", "best"),
+}
+_BENCHMARK_RANGES: dict[str, tuple[float, float, bool]] = {
+    "count": (1, 1e9, False),
+    "num_samples": (1, 1e5, False),
+    "temperature": (0, 1e3, False),
+    "top_p": (0, 1, True),
+    "max_response_tokens": (1, 1e9, False),
+    "limit": (1, 1e9, False),
 }
 
 _REMEDIES = {
@@ -103,17 +123,10 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
         ConfigError: one sentence that names the field, the value, what is expected and the remedy.
     """
     flat = flatten(as_dict(config))
-    for name, choices in _CHOICES.items():
-        if flat[name] not in choices:
-            raise ConfigError(f"{name}: got {flat[name]!r}, expected one of {', '.join(choices)}")
-    for name, (least, most, is_open) in _RANGES.items():
-        value = flat[name]
-        if not (least < value <= most if is_open else least <= value <= most):
-            remedy = f" ({_REMEDIES[name]})" if name in _REMEDIES else ""
-            bracket = "(" if is_open else "["
-            raise ConfigError(f"{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]{remedy}")
+    _check_fields(flat, _CHOICES, _RANGES)
     _check_agents(config)
     _check_minibatches(config)
+    _check_benchmarks(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -121,8 +134,57 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
         )
     inert = inert_fields(config)
     for name in overrides:
+        benchmark = name.removeprefix("evaluate.benchmarks.").partition(".")[0]
+        if name.startswith("evaluate.benchmarks.") and benchmark not in config.evaluate.benchmarks:
+            raise ConfigError(
+                f"{name} cannot take effect: {benchmark} is neither in evaluate.during nor in evaluate.final; "
+                "add it there or leave it out"
+            )
         if name in inert:
             raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
+
+
+def _check_fields(
+    flat: Mapping[str, Any],
+    choices_of: Mapping[str, tuple[str | None, ...]],
+    ranges: Mapping[str, tuple[float, float, bool]],
+    prefix: str = "",
+) -> None:
+    """Check single fields; a number that is None is one that its field allows to be left open."""
+    for name, choices in choices_of.items():
+        if flat[name] not in choices:
+            expected = ", ".join("null" if choice is None else choice for choice in choices)
+            raise ConfigError(f"{prefix}{name}: got {flat[name]!r}, expected one of {expected}")
+    for name, (least, most, is_open) in ranges.items():
+        value = flat[name]
+        if value is not None and not (least < value <= most if is_open else least <= value <= most):
+            remedy = f" ({_REMEDIES[name]})" if name in _REMEDIES else ""
+            bracket = "(" if is_open else "["
+            raise ConfigError(f"{prefix}{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]{remedy}")
+
+
+def _check_benchmarks(config: ExperimentConfig) -> None:
+    for name, benchmark in config.evaluate.benchmarks.items():
+        field = f"evaluate.benchmarks.{name}"
+        if not _BENCHMARK_NAME.fullmatch(name):
+            raise ConfigError(f"evaluate.benchmarks: got the name {name!r}, expected letters, digits, '_' and '-' only")
+        _check_fields(flatten(as_dict(benchmark)), _BENCHMARK_CHOICES, _BENCHMARK_RANGES, prefix=f"{field}.")
+        if benchmark.source == "file" and not benchmark.file:
+            raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
+        if "{problem}" not in benchmark.template:
+            raise ConfigError(f"{field}.template: got {benchmark.template!r}; write {{problem}} where the problem goes")
+        if benchmark.temperature == 0 and benchmark.num_samples > 1:
+            raise ConfigError(
+                f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are the same; "
+                "set a temperature or num_samples=1"
+            )
+        if benchmark.metric == "best" and benchmark.num_samples == 1:
+            raise ConfigError(f"{field}.metric: got best with num_samples 1; set num_samples, or metric=avg")
+        if bool(benchmark.hub.name) != bool(benchmark.hub.file):
+            raise ConfigError(f"{field}.hub: expected both name and file, or neither; set {field}.hub.file")
+    for name in (*config.evaluate.during, *config.evaluate.final):
+        if name not in config.evaluate.benchmarks:
+            raise ConfigError(f"evaluate: {name} is not declared; add evaluate.benchmarks.{name}")
 
 
 def _check_agents(config: ExperimentConfig) -> None:
@@ -207,8 +269,25 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     else:
         mark("method.ratio is sequence", "clip.token_low", "clip.token_high", "objective.token_aggregation")
     if config.data.source == "arithmetic":
-        mark("data.source is arithmetic", *(f"data.{name}" for name in ("directory", "train_file", "dev_file")))
-        mark("data.source is arithmetic", "data.test_file")
+        mark("data.source is arithmetic", "data.train_file")
+    benchmarks = config.evaluate.benchmarks
+    if config.data.source == "arithmetic" and all(b.source == "arithmetic" for b in benchmarks.values()):
+        mark("nothing is read from a file", "data.directory")
+    if not config.evaluate.during:
+        mark("evaluate.during is empty", "evaluate.every")
+    if not any(benchmark.max_response_tokens is None for benchmark in benchmarks.values()):
+        mark("no benchmark lacks a limit of its own", "evaluate.max_response_tokens")
+    file_fields = ("file", "count", *(f"{name}_field" for name in ("id", "problem", "answer", "unit")))
+    file_fields += ("answer_form", "tolerance_field", "multiple_field")
+    for name, benchmark in benchmarks.items():
+        field = f"evaluate.benchmarks.{name}"
+        if benchmark.source == "arithmetic":
+            hub = [f"hub.{column}" for column in as_dict(benchmark.hub)]
+            mark(f"{field}.source is arithmetic", *(f"{field}.{column}" for column in (*file_fields, *hub)))
+        else:
+            mark(f"{field}.source is file", f"{field}.split")
+        if benchmark.temperature == 0:
+            mark(f"{field}.temperature is 0, greedy", f"{field}.top_p")
     return inert
 
 

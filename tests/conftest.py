@@ -32,10 +32,16 @@ minibatch: {problems: 2}
 rollout: {num_samples: 4, max_prompt_tokens: 40, max_response_tokens: 40}
 optimizer: {learning_rate: 1.0e-3}
 clip: {sequence_low: 0.1, sequence_high: 0.1}
-data: {source: jsonl, directory: FOLDER, train_file: p.jsonl, dev_file: p.jsonl, test_file: p.jsonl,
-       template: "{problem}"}
+data: {source: jsonl, directory: FOLDER, train_file: p.jsonl, template: "{problem}"}
 verifier: {num_workers: 1, timeout_s: 30.0}
-evaluate: {every: 2, dev_problems: 8, test_problems: 8, max_response_tokens: 40}
+evaluate:
+  every: 2
+  during: [dev]
+  final: [dev, test]
+  max_response_tokens: 40
+  benchmarks:
+    dev: {file: p.jsonl, template: "{problem}", limit: 8}
+    test: {file: p.jsonl, template: "{problem}", limit: 8}
 checkpoint: {every: 2}
 diagnostics: {every: 2}
 runtime: {runner: direct, retry_delay_s: 0.0}

@@ -26,7 +26,7 @@ def outcome(plan: Plan) -> dict[str, Any]:
             if kind == "update":
                 found[f"{step} {phase}"] = store.read_value(step, phase, f"update.{rest}.json")["digest"]
             elif kind == "evaluate":
-                found[f"{step} {phase}"] = store.read_value(step, phase, f"{phase}.json")["accuracy"]
+                found[f"{step} {phase}"] = store.read_value(step, phase, f"{phase}.json")["estimates"]
             elif kind == "metrics":
                 value = store.read_value(step, phase, "metrics.json")
                 found[f"{step} run"] = timeless(value["run"])

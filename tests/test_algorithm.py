@@ -87,8 +87,8 @@ def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
 def unscored_after(num_scored: int, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = VerifierPool.verify
 
-    def verify(self: VerifierPool, texts: Any, golds: Any) -> list[Verdict]:
-        verdicts = inner(self, texts, golds)
+    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
+        verdicts = inner(self, texts, golds, **options)
         return [
             verdict if i < num_scored else Verdict("unscored", None, None, 5.0, "timeout")
             for i, verdict in enumerate(verdicts)

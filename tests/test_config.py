@@ -111,3 +111,78 @@ def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
     path.write_text("method: [", encoding="utf-8")
     with pytest.raises(ConfigError, match="is no YAML"):
         compose("tiny", str(path))
+
+
+def test_every_declared_benchmark_can_be_evaluated() -> None:
+    config = compose("tiny", "hacpo", overrides=[f"evaluate.final=[{','.join(available('benchmark'))}]"])
+    assert set(config.evaluate.benchmarks) == set(available("benchmark"))
+
+
+def test_paper_benchmarks_have_their_counts_and_metrics() -> None:
+    benchmarks = compose("tiny", "hacpo", overrides=[f"evaluate.final=[{','.join(SEVEN)}]"]).evaluate.benchmarks
+    assert {name: benchmarks[name].count for name in SEVEN} == SEVEN
+    assert {name for name in SEVEN if benchmarks[name].metric == "best"} == {"aime2025"}
+    assert benchmarks["aime2025"].num_samples == 30
+
+
+SEVEN = {
+    "math500": 500,
+    "math": 5000,
+    "gsm8k": 1319,
+    "aime2025": 30,
+    "amc23": 40,
+    "minerva": 272,
+    "olympiadbench": 675,
+}
+
+
+def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("{file: mine.jsonl, count: 9, num_samples: 4, temperature: 0.6}", encoding="utf-8")
+    words = [f"evaluate.final=[{path},gsm8k]", "evaluate.benchmarks.mine.limit=3", "evaluate.benchmarks.gsm8k.limit=2"]
+    evaluate = compose("tiny", "hacpo", overrides=words).evaluate
+    assert evaluate.final == ["mine", "gsm8k"]
+    mine = evaluate.benchmarks["mine"]
+    assert (mine.file, mine.count, mine.num_samples, mine.temperature, mine.limit) == ("mine.jsonl", 9, 4, 0.6, 3)
+    assert (evaluate.benchmarks["gsm8k"].count, evaluate.benchmarks["gsm8k"].limit) == (1319, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate.during=[maths]"], r"benchmark: got 'maths', expected one of aime2025, .*or a path to a YAML file"),
+        (["evaluate.benchmarks.gsm8k.limit=2"], r"gsm8k.limit cannot take effect: gsm8k is neither in evaluate.during"),
+        (["evaluate.benchmarks.arithmetic_dev.limt=2"], r"arithmetic_dev.limt.*hacpo show lists all fields"),
+        (["evaluate.benchmarks.arithmetic_dev.limit=0"], r"arithmetic_dev.limit: got 0, expected a value in \[1,"),
+        (["evaluate.benchmarks.arithmetic_dev.metric=mean"], r"metric: got 'mean', expected one of avg, best"),
+        (["evaluate.benchmarks.arithmetic_dev.top_p=0.9"], r"top_p cannot take effect: .*temperature is 0, greedy"),
+        (["evaluate.benchmarks.arithmetic_dev.count=9"], r"count cannot take effect: .*source is arithmetic"),
+        (["evaluate.benchmarks.arithmetic_dev.num_samples=9"], r"num_samples: got 9 with temperature 0"),
+        (["evaluate.benchmarks.arithmetic_dev.metric=best"], r"metric: got best with num_samples 1"),
+        (["evaluate.benchmarks.arithmetic_dev.template=x"], r"arithmetic_dev.template: got 'x'; write {problem}"),
+        (["evaluate.benchmarks.arithmetic_dev.source=file"], r"arithmetic_dev.file: got none; name a JSONL or Parquet"),
+        (["evaluate.shard_problems=0"], r"evaluate.shard_problems: got 0"),
+    ],
+)
+def test_bad_benchmark_is_one_sentence_that_names_it(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        compose("tiny", "hacpo", overrides=words)
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_benchmark_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("{file: mine.jsonl, cuont: 9}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"benchmark .*mine.yaml: cuont: .*mend the declaration"):
+        compose("tiny", "hacpo", overrides=[f"evaluate.final=[{path}]"])
+
+
+def test_id_hashes_what_a_benchmark_asks_and_not_where_it_lies() -> None:
+    def name(*words: str) -> str:
+        return experiment_id(compose("tiny", "hacpo", overrides=["evaluate.final=[gsm8k]", *words]), {})
+
+    same = [(), ("evaluate.benchmarks.gsm8k.file=/elsewhere.jsonl",), ("evaluate.shard_problems=7",)]
+    assert len({name(*words) for words in same}) == 1
+    fields = ("limit=5", "temperature=0.5", "style=auto", "max_response_tokens=9", "template='{problem}?'")
+    other = [(), *((f"evaluate.benchmarks.gsm8k.{field}",) for field in fields), ("evaluate.during=[]",)]
+    assert len({name(*words) for words in other}) == len(other)

@@ -38,7 +38,7 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     assert parent.data.params["optimizer.learning_rate"] == "0.001"
     assert parent.data.tags["version.torch"].startswith("2.13.0")
     assert "mlflow.source.git.commit" in parent.data.tags
-    assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == ["train", "dev", "test"]
+    assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == ["train", "benchmark dev", "benchmark test"]
     points = client.get_metric_history(child.info.run_id, "reward/mean")
     assert [point.step for point in points] == [1, 2, 3, 4]
     assert "ratio_cross/mean" in child.data.metrics

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from hacpo_core.records import Message, Problem
+from hacpo_core.records import Gold, Message, Problem
 from hacpo_core.seeds import derive_seed
 
 Split = Literal["train", "dev", "test"]
@@ -98,7 +98,7 @@ def problems(split: Split) -> list[Problem]:
         Problem(
             id=f"arithmetic/{expression}",
             messages=(Message("user", str(expression)),),
-            answer=str(expression.work()[2]),
+            gold=Gold(str(expression.work()[2])),
             source=f"arithmetic/{split}",
         )
         for expression in split_expressions(split)

@@ -1,80 +1,217 @@
-"""Greedy accuracy of one agent on one split, committed like any other phase."""
+"""One agent on one benchmark: answered and verified shard by shard, each committed on its own, then summed up.
+
+    problems ─cut─▶ answer.<benchmark>.<first>-<end>.<agent>  ...  one phase per shard, on the GPU
+                        └─▶ evaluate.<benchmark>.<agent>            reads the shards' rewards, commits the figures
+
+What is interrupted goes on after the last committed shard. A response depends on (seed, step, agent, problem, sample)
+and the weights, not on the shard that it is in.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from hacpo_core.algorithm import Experiment
+from hacpo_core.algorithm import Experiment, Phase, Runner
+from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
+from hacpo_core.data.benchmarks import Benchmark
+from hacpo_core.engines.base import SamplingLimits
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.metrics import Estimate, estimates
 from hacpo_core.ledger import PhaseCost
-from hacpo_core.records import Problem
+from hacpo_core.records import Rollout, Verdict
 from hacpo_core.stopwatch import Stopwatch
+from hacpo_core.store import StepStore
 
-EvaluationSplit = Literal["dev", "test"]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Accuracy over scored responses, and the shares that were cut by the limit or left unscored."""
+    """What an evaluation came to: its figures, the shares that were cut by the limit or left unscored, and its cost.
 
-    split: str
+    `digest` is of all that was asked, so that other problems or settings under the same name are seen. `shards` are
+    the first problem and the one after the last of each committed shard.
+    """
+
+    benchmark: str
     agent: str
     step: int
-    accuracy: float
+    digest: str
+    declaration: dict[str, Any]
+    estimates: tuple[Estimate, ...]
+    headline: str
     num_problems: int
+    num_samples: int
     cut_share: float
     unscored_share: float
+    shards: tuple[tuple[int, int], ...]
     cost: PhaseCost
 
+    @property
+    def value(self) -> float:
+        """The figure of the result table: of the benchmark's own metric."""
+        return next(estimate.value for estimate in self.estimates if estimate.metric == self.headline)
 
-def phase_kind(split: EvaluationSplit) -> str:
-    """Kind of the evaluation phase of a split."""
-    return f"evaluate.{split}"
+
+def evaluate(x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Runner) -> EvaluationResult:
+    """Answer every problem with agent k as it is after `step`, verify, sum up; what is committed is not repeated."""
+    phase = result_phase(benchmark.name, k)
+    if not _is_done(x.ledger.store, step, phase, question_digest(x, benchmark)):
+        shards = _shards(len(benchmark.problems), x.config.evaluate.shard_problems)
+        for shard in shards:
+            runner.start(
+                Phase(_shard_kind(benchmark.name, shard), step, k),
+                lambda shard=shard: answer_shard(x, step, k, benchmark, shard),  # type: ignore[misc]
+            ).result()
+        runner.start(
+            Phase(f"evaluate.{benchmark.name}", step, k), lambda: sum_up(x, step, k, benchmark, shards)
+        ).result()
+    return read_result(x.ledger.store, step, phase)
 
 
-def evaluate(x: Experiment, step: int, k: str, split: EvaluationSplit, problems: Sequence[Problem]) -> None:
-    """Answer every problem once, greedily, with agent k as it is after `step`, and verify.
+def result_phase(benchmark: str, agent: str) -> str:
+    """Name of the phase that holds the figures."""
+    return f"evaluate.{benchmark}.{agent}"
 
-    Every response is committed beside the result, in `evaluate.<split>.<agent>.parquet`.
-    """
-    phase = f"{phase_kind(split)}.{k}"
-    if x.ledger.store.is_intact(step, phase):
+
+def _shard_kind(benchmark: str, shard: range) -> str:
+    return f"answer.{benchmark}.{shard.start}-{shard.stop}"
+
+
+def _shards(num_problems: int, size: int) -> list[range]:
+    return [range(first, min(first + size, num_problems)) for first in range(0, num_problems, size)]
+
+
+def question_digest(x: Experiment, benchmark: Benchmark) -> str:
+    """Digest of what is asked and how: problems, gold answers, sampling, limit, verification."""
+    asked = [
+        [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
+        for problem in benchmark.problems
+    ]
+    return digest_of([asked, asdict(_limits(x, benchmark.config)), benchmark.config.num_samples, _style(x, benchmark)])
+
+
+def _limits(x: Experiment, config: BenchmarkConfig) -> SamplingLimits:
+    is_greedy = config.temperature == 0
+    return SamplingLimits(
+        temperature=1.0 if is_greedy else config.temperature,
+        top_p=1.0 if is_greedy else config.top_p,
+        max_tokens=config.max_response_tokens or x.config.evaluate.max_response_tokens,
+        is_greedy=is_greedy,
+    )
+
+
+def _style(x: Experiment, benchmark: Benchmark) -> str:
+    return benchmark.config.style or x.config.verifier.style
+
+
+def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
+    if not store.is_intact(step, phase):
+        return False
+    is_same: bool = store.read_value(step, phase, f"{phase}.json")["digest"] == digest
+    if not is_same:
+        _log.warning("step %d: %s was committed for other problems or settings, and is made again", step, phase)
+    return is_same
+
+
+def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: range) -> None:
+    """Answer and verify the problems of one shard, and commit every response."""
+    phase, digest = f"{_shard_kind(benchmark.name, shard)}.{k}", question_digest(x, benchmark)
+    if _is_done(x.ledger.store, step, phase, digest):
         return
     agent = x.agent_at(k, step)
+    problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
     with Stopwatch(x.config.engine.device) as watch:
-        rollouts = agent.answer(problems, max_tokens=x.config.evaluate.max_response_tokens)
-        verdicts = x.verifier.verify([r.text for r in rollouts], [problem.answer for problem in problems])
-    scored = [verdict.reward for verdict in verdicts if verdict.reward is not None]
-    result = EvaluationResult(
-        split=split,
-        agent=k,
-        step=step,
-        accuracy=sum(reward > 0 for reward in scored) / len(scored) if scored else float("nan"),
-        num_problems=len(problems),
-        cut_share=sum(r.finish_reason == "length" for r in rollouts) / len(rollouts),
-        unscored_share=1.0 - len(scored) / len(verdicts),
-        cost=watch.cost(sum(len(r.token_ids) for r in rollouts)),
-    )
-    frame = pd.DataFrame(
-        {
-            "problem_id": [problem.id for problem in problems],
-            "question": [problem.messages[-1].content for problem in problems],
-            "answer": [problem.answer for problem in problems],
-            "text": [r.text for r in rollouts],
-            "finish_reason": [r.finish_reason for r in rollouts],
-            "status": [verdict.status for verdict in verdicts],
-            "extracted": [verdict.extracted for verdict in verdicts],
-        }
-    )
-    outputs = {f"{phase}.parquet": frame, f"{phase}.json": asdict(result)}
+        rollouts = agent.answer(problems, step=step, num_samples=num_samples, limits=_limits(x, benchmark.config))
+    golds = [problem.gold for problem in problems for _ in range(num_samples)]
+    style = _style(x, benchmark)
+    verdicts = x.verifier.verify([rollout.text for rollout in rollouts], golds, style=style)  # type: ignore[arg-type]
+    cost = watch.cost(sum(len(rollout.token_ids) for rollout in rollouts))
+    frame = _responses(benchmark, shard, rollouts, verdicts)
+    outputs = {f"{phase}.parquet": frame, f"{phase}.json": {"digest": digest, "cost": asdict(cost)}}
     x.ledger.store.commit(step, phase, outputs)
 
 
-def read_result(x: Experiment, step: int, k: str, split: EvaluationSplit) -> EvaluationResult:
-    """A committed result."""
-    phase = f"{phase_kind(split)}.{k}"
-    value = x.ledger.store.read_value(step, phase, f"{phase}.json")
-    return EvaluationResult(**{**value, "cost": PhaseCost(**value["cost"])})
+def _responses(
+    benchmark: Benchmark, shard: range, rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]
+) -> pd.DataFrame:
+    problems = [benchmark.problems[p] for p in shard for _ in range(benchmark.config.num_samples)]
+    return pd.DataFrame(
+        {
+            "problem_id": [problem.id for problem in problems],
+            "sample": [rollout.index for rollout in rollouts],
+            "question": [problem.messages[-1].content for problem in problems],
+            "answer": [problem.answer for problem in problems],
+            "text": [rollout.text for rollout in rollouts],
+            "num_tokens": [len(rollout.token_ids) for rollout in rollouts],
+            "finish_reason": [rollout.finish_reason for rollout in rollouts],
+            "status": [verdict.status for verdict in verdicts],
+            "reward": np.asarray([verdict.reward for verdict in verdicts], dtype=np.float64),
+            "extracted": pd.array([verdict.extracted for verdict in verdicts], dtype="str"),
+            "reason": [verdict.reason for verdict in verdicts],
+        }
+    )
+
+
+def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Sequence[range]) -> None:
+    """Commit the figures of an evaluation whose shards are all committed; texts are not read again."""
+    store, num_samples = x.ledger.store, benchmark.config.num_samples
+    phases = [f"{_shard_kind(benchmark.name, shard)}.{k}" for shard in shards]
+    frames = [
+        store.read_table(step, phase, f"{phase}.parquet", columns=["reward", "finish_reason"]) for phase in phases
+    ]
+    costs = [PhaseCost(**store.read_value(step, phase, f"{phase}.json")["cost"]) for phase in phases]
+    frame = pd.concat(frames)
+    reward_PK = frame["reward"].to_numpy(dtype=np.float64).reshape(len(benchmark.problems), num_samples)
+    unscored_share = float(np.isnan(reward_PK).mean())
+    if unscored_share:
+        _log.warning("step %d, %s on %s: %.1f %% unscored", step, k, benchmark.name, 100 * unscored_share)
+    result = EvaluationResult(
+        benchmark=benchmark.name,
+        agent=k,
+        step=step,
+        digest=question_digest(x, benchmark),
+        declaration=as_dict(benchmark.config),
+        estimates=tuple(estimates(reward_PK, seed=x.config.seed)),
+        headline=f"{benchmark.config.metric}@{num_samples}",
+        num_problems=len(benchmark.problems),
+        num_samples=num_samples,
+        cut_share=float((frame["finish_reason"] == "length").mean()),
+        unscored_share=unscored_share,
+        shards=tuple((shard.start, shard.stop) for shard in shards),
+        cost=PhaseCost(
+            seconds=sum(cost.seconds for cost in costs),
+            gpu_seconds=sum(cost.gpu_seconds for cost in costs),
+            num_tokens=sum(cost.num_tokens for cost in costs),
+        ),
+    )
+    phase = result_phase(benchmark.name, k)
+    store.commit(step, phase, {f"{phase}.json": asdict(result)})
+
+
+def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
+    """A committed result.
+
+    Raises:
+        StoreError: it is not committed, torn, or of another version of hacpo.
+    """
+    value = store.read_value(step, phase, f"{phase}.json")
+    try:
+        return EvaluationResult(
+            **{
+                **value,
+                "estimates": tuple(Estimate(**estimate) for estimate in value["estimates"]),
+                "shards": tuple((first, end) for first, end in value["shards"]),
+                "cost": PhaseCost(**value["cost"]),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"step {step}, {phase}: written by another version of hacpo ({error}); evaluate again in a new runs folder"
+        ) from error

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from hacpo_core.errors import VerificationError
-from hacpo_core.records import Verdict
+from hacpo_core.records import Gold, Verdict
 from hacpo_core.verify.answers import MAX_ANSWER_CHARS, AnswerStyle, extract_answer, normalise
 from hacpo_core.verify.cache import Decision, DecisionCache
 from hacpo_core.verify.process import Compared, Gone, Message, Pair, StartFailed, Taken, Undecided, WorkerProcess
@@ -117,18 +117,25 @@ class VerifierPool:
     def worker_pids(self) -> tuple[int, ...]:
         return tuple(worker.pid for worker in tuple(self._workers))
 
-    def verify(self, texts: Sequence[str], golds: Sequence[str]) -> list[Verdict]:
+    def verify(
+        self, texts: Sequence[str], golds: Sequence[Gold | str], *, style: AnswerStyle | None = None
+    ) -> list[Verdict]:
         """Verdict on each response, in order.
 
         `seconds` is the time of the comparison that this call paid for, on the first response that needed it.
+
+        Args:
+            texts: responses.
+            golds: reference answers; a plain text is one of which nothing else is known.
+            style: how the answer is found in these responses; None: the pool's own way.
 
         Raises:
             ValueError: texts and golds differ in number.
             VerificationError: no worker can start, or the pool is closed. A bad answer raises nothing.
         """
-        candidates = [extract_answer(text, style=self._style) for text in texts]
+        candidates = [extract_answer(text, style=style or self._style) for text in texts]
         pairs = [
-            None if candidate is None else Pair(candidate=candidate, gold=gold)
+            None if candidate is None else _pair(candidate, gold)
             for candidate, gold in zip(candidates, golds, strict=True)
         ]
         with self._lock:
@@ -274,6 +281,10 @@ class VerifierPool:
     def _retire(self, worker: WorkerProcess) -> None:
         del self._workers[worker]
         worker.kill()
+
+
+def _pair(candidate: str, gold: Gold | str) -> Pair:
+    return Pair(candidate=candidate, gold=gold if isinstance(gold, str) else gold.answer)
 
 
 def decided_by_letters(pair: Pair) -> Decision | None:

@@ -26,13 +26,13 @@ def row(name: str, answer: str = "1") -> dict[str, str]:
 
 
 def test_template_is_filled_and_braces_of_latex_survive(tmp_path: Path) -> None:
-    (problem,) = load_problems(jsonl(tmp_path, row("a")), "train")
+    (problem,) = load_problems(jsonl(tmp_path, row("a")))
     assert problem.messages[-1].content == "Q: 1 \\cdot 1 = \\boxed{?}"
     assert (problem.id, problem.answer, problem.source) == ("a", "1", "train.jsonl:1")
 
 
 def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    problems = load_problems(jsonl(tmp_path, row("a"), row("b", " "), row("c", "")), "train")
+    problems = load_problems(jsonl(tmp_path, row("a"), row("b", " "), row("c", "")))
     assert [problem.id for problem in problems] == ["a"]
     assert "dropped 2 problems whose answer is empty" in caplog.text
 
@@ -42,22 +42,22 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
     [
         ('{"id": "b", "problem": "x"', r"line 2: no JSON .*; mend or remove the line"),
         ('["b"]', r"line 2: got list, expected a JSON object"),
-        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing"),
+        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or no text; the row has id, problem"),
         ({"id": "b", "problem": "x", "answer": 3}, r"line 2: field 'answer' is missing or no text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
     ],
 )
 def test_broken_line_is_named_with_its_number(tmp_path: Path, line: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        load_problems(jsonl(tmp_path, row("a"), line), "train")
+        load_problems(jsonl(tmp_path, row("a"), line))
 
 
 def test_missing_file_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"data.train_file: .*absent.jsonl is not there"):
-        load_problems(DataConfig(directory=str(tmp_path), train_file="absent.jsonl"), "train")
+        load_problems(DataConfig(directory=str(tmp_path), train_file="absent.jsonl"))
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     with pytest.raises(DataError, match=r"set data\.directory or HACPO_DATA_DIR"):
-        load_problems(DataConfig(), "train")
+        load_problems(DataConfig())
 
 
 def test_every_problem_is_dealt_once_an_epoch_in_another_order_each_time() -> None:
@@ -79,4 +79,4 @@ def test_batch_that_spans_two_epochs_is_full() -> None:
 def test_real_math_problems_load_without_the_two_that_have_no_answer() -> None:
     if not os.environ.get("HACPO_DATA_DIR"):
         pytest.skip("HACPO_DATA_DIR is not set")
-    assert len(load_problems(DataConfig(), "train")) == 7498
+    assert len(load_problems(DataConfig())) == 7498

@@ -31,8 +31,8 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     agents = "".join(f"    {name}: {{path: {folder}}}\n" for name, folder in found.items())
     (tmp_path / "pair.yaml").write_text(
         f"pair:\n  name: folders\n  agents:\n{agents}"
-        f"data: {{directory: {tmp_path / 'data'}, train_file: train.jsonl, test_file: null}}\n"
-        "train: {num_steps: 1, problems: 4}\nminibatch: {problems: 2}\nevaluate: {test_problems: 0, every: 0}\n",
+        f"data: {{directory: {tmp_path / 'data'}, train_file: train.jsonl}}\n"
+        "train: {num_steps: 1, problems: 4}\nminibatch: {problems: 2}\nevaluate: {during: [], final: []}\n",
         encoding="utf-8",
     )
     return found

@@ -1,0 +1,88 @@
+"""Rows of a data file, JSONL or Parquet, one at a time, with their number for messages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hacpo_core.errors import DataError
+
+_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row; `place` says where it stands, for messages."""
+
+    number: int
+    place: str
+    values: dict[str, Any]
+
+    def text(self, name: str, *, numbers: bool = False) -> str:
+        """Text of a column; with `numbers` a number is taken as it is written.
+
+        Raises:
+            DataError: the column is missing, empty or something else.
+        """
+        value = self.values.get(name)
+        if numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str):
+            columns = ", ".join(self.values) or "none"
+            raise DataError(f"{self.place}: field {name!r} is missing or no text; the row has {columns}")
+        return value
+
+
+def data_path(name: str, directory: str | None) -> Path:
+    """Path of a data file, there or not: in the directory, else in HACPO_DATA_DIR; an absolute one as it is.
+
+    Raises:
+        DataError: no folder is known for a relative name.
+    """
+    folder = directory or os.environ.get("HACPO_DATA_DIR")
+    if not folder and not Path(name).is_absolute():
+        raise DataError(f"no folder is known for {name}; set data.directory or HACPO_DATA_DIR")
+    return Path(folder or "") / name
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Rows of a `.parquet` file, or of any other file as JSON, one object a line.
+
+    Raises:
+        DataError: the file is broken; the message names the file, the line and the remedy.
+    """
+    return _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    try:
+        with pq.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(number, f"{path}, row {number}", values)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} is no Parquet file that can be read ({error}); get it again") from error
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            place = f"{path}, line {number}"
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{place}: no JSON ({error}); mend or remove the line") from error
+            if not isinstance(values, dict):
+                raise DataError(f"{place}: got {type(values).__name__}, expected a JSON object")
+            yield Row(number, place, values)

@@ -1,0 +1,130 @@
+"""Figures of an evaluation, as pure functions of its rewards. An unscored response is nan and never counts as wrong.
+
+Shapes: P problem, K sample, R bootstrap resample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core.seeds import generator
+
+NUM_RESAMPLES = 2000
+LEVEL = 0.95
+_RESAMPLES_AT_ONCE = 64
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over problems with its bootstrap interval; all three are nan where no problem has a value.
+
+    `num_problems` counts the problems that have one.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    num_problems: int
+
+
+def average_at_k(reward_PK: Floats) -> Floats:
+    """Share of right answers among a problem's scored samples.
+
+    Args:
+        reward_PK: reward, > 0 is right; nan is unscored.
+
+    Returns:
+        value_P in [0, 1]; nan where no sample is scored.
+    """
+    num_scored_P = _num_scored(reward_PK)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(_num_right(reward_PK) / num_scored_P, dtype=np.float64)
+
+
+def best_at_k(reward_PK: Floats) -> Floats:
+    """Whether any of a problem's samples is right.
+
+    Args:
+        reward_PK: reward, > 0 is right; nan is unscored.
+
+    Returns:
+        value_P, 1 or 0; nan where none is right and some are unscored, because one of these may be.
+    """
+    is_right_P = _num_right(reward_PK) > 0
+    is_known_P = is_right_P | ~np.isnan(reward_PK).any(axis=1)
+    return np.where(is_known_P, is_right_P.astype(np.float64), np.nan)
+
+
+def pass_at(reward_PK: Floats, *, k: int) -> Floats:
+    """Unbiased estimate of the chance that one of k samples is right, from n >= k scored ones of which c are right.
+
+        1 - C(n - c, k) / C(n, k)
+
+    Args:
+        reward_PK: reward, > 0 is right; nan is unscored.
+        k: samples, >= 1.
+
+    Returns:
+        value_P in [0, 1]; nan where fewer than k samples are scored.
+    Source: Chen et al. 2021, Eq. 1.
+    """
+    values = [
+        1.0 - math.comb(n - c, k) / math.comb(n, k) if n >= k else math.nan
+        for n, c in zip(_num_scored(reward_PK).tolist(), _num_right(reward_PK).tolist(), strict=True)
+    ]
+    return np.asarray(values, dtype=np.float64)
+
+
+def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> Estimate:
+    """Mean over problems and its percentile bootstrap interval of 95 %: problems are drawn with replacement.
+
+    Args:
+        metric: name that the estimate is given.
+        value_P: one value per problem; nan is left out.
+        seed: of the resampling.
+    """
+    known_P = value_P[~np.isnan(value_P)]
+    if not len(known_P):
+        return Estimate(metric, math.nan, math.nan, math.nan, 0)
+    rng = generator(seed, "bootstrap")
+    mean_R = np.concatenate(
+        [
+            known_P[rng.integers(0, len(known_P), size=(_RESAMPLES_AT_ONCE, len(known_P)))].mean(axis=1)
+            for _ in range(math.ceil(NUM_RESAMPLES / _RESAMPLES_AT_ONCE))
+        ]
+    )[:NUM_RESAMPLES]
+    low, high = np.quantile(mean_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(metric, float(known_P.mean()), float(low), float(high), len(known_P))
+
+
+def estimates(reward_PK: Floats, *, seed: int) -> list[Estimate]:
+    """avg@K; with several samples also best@K, and pass@k for the powers of two below K.
+
+    Args:
+        reward_PK: reward, > 0 is right; nan is unscored.
+        seed: of the resampling.
+    """
+    num_samples = reward_PK.shape[1]
+    values_of = {f"avg@{num_samples}": average_at_k(reward_PK)}
+    if num_samples > 1:
+        values_of[f"best@{num_samples}"] = best_at_k(reward_PK)
+    k = 2
+    while k < num_samples:
+        values_of[f"pass@{k}"] = pass_at(reward_PK, k=k)
+        k *= 2
+    return [mean_with_interval(metric, value_P, seed=seed) for metric, value_P in values_of.items()]
+
+
+def _num_scored(reward_PK: Floats) -> NDArray[np.int64]:
+    return np.asarray((~np.isnan(reward_PK)).sum(axis=1), dtype=np.int64)
+
+
+def _num_right(reward_PK: Floats) -> NDArray[np.int64]:
+    return np.asarray((reward_PK > 0).sum(axis=1), dtype=np.int64)

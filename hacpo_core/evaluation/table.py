@@ -1,0 +1,79 @@
+"""What the evaluations of an experiment came to, as tables that pandas users, reports and dashboards read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.run import EvaluationResult, read_result, result_phase
+from hacpo_core.store import StepStore
+
+_EVALUATIONS = [
+    *("step", "benchmark", "agent", "metric", "value", "low", "high"),
+    *("num_problems", "num_samples", "cut_share", "unscored_share"),
+]
+_RESPONSES = [
+    *("problem_id", "sample", "question", "answer", "text", "num_tokens"),
+    *("finish_reason", "status", "reward", "extracted"),
+]
+
+
+def read_evaluations(root: Path) -> pd.DataFrame:
+    """Every figure of every complete evaluation.
+
+    Args:
+        root: folder of the experiment.
+
+    Returns:
+        long form: step, benchmark, agent, metric ("avg@1", "best@30", "pass@8", ...), value, low, high (95 % bootstrap
+        interval over problems), num_problems, num_samples, cut_share, unscored_share.
+    """
+    rows = [
+        {
+            **{name: getattr(result, name) for name in _EVALUATIONS if hasattr(result, name) and name != "value"},
+            **{name: getattr(estimate, name) for name in ("metric", "value", "low", "high")},
+        }
+        for result in results(root)
+        for estimate in result.estimates
+    ]
+    return pd.DataFrame(rows, columns=_EVALUATIONS)
+
+
+def results(root: Path) -> Iterator[EvaluationResult]:
+    """Every complete evaluation, in the order of the steps."""
+    store = StepStore(root)
+    for step in range(store.last_step() + 1):
+        for phase in store.committed(step):
+            if phase.startswith("evaluate."):
+                yield read_result(store, step, phase)
+
+
+def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.DataFrame:
+    """Every response of one complete evaluation, in the benchmark's order.
+
+    Args:
+        root: folder of the experiment.
+        step: training step that the agent was evaluated after; 0: before training.
+        benchmark: its name.
+        agent: its name.
+
+    Returns:
+        problem_id, sample, question, answer, text, num_tokens, finish_reason, status, reward (nan where unscored),
+        extracted (missing where there was none).
+
+    Raises:
+        StoreError: there is no such evaluation.
+    """
+    store, phase = StepStore(root), result_phase(benchmark, agent)
+    if phase not in store.committed(step):
+        found = sorted({(result.step, result.benchmark) for result in results(root) if result.agent == agent})
+        known = ", ".join(f"step {step} {name}" for step, name in found) or "none"
+        raise StoreError(f"{root} has no evaluation of {agent} on {benchmark} after step {step}; it has {known}")
+    frames = []
+    for first, end in read_result(store, step, phase).shards:
+        shard = f"answer.{benchmark}.{first}-{end}.{agent}"
+        frames.append(store.read_table(step, shard, f"{shard}.parquet", columns=_RESPONSES))
+    return pd.concat(frames, ignore_index=True)

@@ -158,7 +158,7 @@ def repetitions(rows: Sequence[Row], *, least_equal: int = 4) -> list[Repetition
 
 
 def impossible_values(rows: Sequence[Row]) -> list[ImpossibleValue]:
-    """Values of no whole number of right answers, each distinct (agent, method, partner or not) cell once."""
+    """Values of no whole number of right answers, rows that do not depend on the partner once."""
     found: dict[tuple[str, ...], ImpossibleValue] = {}
     for row in rows:
         for benchmark, value in zip(BENCHMARKS, row.values, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value
 Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
 AsJson = Annotated[bool, typer.Option("--json", help="machine-readable lines on standard output")]
 RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
+Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
 ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or its beginning")]
 
 
@@ -78,23 +80,77 @@ def _run(planned: Any, *, as_json: bool) -> None:
 
 
 @app.command()
-def demo(
-    seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0",
-    methods: Annotated[str, typer.Option(help="comma-separated methods")] = "grpo,gspo,gspo_x2,naive,hacpo",
-    pair: Annotated[str, typer.Option(help="an embedded pair")] = "tiny",
-    overrides: Overrides = None,
-    runs_dir: RunsDir = Path("runs"),
-) -> None:
+def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = Path("runs")) -> None:
     """Two tiny language models learn arithmetic, alone and from each other; a few minutes on a laptop."""
-    from flows.demo import run_demo
+    from experiments.run import run_grid
 
-    run_demo(
-        pair=pair,
-        methods=methods.split(","),
-        seeds=[int(seed) for seed in seeds.split(",")],
-        overrides=overrides or [],
+    run_grid("demo", runs_dir=runs_dir, seeds=_numbers(seeds), overrides=overrides or [])
+
+
+@app.command()
+def grid(
+    name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the matrix and the estimate, run nothing")] = False,
+    run: Annotated[str, typer.Option(help="missing, failed or all; what is done is never run again")] = "missing",
+    seeds: Seeds = None,
+    hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: the cores")] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Train a grid of pairs, methods and seeds, skipping what is done; then print the table and write the report."""
+    from experiments.planner import plan_grid
+    from experiments.run import SELECTED, run_grid, show_grid
+
+    if run not in SELECTED:
+        raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
+    if dry_run:
+        planned = plan_grid(
+            name, runs_dir=runs_dir, hardware=hardware, seeds=_numbers(seeds), overrides=overrides or []
+        )
+        show_grid(planned, run, as_json=as_json)
+        return
+    run_grid(
+        name,
         runs_dir=runs_dir,
+        selection=run,
+        hardware=hardware,
+        seeds=_numbers(seeds),
+        overrides=overrides or [],
+        num_workers=workers,
+        as_json=as_json,
     )
+
+
+@app.command()
+def report(
+    name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
+    overrides: Overrides = None,
+    seeds: Seeds = None,
+    hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
+    runs_dir: RunsDir = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
+) -> None:
+    """Write a grid's report, measured beside printed, as an HTML page and as Markdown; nothing is run or downloaded."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the hub's library is imported, which is below
+    from experiments.planner import plan_grid
+    from experiments.report import write_report
+
+    planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=_numbers(seeds), overrides=overrides or [])
+    print(write_report(planned, out or runs_dir / "reports" / planned.name))
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Comma-separated seeds.
+
+    Raises:
+        ConfigError: one of them is no whole number.
+    """
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds: got {text!r}, expected whole numbers such as 0,1,2") from error
 
 
 @app.command()
@@ -127,22 +183,56 @@ def show(
 
 
 @app.command()
+def evaluate(
+    experiment: ExperimentId,
+    benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
+    step: Annotated[int | None, typer.Option(help="after this training step, 0: before; default: the last")] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was."""
+    from flows.build import find_plan
+    from flows.display import JsonWatcher, TerminalWatcher, format_table
+    from flows.server import ensure_server, use_server
+
+    planned = find_plan(runs_dir, experiment)
+    words = benchmarks.split(",") if benchmarks else []
+    is_direct = planned.config.runtime.runner == "direct"
+    if not is_direct:
+        use_server(ensure_server(runs_dir), runs_dir)
+    from flows.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
+    from hacpo_core.algorithm import DirectRunner
+
+    with JsonWatcher() if as_json else TerminalWatcher(planned.id) as watcher:
+        if is_direct:
+            frame = run_evaluation(with_benchmarks(planned, words), step, DirectRunner(), watcher)
+        else:
+            frame = evaluate_with_prefect(planned, words, step, watcher)
+    print(frame.to_json(orient="records", lines=True) if as_json else format_table(frame))
+
+
+@app.command()
 def samples(
     experiment: ExperimentId,
-    step: Annotated[int, typer.Option(help="training step, from 1")] = 1,
+    step: Annotated[int | None, typer.Option(help="training step; default: 1, or the last evaluated one")] = None,
+    benchmark: Annotated[str | None, typer.Option(help="show an evaluation, in place of training")] = None,
     num: Annotated[int, typer.Option(help="problems shown")] = 2,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Show what the agents answered in a step, the verdicts, and what each response did to each learner."""
+    """Show what the agents answered in a training step and what it did to each learner, or on a benchmark."""
     from flows.build import find_plan
-    from flows.samples import print_samples, step_samples
+    from flows.samples import benchmark_samples, print_answers, print_samples, step_samples
 
-    frame = step_samples(find_plan(runs_dir, experiment), step)
+    planned = find_plan(runs_dir, experiment)
+    if benchmark is None:
+        frame, show_rows = step_samples(planned, 1 if step is None else step), print_samples
+    else:
+        frame, show_rows = benchmark_samples(planned, benchmark, step), print_answers
     if as_json:
         print(frame.to_json(orient="records", lines=True), end="")
     else:
-        print_samples(frame, num)
+        show_rows(frame, num)
 
 
 @app.command()

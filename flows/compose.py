@@ -128,16 +128,17 @@ def compose(
 
 def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> EvaluateConfig:
     """The same with a declaration of each benchmark that is named: its own file < what the layers say about it."""
-    named = {_benchmark_name(word): word for word in (*evaluate.during, *evaluate.final)}
+    named = {benchmark_name(word): word for word in (*evaluate.during, *evaluate.final)}
     return replace(
         evaluate,
-        during=[_benchmark_name(word) for word in evaluate.during],
-        final=[_benchmark_name(word) for word in evaluate.final],
+        during=[benchmark_name(word) for word in evaluate.during],
+        final=[benchmark_name(word) for word in evaluate.final],
         benchmarks={name: benchmark(word, layers) for name, word in named.items()},
     )
 
 
-def _benchmark_name(word: str) -> str:
+def benchmark_name(word: str) -> str:
+    """Name of a benchmark: the word itself, or the stem of its YAML file."""
     return Path(word).stem if Path(word).suffix in (".yaml", ".yml") else word
 
 
@@ -151,9 +152,9 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
     Raises:
         ConfigError: nobody declares it, or its file has an unknown field or a value of the wrong kind.
     """
-    parts = [OmegaConf.select(layer, f"evaluate.benchmarks[{_benchmark_name(word)}]") for layer in layers]
+    parts = [OmegaConf.select(layer, f"evaluate.benchmarks[{benchmark_name(word)}]") for layer in layers]
     parts = [part for part in parts if part is not None]
-    if word in available("benchmark") or _benchmark_name(word) != word or not parts:
+    if word in available("benchmark") or benchmark_name(word) != word or not parts:
         parts.insert(0, declaration("benchmark", word))
     merged = OmegaConf.structured(BenchmarkConfig)
     for part in parts:
@@ -162,9 +163,7 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
             merged = OmegaConf.merge(merged, part)
         except OmegaConfBaseException as error:
             key = getattr(error, "full_key", None) or ""
-            raise ConfigError(
-                f"benchmark {word}: {key}: {str(error).splitlines()[0]}; mend the declaration"
-            ) from error
+            raise ConfigError(f"benchmark {word}: {key}: {str(error).splitlines()[0]}; mend the declaration") from error
     declared: BenchmarkConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
     return declared
 

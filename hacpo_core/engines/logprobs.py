@@ -25,7 +25,7 @@ def token_scores(
     target_N: Tensor,
     *,
     temperature: float = 1.0,
-    chunk_mb: int = 128,
+    chunk_mb: int = 64,
 ) -> TokenScores:
     """Log-softmax of a linear head at the targets, in fp32, chunk by chunk; the backward pass recomputes each chunk.
 
@@ -37,7 +37,7 @@ def token_scores(
         bias_V: its bias, if it has one.
         target_N: token ids.
         temperature: > 0.
-        chunk_mb: MiB of fp32 logits that exist at the same time.
+        chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at the same time.
 
     Returns:
         scores, fp32 (float64 for float64 input).

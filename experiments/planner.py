@@ -1,0 +1,249 @@
+"""From a grid's declaration to experiments: expanded, deduplicated, each with its state and its estimated cost.
+
+A grid is pair x method x seed. A method that shares no rollouts trains each agent alone, in an experiment of one agent
+that every pair with this agent shares: the paper's Tables 1 and 7 need 33 trainings for their 60 rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from flows.build import Plan, plan
+from flows.compose import compose, declaration
+from flows.experiment import read_final
+from flows.failures import read_failure
+from hacpo_core.config import ExperimentConfig, PairConfig
+from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.store import StepStore, is_locked
+from hacpo_core.validation import experiment_id, validate
+
+STATES = ("done", "running", "failed", "missing", "unavailable")
+
+
+@dataclass(frozen=True)
+class GridEntry:
+    """Pairs x methods under the same settings."""
+
+    pairs: List[str]  # noqa: UP006
+    methods: List[str]  # noqa: UP006
+    settings: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """nested fields of the configuration, over pair, method and hardware"""
+    label: Optional[str] = None  # noqa: UP045
+    """tells variants of one method apart in tables"""
+
+
+@dataclass(frozen=True)
+class RateConfig:
+    """What an estimate assumes where nothing is measured yet."""
+
+    response_tokens: float
+    """mean length of a response"""
+    sampled_tokens_per_gpu_s: float
+    trained_tokens_per_gpu_s: float
+    source: str
+    """where these numbers come from"""
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """A file of `experiments/grids`."""
+
+    title: str
+    entries: List[GridEntry]  # noqa: UP006
+    about: str = ""
+    """shown before the grid runs"""
+    hardware: str = "cpu"
+    """name in experiments/hardware"""
+    seeds: List[int] = field(default_factory=lambda: [0])  # noqa: UP006
+    report: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """what `hacpo report` shows beside the measured numbers"""
+    rates: Optional[RateConfig] = None  # noqa: UP045
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One agent's place in a table. `root` need not exist; `reason` says why a cell is not done."""
+
+    pair: str
+    method: str
+    label: str
+    seed: int
+    agent: str
+    experiment: str
+    root: Path
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlan:
+    """A grid's cells in the order of its file, and the experiments behind them by id."""
+
+    name: str
+    config: GridConfig
+    cells: list[Cell]
+    plans: dict[str, Plan]
+
+    def experiments(self, *states: str) -> list[Plan]:
+        """Each experiment once, of the given states (all, where none is given)."""
+        names = dict.fromkeys(cell.experiment for cell in self.cells if not states or cell.status in states)
+        return [self.plans[name] for name in names]
+
+
+def load_grid(name: str) -> GridConfig:
+    """A grid by name, or from a YAML file by path.
+
+    Raises:
+        ConfigError: there is none, or a field is missing, unknown or of the wrong kind.
+    """
+    try:
+        schema = OmegaConf.structured(GridConfig)
+        OmegaConf.set_readonly(schema, False)
+        found: GridConfig = OmegaConf.to_object(OmegaConf.merge(schema, declaration("grid", name)))  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"grid {name}: {str(error).splitlines()[0]}; mend its file") from error
+    if not found.seeds or not found.entries:
+        raise ConfigError(f"grid {name}: expected at least one seed and one entry; mend its file")
+    return found
+
+
+def plan_grid(
+    name: str,
+    *,
+    runs_dir: Path,
+    hardware: str | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+) -> GridPlan:
+    """Expand a grid and look up the state of each experiment; nothing is loaded and nothing is written.
+
+    Args:
+        name: of the grid, or path of a YAML file.
+        runs_dir: folder of all runs.
+        hardware, seeds: in place of the grid's own.
+        overrides: "section.field=value" words for every experiment; words about an agent (`pair.agents.<name>.…`) go to
+            the pairs that have it.
+
+    Raises:
+        ConfigError: an unknown grid, pair, method or field, or a contradiction between fields.
+    """
+    for word in overrides:
+        if word.startswith("seed="):
+            raise ConfigError(f"{word}: a grid's seeds are given together; use --seeds")
+    config = load_grid(name)
+    config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
+    found: dict[str, _Found] = {}
+    cells: dict[tuple[Any, ...], Cell] = {}
+    for entry in config.entries:
+        for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
+            words = [*_words_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
+            composed = compose(pair, method, hardware=config.hardware, entry=entry.settings, overrides=words)
+            for seed in config.seeds:
+                whole = dataclasses.replace(composed, seed=seed)
+                for part in _trainings(whole):
+                    digest = experiment_id(part, {}).rpartition("-")[2]
+                    if digest not in found:
+                        found[digest] = _find(part, runs_dir)
+                    for cell in found[digest].cells(part, whole.pair.name, method, entry.label or ""):
+                        cells.setdefault((cell.pair, cell.method, cell.label, seed, cell.agent), cell)
+    plans = {item.plan.id: item.plan for item in found.values()}
+    return GridPlan(Path(name).stem, config, list(cells.values()), plans)
+
+
+def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:
+    """The words that concern this pair.
+
+    Raises:
+        ConfigError: a word names an agent that no pair of the grid has.
+    """
+    about_agents = [word for word in overrides if word.startswith("pair.agents.")]
+    if not about_agents:
+        return list(overrides)
+
+    def agents_of(name: str) -> list[str]:
+        return list(compose(name, "hacpo").pair.agents)
+
+    def concerns(word: str, agents: list[str]) -> bool:
+        return any(word.startswith(f"pair.agents.{agent}.") for agent in agents)
+
+    everyone = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
+    for word in about_agents:
+        if not concerns(word, everyone):
+            raise ConfigError(f"{word}: no pair of this grid has that agent; expected one of {', '.join(everyone)}")
+    own = agents_of(pair)
+    return [word for word in overrides if word not in about_agents or concerns(word, own)]
+
+
+def _trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
+    """The experiment itself where agents share rollouts, else one of each agent alone."""
+    if config.method.shares_rollouts or len(config.pair.agents) == 1:
+        yield config
+        return
+    for name, agent in config.pair.agents.items():
+        alone = dataclasses.replace(config, pair=PairConfig(name=name, agents={name: agent}))
+        validate(alone)
+        yield alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    plan: Plan
+    status: str
+    reason: str
+
+    def cells(self, config: ExperimentConfig, pair: str, method: str, label: str) -> list[Cell]:
+        """One cell per agent, under the names that a grid entry gives the experiment."""
+        return [
+            Cell(
+                pair=pair,
+                method=method,
+                label=label,
+                seed=config.seed,
+                agent=agent,
+                experiment=self.plan.id,
+                root=self.plan.root,
+                status=self.status,
+                reason=self.reason,
+            )
+            for agent in config.pair.agents
+        ]
+
+
+def _find(config: ExperimentConfig, runs_dir: Path) -> _Found:
+    try:
+        planned = plan(config)
+    except (ModelError, DataError) as error:
+        name = experiment_id(config, {})  # provisional: the real one depends on the files that are not there
+        return _Found(Plan(name, config, runs_dir / "experiments" / name), "unavailable", str(error))
+    return _Found(planned, *experiment_state(planned))
+
+
+def experiment_state(planned: Plan) -> tuple[str, str]:
+    """State of an experiment (one of STATES) and, where it is not done, why or how far it is."""
+    if read_final(planned) is not None:
+        return "done", ""
+    steps = StepStore(planned.root).last_step() if planned.root.is_dir() else 0
+    so_far = f"step {steps} of {planned.config.train.num_steps}"
+    if planned.root.is_dir() and is_locked(planned.root):
+        return "running", so_far
+    failure = read_failure(planned)
+    if failure is not None:
+        return "failed", failure.reason
+    return "missing", f"broken off at {so_far}" if steps else "not run"
+
+
+def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:
+    """One row per pair, agent and method, one column per seed with the cell's state."""
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for cell in grid.cells:
+        key = (cell.pair, cell.agent, cell.method, cell.label)
+        row = rows.setdefault(key, dict(zip(("pair", "agent", "method", "label"), key, strict=True)))
+        row[f"seed {cell.seed}"] = cell.status
+    return list(rows.values())

@@ -1,0 +1,143 @@
+"""`hacpo grid` and `hacpo demo`: show the matrix, train what is asked for, print the table and where to look."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from experiments.estimate import Estimate, estimate
+from experiments.planner import STATES, GridPlan, matrix, plan_grid
+from experiments.report import write_report
+from flows.display import format_table
+from flows.experiment import read_final
+from flows.grid import run_plans
+from flows.server import auth_file, ensure_server
+from hacpo_core.errors import EngineError
+
+Selection = Literal["missing", "failed", "all"]
+SELECTED: dict[Selection, tuple[str, ...]] = {
+    "missing": ("missing",),
+    "failed": ("failed",),
+    "all": ("missing", "failed"),
+}
+
+
+def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
+    """Print the matrix of states, why cells are not done, and what the selected experiments cost."""
+    chosen = grid.experiments(*SELECTED[selection])
+    cost = {"to run": estimate(grid, chosen), "whole grid": estimate(grid, grid.experiments())}
+    counts = count_experiments(grid)
+    if as_json:
+        cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
+        estimates = {name.replace(" ", "_"): asdict(found) for name, found in cost.items()}
+        print(json.dumps({"grid": grid.name, "cells": cells, "experiments": counts, "estimates": estimates}))
+        return
+    print(grid.config.title)
+    print(pd.DataFrame(matrix(grid)).to_string(index=False))
+    print(f"\n{sum(counts.values())} experiments: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
+    stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
+    for reason, number in stuck.items():
+        print(f"  {number} cells: {reason}")
+    for name, found in cost.items():
+        print(f"{name:<11}{_in_words(found, grid)}")
+
+
+def count_experiments(grid: GridPlan) -> dict[str, int]:
+    """Number of experiments in each state."""
+    found = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
+    return {state: found[state] for state in STATES}
+
+
+def _in_words(cost: Estimate, grid: GridPlan) -> str:
+    if not cost.experiments:
+        return "nothing"
+    device = "GPU" if any(p.config.engine.device != "cpu" for p in grid.plans.values()) else "core"
+    hours = "hours unknown" if cost.device_hours is None else f"{cost.device_hours:,.1f} {device}-hours"
+    stated = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
+    return (
+        f"{cost.experiments} trainings, {cost.rollouts:,} rollouts, {cost.evaluation_responses:,} evaluation answers, "
+        f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, {hours} ({stated})"
+    )
+
+
+def run_grid(
+    name: str,
+    *,
+    runs_dir: Path,
+    selection: Selection = "missing",
+    hardware: str | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    num_workers: int | None = None,
+    as_json: bool = False,
+) -> None:
+    """Train the selected experiments of a grid, then print the table and write the report.
+
+    Raises:
+        EngineError: an experiment failed; the others are complete, and the next call goes on from there.
+    """
+    started = time.monotonic()
+
+    def planned() -> GridPlan:
+        return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
+
+    grid = planned()
+    for finished in grid.experiments("done"):
+        _say(f"{finished.id} is complete and is reused.", as_json=as_json)
+    chosen = grid.experiments(*SELECTED[selection])
+    server = ensure_server(runs_dir)
+    log_in = f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
+    failed: dict[str, Exception] = {}
+    if chosen:
+        if grid.config.about:
+            _say(grid.config.about.strip(), as_json=as_json)
+        _say(f"Prefect  {server.url}  ({log_in})", as_json=as_json)
+        failed = run_plans(chosen, server, runs_dir, num_workers=num_workers or default_workers(chosen))
+        grid = planned()
+    rows = result_rows(grid)
+    report = write_report(grid, runs_dir / "reports" / grid.name)
+    if as_json:
+        errors = {experiment: str(error) for experiment, error in failed.items()}
+        print(json.dumps({"grid": grid.name, "table": rows, "failed": errors, "report": str(report)}))
+    else:
+        print("\n" + (format_table(rows) if rows else "No experiment is complete."))
+        print(f"\nreport   {report}")
+        print(f"Prefect  {server.url}  ({log_in})")
+        print(f"MLflow   `make dashboard` serves it; everything lies in {runs_dir / 'mlflow.db'}")
+        print(f"took     {time.monotonic() - started:.0f} s")
+    if failed:
+        first, error = next(iter(failed.items()))
+        raise EngineError(
+            f"{len(failed)} of {len(chosen)} experiments failed, the first is {first}: {error}; "
+            f"`hacpo grid {name} --run failed` tries them again"
+        )
+
+
+def default_workers(plans: Sequence[Any]) -> int:
+    """As many experiments at a time as there are cores; one where they need a GPU."""
+    on_cpu = all(planned.config.engine.device == "cpu" for planned in plans)
+    return max(1, (os.cpu_count() or 1) // max(p.config.engine.num_threads for p in plans)) if on_cpu else 1
+
+
+def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
+    """The result of every complete cell, under the pair's and the method's name in the grid."""
+    rows = []
+    for cell in grid.cells:
+        result = read_final(grid.plans[cell.experiment]) if cell.status == "done" else None
+        for row in result.table if result is not None else []:
+            if row["agent"] == cell.agent:
+                rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})
+    return rows
+
+
+def _say(text: str, *, as_json: bool) -> None:
+    if not as_json:
+        print(text)

@@ -1,0 +1,61 @@
+"""Why an experiment failed, kept in its folder for tables and pages."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from flows.build import Plan
+from hacpo_core.errors import LockedError, StoreError
+from hacpo_core.store import read_json, write_json
+
+_log = logging.getLogger(__name__)
+FAILURE_FILE = "failure.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error that ended an attempt; a new attempt removes it."""
+
+    error: str
+    message: str
+    traceback: str
+
+    @property
+    def reason(self) -> str:
+        """One line for a table."""
+        return f"{self.error}: {self.message}".strip().splitlines()[-1]
+
+
+def read_failure(plan: Plan) -> Failure | None:
+    """Why the last attempt failed; None if it did not."""
+    try:
+        return Failure(**read_json(plan.root / FAILURE_FILE))
+    except (StoreError, TypeError):
+        return None
+
+
+def record_failure(plan: Plan, error: BaseException) -> None:
+    """Keep the error; where it cannot be written (a full disk), it is logged."""
+    lines = "".join(traceback.format_exception(error))
+    failure = Failure(type(error).__name__, str(error), lines)
+    try:
+        write_json(plan.root / FAILURE_FILE, asdict(failure))
+    except StoreError as problem:
+        _log.warning("the failure of %s could not be recorded: %s", plan.id, problem)
+
+
+@contextmanager
+def failures_recorded(plan: Plan) -> Iterator[None]:
+    """Record what ends the attempt inside; another process's lock and a person's Ctrl-C are no failures."""
+    (plan.root / FAILURE_FILE).unlink(missing_ok=True)
+    try:
+        yield
+    except LockedError:
+        raise
+    except Exception as error:
+        record_failure(plan, error)
+        raise

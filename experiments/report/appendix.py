@@ -1,0 +1,147 @@
+"""The audit of the printed tables, in words and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from experiments.audit import (
+    Row,
+    exponent_means,
+    gains,
+    impossible_values,
+    num_cells_behind,
+    printed_rows,
+    repetitions,
+    wrong_averages,
+)
+from experiments.published.tables import BENCHMARKS, pair_settings, printed_ratios
+from experiments.report import words
+from experiments.report.cells import TITLES, Variant
+from experiments.report.document import Block, Bullets, Heading, Paragraph, Table, TableCell
+from experiments.report.tables import HEADINGS
+
+_TABLES = {"table1": "Table 1", "table2": "Table 2", "table3": "Table 3", "table7": "Table 7"}
+
+
+def audit_blocks() -> Iterator[Block]:
+    """Everything that can be recomputed from what the paper prints; nothing here was measured by us."""
+    rows = printed_rows()
+    yield Heading("Appendix: the printed tables, recomputed")
+    yield Paragraph(words.AUDIT)
+    yield from _averages(rows)
+    yield from _gains(rows)
+    yield from _repetitions(rows)
+    yield from _impossible(rows)
+    yield from _settings()
+
+
+def _averages(rows: Sequence[Row]) -> Iterator[Block]:
+    wrong = wrong_averages(rows)
+    yield Heading("Averages that are not the mean of their row", 3)
+    yield Paragraph(words.AUDIT_AVERAGES.format(wrong=len(wrong), rows=len(rows)))
+    cells = [
+        (
+            _TABLES[row.table],
+            row.pair,
+            row.agent,
+            Variant(row.method).title if row.method in TITLES else "before training",
+            f"{row.printed_average:.3f}",
+            f"{row.average:.3f}",
+            f"{100 * (row.printed_average - row.average):+.1f}",
+        )
+        for row in wrong
+    ]
+    columns = ("table", "pair", "agent", "row", "printed", "mean of the row", "points too much")
+    yield Table(columns, tuple(tuple(map(TableCell, line)) for line in cells), num_labels=4)
+
+
+def _gains(rows: Sequence[Row]) -> Iterator[Block]:
+    yield Heading("HACPO's lead", 3)
+    yield Paragraph(words.AUDIT_LEAD)
+    cells = [
+        (
+            " and ".join(_TABLES[name] for name in found.tables),
+            TITLES[found.against],
+            str(found.num_agents),
+            f"{found.printed:+.2f}",
+            f"{found.computed:+.2f}",
+            f"{found.least:+.2f}",
+            str(found.num_behind),
+            "{} of {}".format(*num_cells_behind(rows, found.tables, found.against)),
+        )
+        for found in gains(rows)
+    ]
+    columns = (
+        "tables",
+        "against",
+        "agents",
+        "printed",
+        "recomputed",
+        "least",
+        "agents behind",
+        "results behind",
+    )
+    yield Table(columns, tuple(tuple(map(TableCell, line)) for line in cells), num_labels=2)
+
+
+def _repetitions(rows: Sequence[Row]) -> Iterator[Block]:
+    yield Heading("Rows that agree or differ where they should not", 3)
+    yield Paragraph(words.AUDIT_REPETITIONS.format(values=len(BENCHMARKS)))
+    items = []
+    for found in repetitions(rows):
+        places = f"beside {_partner(found.first)} and beside {_partner(found.second)}"
+        row = f"{found.first.agent}, {TITLES.get(found.first.method, 'before training')}"
+        if found.is_expected:
+            unequal = [
+                f"{HEADINGS[name]} {a:.3f} against {b:.3f}"
+                for name, a, b in zip(BENCHMARKS, found.first.values, found.second.values, strict=True)
+                if a != b
+            ]
+            items.append(f"{row}: one and the same model is printed with {', '.join(unequal)} {places}.")
+        else:
+            items.append(f"{row}: {found.num_equal} equal to the last digit {places}.")
+    yield Bullets(tuple(items))
+
+
+def _partner(row: Row) -> str:
+    return " + ".join(name for name in row.pair.split("+") if name != row.agent)
+
+
+def _impossible(rows: Sequence[Row]) -> Iterator[Block]:
+    found = impossible_values(rows)
+    numbers = Counter(one.benchmark for one in found)
+    yield Heading("Cells that no whole number of right answers gives", 3)
+    listed = ", ".join(f"{HEADINGS[name]} {number}" for name, number in numbers.items())
+    yield Paragraph(words.AUDIT_COUNTS.format(numbers=listed))
+    items = [
+        f"{HEADINGS[one.benchmark]} {one.value:.3f}: {one.row.agent}, {TITLES.get(one.row.method, 'before training')}"
+        for one in found
+        if one.benchmark != "aime2025"
+    ]
+    yield Bullets(tuple(items))
+
+
+def _settings() -> Iterator[Block]:
+    yield Heading("Settings", 3)
+    floors = sorted({row.cross_floor for row in pair_settings()})
+    least = min(row.least for row in printed_ratios() if row.source == "cross")
+    bounds = " or ".join(f"{1 - floor:.1f}" for floor in floors)
+    items = [
+        words.AUDIT_DELTA.format(floors=" and ".join(map(str, floors)), bounds=bounds, least=least),
+        words.AUDIT_TABLE_4,
+    ]
+    chosen = {row.pair: f"hacpo_alpha{row.cross_exponent:.0f}" for row in pair_settings()}
+    for pair, means in exponent_means().items():
+        listed = ", ".join(f"{_exponent(name)}: {mean:.3f}" for name, mean in means.items())
+        best = max(means, key=lambda name: means[name])
+        is_best = "it is the best" if best == chosen[pair] else "it is not the best"
+        items.append(
+            words.AUDIT_EXPONENT.format(pair=pair, chosen=_exponent(chosen[pair]), is_best=is_best, listed=listed)
+        )
+    yield Bullets(tuple(items))
+
+
+def _exponent(method: str) -> str:
+    """The words "α = 1" of a method of Table 4."""
+    return TITLES[method].rpartition(", ")[2]

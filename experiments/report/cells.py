@@ -1,0 +1,179 @@
+"""A grid's cells with what their experiments measured: scores, costs, curves, code versions, and what is missing.
+
+Shapes: S seed, P problem, K sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from experiments.planner import Cell, GridPlan
+from experiments.published.tables import BENCHMARKS
+from flows.build import Plan
+from flows.experiment import read_final
+from flows.results import read_curves
+from hacpo_core.evaluation.metrics import Floats, average_at_k, best_at_k
+from hacpo_core.evaluation.run import EvaluationResult
+from hacpo_core.evaluation.table import read_responses, results
+
+TITLES = {
+    "grpo": "GRPO",
+    "gspo": "GSPO",
+    "gspo_x2": "GSPO x 2",
+    "naive": "Naive",
+    "hacpo": "HACPO",
+    "hacpo_no_adv": "HACPO − Adv",
+    "hacpo_no_omega": "HACPO − ω",
+    "hacpo_no_baseline_omega": "HACPO − ω in the baseline",
+    "hacpo_no_clip": "HACPO, no clip",
+    "hacpo_no_stepwise": "HACPO, no stepwise",
+    **{f"hacpo_alpha{alpha}": f"HACPO, α = {alpha}" for alpha in range(4)},
+    **{f"hacpo_window{window}": f"HACPO, K = {window}" for window in (1, 5, 20)},
+}
+COMMIT = "mlflow.source.git.commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A method, and the entry's label where a grid holds it more than once."""
+
+    method: str
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        title = TITLES.get(self.method, self.method)
+        return f"{title} ({self.label})" if self.label else title
+
+
+REFERENCE = Variant("hacpo")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A complete cell: evaluations before and after training by benchmark, and its agent's metrics of every step."""
+
+    cell: Cell
+    plan: Plan
+    before: dict[str, EvaluationResult]
+    after: dict[str, EvaluationResult]
+    curves: pd.DataFrame
+    version: str
+
+    def total(self, metric: str) -> float:
+        """Sum of a metric over all steps."""
+        return float(self.curves.loc[self.curves.metric == metric, "value"].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All complete cells of a grid, in its order, and the cells without a result."""
+
+    grid: GridPlan
+    runs: list[Run]
+    missing: list[Cell] = field(default_factory=list)
+    _scores: dict[tuple[str, str, str], pd.Series] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """(pair, agent) in the grid's order."""
+        return list(dict.fromkeys((cell.pair, cell.agent) for cell in self.grid.cells))
+
+    @property
+    def variants(self) -> list[Variant]:
+        """In the grid's order."""
+        return list(dict.fromkeys(Variant(cell.method, cell.label) for cell in self.grid.cells))
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Evaluated after training: the paper's in its order, then all others in theirs."""
+        found = dict.fromkeys(name for run in self.runs for name in run.plan.config.evaluate.final)
+        return [*(name for name in BENCHMARKS if name in found), *(name for name in found if name not in BENCHMARKS)]
+
+    def scores(self, run: Run, benchmark: str) -> pd.Series:
+        """Score of every problem after training, under the benchmark's own metric; nan where it is not known.
+
+        Returns:
+            score by problem id, in the benchmark's order.
+        """
+        key = (run.cell.experiment, run.cell.agent, benchmark)
+        if key not in self._scores:
+            result = run.after[benchmark]
+            frame = read_responses(run.plan.root, step=result.step, benchmark=benchmark, agent=run.cell.agent)
+            reward_PK = frame["reward"].to_numpy(dtype=np.float64).reshape(-1, result.num_samples)
+            score_P = best_at_k(reward_PK) if result.headline.startswith("best@") else average_at_k(reward_PK)
+            self._scores[key] = pd.Series(score_P, index=frame["problem_id"].to_numpy()[:: result.num_samples])
+        return self._scores[key]
+
+    def of(self, pair: str, agent: str, variant: Variant | None = None) -> dict[int, Run]:
+        """Complete runs of a place, by seed; of any variant where none is given."""
+        return {
+            run.cell.seed: run
+            for run in reversed(self.runs)
+            if (run.cell.pair, run.cell.agent) == (pair, agent)
+            and variant in (None, Variant(run.cell.method, run.cell.label))
+        }
+
+
+def read_results(grid: GridPlan) -> Results:
+    """Read every complete experiment of a grid once."""
+    loaded: dict[str, tuple[list[EvaluationResult], pd.DataFrame, str]] = {}
+    runs = []
+    for cell in grid.cells:
+        if cell.status != "done":
+            continue
+        plan = grid.plans[cell.experiment]
+        if cell.experiment not in loaded:
+            final = read_final(plan)
+            assert final is not None, "a cell that is done has a result"
+            version = _version(final.versions)
+            loaded[cell.experiment] = (list(results(plan.root)), read_curves(plan.root, plan.config), version)
+        found, curves, version = loaded[cell.experiment]
+        own = [result for result in found if result.agent == cell.agent]
+        runs.append(
+            Run(
+                cell=cell,
+                plan=plan,
+                before={result.benchmark: result for result in own if result.step == 0},
+                after={result.benchmark: result for result in own if result.step == plan.config.train.num_steps},
+                curves=curves[curves.agent == cell.agent],
+                version=version,
+            )
+        )
+    return Results(grid, runs, [cell for cell in grid.cells if cell.status != "done"])
+
+
+def _version(versions: dict[str, str]) -> str:
+    """The code that made a result."""
+    package, commit = versions.get("version.hacpo", "unknown version"), versions.get(COMMIT)
+    return f"hacpo {package}, commit {commit}" if commit else f"hacpo {package}"
+
+
+def average(evaluations: dict[str, EvaluationResult], benchmarks: Iterable[str]) -> float:
+    """Mean over benchmarks of each one's own metric; nan where one is missing."""
+    return float(np.mean([evaluations[name].value if name in evaluations else np.nan for name in benchmarks]))
+
+
+def paired_scores(results: Results, ours: Sequence[Run], theirs: Sequence[Run], benchmark: str) -> Floats | None:
+    """Difference of two methods' scores, run by run and problem by problem.
+
+    Args:
+        results: that they belong to.
+        ours, theirs: runs of one agent, the same seeds in the same order.
+        benchmark: its name.
+
+    Returns:
+        difference_SP; None where the runs did not answer the same problems.
+    """
+    rows = []
+    for a, b in zip(ours, theirs, strict=True):
+        score_a, score_b = results.scores(a, benchmark), results.scores(b, benchmark)
+        if list(score_a.index) != list(score_b.index):
+            return None
+        rows.append(score_a.to_numpy() - score_b.to_numpy())
+    return np.stack(rows) if len({len(row) for row in rows}) == 1 else None

@@ -1,0 +1,192 @@
+"""A grid's report: what is measured beside what is printed, what is missing and why, and with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from experiments.planner import Cell, GridPlan
+from experiments.published.tables import BENCHMARKS
+from experiments.report import words
+from experiments.report.appendix import audit_blocks
+from experiments.report.cells import REFERENCE, Results, Run, Variant, read_results
+from experiments.report.comparisons import cost_table, difference_table, gained_for_half
+from experiments.report.document import (
+    Block,
+    Bullets,
+    Heading,
+    Listing,
+    Paragraph,
+    Picture,
+    to_html,
+    to_markdown,
+)
+from experiments.report.figures import training_curves
+from experiments.report.statistics import NUM_RESAMPLES
+from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
+from flows.compose import to_yaml
+from hacpo_core.config import as_dict, flatten
+from hacpo_core.errors import ConfigError
+from hacpo_core.store import write_atomically
+
+LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4")
+
+
+def write_report(grid: GridPlan, folder: Path) -> Path:
+    """Write `report.html` (self-contained), `report.md` and `figures/*.svg` into a folder.
+
+    Returns:
+        path of the HTML page.
+
+    Raises:
+        ConfigError: the grid asks for a layout that does not exist.
+        StoreError: a result is torn or of another version.
+    """
+    title, blocks = grid.config.title, list(report_blocks(grid))
+    texts = {folder / "report.html": to_html(title, blocks), folder / "report.md": to_markdown(title, blocks)}
+    texts |= {folder / "figures" / f"{b.name}.svg": b.svg for b in blocks if isinstance(b, Picture)}
+    for path, text in texts.items():
+        write_atomically(path, _writer(text))
+    return folder / "report.html"
+
+
+def _writer(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def report_blocks(grid: GridPlan) -> Iterator[Block]:
+    """The report from its first sentence to the settings."""
+    layout = str(grid.config.report.get("table", "plain"))
+    if layout not in LAYOUTS:
+        raise ConfigError(f"grid {grid.name}: report.table: got {layout!r}, expected one of {', '.join(LAYOUTS)}")
+    results, printed = read_results(grid), printed_in(layout)
+    is_of_paper = layout != "plain"
+    chosen = grid.config.report.get("benchmarks")
+    benchmarks = list(chosen) if chosen else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
+    yield Paragraph(_summary(results))
+    yield from _versions(results.runs)
+    if layout.startswith("figure"):
+        yield from _curves(results)
+    if layout == "table4":
+        yield exponent_table(results)
+    elif layout == "table6":
+        yield from _ratios(results, is_printed=True)
+    else:
+        yield Heading("Accuracy")
+        yield Paragraph(words.ACCURACY)
+        yield accuracy_table(results, printed, benchmarks)
+    yield from _missing(results.missing)
+    if results.runs:
+        yield from _differences(results, benchmarks, layout)
+        yield from _costs(results, benchmarks)
+        if layout != "table6":
+            yield from _ratios(results, is_printed=False)
+        if not layout.startswith("figure"):
+            yield from _curves(results)
+    if is_of_paper:
+        yield from audit_blocks()
+    yield from _settings(results)
+
+
+def _summary(results: Results) -> str:
+    cells = results.grid.cells
+    done, total = len(results.runs), len(cells)
+    trainings = len({cell.experiment for cell in cells})
+    seeds = ", ".join(str(seed) for seed in results.grid.config.seeds)
+    return (
+        f"Grid {results.grid.name}: {done} of {total} cells (pair x method x seed x agent) are measured, out of "
+        f"{trainings} trainings. Seeds: {seeds}. Hardware: {results.grid.config.hardware}."
+    )
+
+
+def _versions(runs: Sequence[Run]) -> Iterator[Block]:
+    by_version: dict[str, set[str]] = {}
+    for run in runs:
+        by_version.setdefault(run.version, set()).add(run.plan.id)
+    if len(by_version) > 1:
+        yield Paragraph(words.VERSIONS)
+        yield Bullets(tuple(f"{version}: {', '.join(sorted(names))}" for version, names in by_version.items()))
+    elif by_version:
+        yield Paragraph(f"Made by {next(iter(by_version))}.")
+    if any(version.endswith("-dirty") for version in by_version):
+        yield Paragraph(words.DIRTY)
+
+
+def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
+    if not cells:
+        return
+    yield Heading("Not measured")
+    by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for cell in cells:
+        reason = cell.reason.strip().splitlines()[-1] if cell.reason.strip() else ""
+        found = by_reason.setdefault((cell.status, reason), {})
+        found.setdefault(f"{Variant(cell.method, cell.label).title} seed {cell.seed}", []).append(cell.agent)
+    yield Bullets(
+        tuple(
+            f"{status}{': ' if reason else ''}{reason} — "
+            + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in found.items())
+            for (status, reason), found in by_reason.items()
+        )
+    )
+
+
+def _differences(results: Results, benchmarks: Sequence[str], layout: str) -> Iterator[Block]:
+    table = difference_table(results, printed_in(layout), benchmarks)
+    if table is None:
+        return
+    yield Heading(f"{REFERENCE.title} against the other methods")
+    yield Paragraph(words.DIFFERENCES.format(resamples=NUM_RESAMPLES))
+    yield table
+
+
+def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
+    yield Heading("What a point of accuracy costs")
+    yield Paragraph(words.COSTS)
+    yield cost_table(results, benchmarks)
+    items = []
+    for pair, (share, lead) in gained_for_half(results, benchmarks).items():
+        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p = {lead.p_value:.3f})"
+        items.append(f"{pair}: HACPO samples {share:.2f} of the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
+    if items:
+        yield Paragraph(words.HALF)
+        yield Bullets(tuple(items))
+
+
+def _ratios(results: Results, *, is_printed: bool) -> Iterator[Block]:
+    table = ratio_table(results, is_printed=is_printed)
+    if not table.rows:
+        return
+    yield Heading("Ratios of own and cross-agent responses")
+    yield Paragraph(words.RATIOS)
+    yield table
+
+
+def _curves(results: Results) -> Iterator[Block]:
+    pictures = list(training_curves(results))
+    if pictures:
+        yield Heading("Training curves")
+        yield Paragraph(words.CURVES)
+        yield from pictures
+
+
+def _settings(results: Results) -> Iterator[Block]:
+    """The whole configuration of one experiment, and what is different in each other one."""
+    plans = {plan.id: plan for plan in results.grid.plans.values()}
+    if not plans:
+        return
+    chosen = next((plan for plan in plans.values() if plan.config.method.name == REFERENCE.method), None)
+    first = chosen or next(iter(plans.values()))
+    base = flatten(as_dict(first.config))
+    yield Heading("Settings")
+    yield Paragraph(f"All fields of {first.id}:")
+    yield Listing(to_yaml(first.config))
+    lines = []
+    for plan in plans.values():
+        fields = flatten(as_dict(plan.config))
+        changed = {name: value for name, value in fields.items() if name not in base or base[name] != value}
+        changed = {name: value for name, value in changed.items() if not name.startswith("pair.")}
+        if plan is not first:
+            lines.append(f"{plan.id}: {', '.join(f'{name}={value}' for name, value in changed.items()) or 'the same'}")
+    if lines:
+        yield Paragraph("What is different in the others, their agents aside:")
+        yield Listing("\n".join(lines))

@@ -1,0 +1,136 @@
+"""Intervals over seeds and the paired bootstrap, as pure functions.
+
+Shapes: A agent, S seed, P problem, R resample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_RESAMPLES = 4000
+LEVEL = 0.95
+_RESAMPLES_AT_ONCE = 250
+_NOISE = 1e-12  # two orders of summing the same differences
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Mean over seeds; `half_width` of its 95 % t interval is nan with one seed."""
+
+    mean: float
+    half_width: float
+    num_seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A paired difference with its bootstrap interval (95 %, percentile) and two-sided p-value.
+
+    `num_dropped` counts problems left out because a response of theirs could not be scored.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+    num_seeds: int
+    num_problems: int
+    num_dropped: int
+
+
+def t_quantile(degrees: int, probability: float = (1 + LEVEL) / 2) -> float:
+    """Quantile of Student's t distribution.
+
+    Args:
+        degrees: of freedom, >= 1.
+        probability: in (0.5, 1).
+    """
+    # t = sqrt(n) tan(angle) turns the density into C cos(angle)^(n - 1), smooth on a finite range.
+    constant = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
+
+    def mass(angle: float) -> float:
+        x = np.linspace(0.0, angle, 2001)
+        y = np.cos(x) ** (degrees - 1)
+        simpson = (y[0] + y[-1] + 4 * y[1:-1:2].sum() + 2 * y[2:-1:2].sum()) * (x[1] - x[0]) / 3
+        return constant * float(simpson)
+
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mass(middle) < probability - 0.5 else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Mean and 95 % t interval of independent values, one per seed.
+
+        mean ± t(n - 1) s / sqrt(n)
+
+    Args:
+        values: at least one.
+    """
+    mean, num = float(np.mean(values)), len(values)
+    if num < 2:
+        return Summary(mean, math.nan, num)
+    return Summary(mean, t_quantile(num - 1) * float(np.std(values, ddof=1)) / math.sqrt(num), num)
+
+
+def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> Difference:
+    """Mean paired difference over agents, seeds, problems and benchmarks, and how sure its sign is.
+
+        d = mean over benchmarks of the mean over A, S, P
+        p = (1 + #{ |d* - d| >= |d| }) / (1 + R)
+
+    One resample draws the seeds with replacement, once for all benchmarks, and within each benchmark the problems with
+    replacement, the same ones for all agents and seeds. Agents are not resampled: the result is about these agents.
+    With one seed only problems vary, with one problem only seeds.
+
+    Args:
+        difference_ASP: by benchmark, this method's score minus the other's on the same problem, agent and seed; the
+            same agents and seeds in every benchmark; nan where either is unknown.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: there is no benchmark, or one without a problem that all know.
+    """
+    mean_SP, num_dropped = {}, 0
+    for name, array in difference_ASP.items():
+        is_known_P = ~np.isnan(array).any(axis=(0, 1))
+        num_dropped += int((~is_known_P).sum())
+        mean_SP[name] = array[:, :, is_known_P].mean(axis=0)
+    if not mean_SP or any(array.shape[1] == 0 for array in mean_SP.values()):
+        raise ValueError(f"expected problems that every agent and seed has a score of, got {list(difference_ASP)}")
+    num_seeds = len(next(iter(mean_SP.values())))
+    value = float(np.mean([array.mean() for array in mean_SP.values()]))
+    rng = np.random.default_rng(seed)
+    chunks = []
+    for first in range(0, NUM_RESAMPLES, _RESAMPLES_AT_ONCE):
+        num = min(_RESAMPLES_AT_ONCE, NUM_RESAMPLES - first)
+        share_RS = _shares(rng, num, num_seeds)
+        means = [((share_RS @ array) * _shares(rng, num, array.shape[1])).sum(axis=1) for array in mean_SP.values()]
+        chunks.append(np.mean(means, axis=0))
+    drawn_R = np.concatenate(chunks)
+    low, high = np.quantile(drawn_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    num_beyond = int((np.abs(drawn_R - value) >= abs(value) - _NOISE).sum())
+    return Difference(
+        value=value,
+        low=float(low),
+        high=float(high),
+        p_value=(1 + num_beyond) / (1 + NUM_RESAMPLES),
+        num_seeds=num_seeds,
+        num_problems=sum(array.shape[1] for array in mean_SP.values()),
+        num_dropped=num_dropped,
+    )
+
+
+def _shares(rng: np.random.Generator, num_R: int, num: int) -> Floats:
+    """How often each of `num` things is drawn in `num` draws with replacement, as a share; one row per resample."""
+    drawn = rng.integers(0, num, size=(num_R, num)) + num * np.arange(num_R)[:, None]
+    return np.bincount(drawn.ravel(), minlength=num_R * num).reshape(num_R, num) / num

@@ -1,0 +1,160 @@
+"""The paper's table layouts, measured beside printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from experiments.published.tables import AVERAGE, BEFORE, PrintedValue, printed_ratios, printed_values
+from experiments.report.cells import Results, Run, Variant, average
+from experiments.report.document import Section, Table, TableCell
+from experiments.report.statistics import Summary, summarize
+from hacpo_core.evaluation.run import EvaluationResult
+
+DASH = "—"
+HEADINGS = {
+    "math500": "MATH-500",
+    "math": "MATH",
+    "gsm8k": "GSM8K",
+    "aime2025": "AIME 2025",
+    "amc23": "AMC 23",
+    "minerva": "Minerva",
+    "olympiadbench": "OlympiadBench",
+}
+Printed = Mapping[tuple[str, str, str, str], float]
+"""(pair, agent, method, benchmark) to what the paper prints."""
+
+
+def printed_in(table: str) -> Printed:
+    """Cells of a printed table; empty for a name that is no printed table."""
+    return {_key(cell): cell.value for cell in printed_values() if cell.table == table}
+
+
+def _key(cell: PrintedValue) -> tuple[str, str, str, str]:
+    return cell.pair, cell.agent, cell.method, cell.benchmark
+
+
+def with_interval(summary: Summary, digits: int = 3) -> str:
+    """Mean ± half width; the mean alone with one seed."""
+    if math.isnan(summary.mean):
+        return DASH
+    width = "" if math.isnan(summary.half_width) else f" ± {summary.half_width:.{digits}f}"
+    return f"{summary.mean:.{digits}f}{width}"
+
+
+def accuracy_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> Table:
+    """Rows: an agent before training and with every method; columns: benchmarks and, of several, their average."""
+    rows: list[Section | tuple[TableCell, ...]] = []
+    pair_before = None
+    for pair, agent in results.places:
+        if pair != pair_before:
+            rows.append(Section(pair))
+            pair_before = pair
+        runs = results.of(pair, agent)
+        rows.append(_accuracy_row(agent, "before training", runs, printed, (pair, agent, BEFORE), benchmarks, _before))
+        for variant in results.variants:
+            if not _is_in_grid(results, pair, agent, variant):
+                continue
+            method = variant.method if not variant.label else ""
+            runs = results.of(pair, agent, variant)
+            key = (pair, agent, method)
+            seeds = f"{len(runs)} of {len(results.grid.config.seeds)}"
+            rows.append(_accuracy_row(agent, variant.title, runs, printed, key, benchmarks, _after, seeds))
+    metrics = {name: run.after[name].headline for run in results.runs for name in run.after}
+    columns = [f"{HEADINGS.get(name, name)}{' ' + metrics[name] if name in metrics else ''}" for name in benchmarks]
+    columns += ["AVG"] if len(benchmarks) > 1 else []
+    return Table(("agent", "method", *columns, "seeds"), tuple(rows), num_labels=2)
+
+
+def _is_in_grid(results: Results, pair: str, agent: str, variant: Variant) -> bool:
+    return any(
+        (cell.pair, cell.agent, cell.method, cell.label) == (pair, agent, variant.method, variant.label)
+        for cell in results.grid.cells
+    )
+
+
+def _before(run: Run) -> dict[str, EvaluationResult]:
+    return run.before
+
+
+def _after(run: Run) -> dict[str, EvaluationResult]:
+    return run.after
+
+
+def _accuracy_row(
+    agent: str,
+    title: str,
+    runs: Mapping[int, Run],
+    printed: Printed,
+    key: tuple[str, str, str],
+    benchmarks: Sequence[str],
+    when: Callable[[Run], dict[str, EvaluationResult]],
+    seeds: str = "",
+) -> tuple[TableCell, ...]:
+    cells = [TableCell(agent), TableCell(title)]
+    averaged = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
+    for columns, name in [*(((name,), name) for name in benchmarks), *averaged]:
+        values = [average(when(run), columns) for run in runs.values()]
+        known = [value for value in values if not math.isnan(value)]
+        text = with_interval(summarize(known)) if known else DASH
+        paper = printed.get((*key, name))
+        cells.append(TableCell(text, "" if paper is None else f"paper {paper:.3f}"))
+    return (*cells, TableCell(seeds))
+
+
+def exponent_table(results: Results) -> Table:
+    """Table 4: agents by exponent, on MATH-500."""
+    printed, variants = printed_in("table4"), results.variants
+    rows: list[Section | tuple[TableCell, ...]] = []
+    for pair in dict.fromkeys(pair for pair, _ in results.places):
+        rows.append(Section(pair))
+        for agent in (agent for where, agent in results.places if where == pair):
+            cells = [TableCell(agent)]
+            for variant in variants:
+                runs = results.of(pair, agent, variant).values()
+                known = [run.after["math500"].value for run in runs if "math500" in run.after]
+                paper = printed.get((pair, agent, variant.method, "math500"))
+                text = with_interval(summarize(known)) if known else DASH
+                cells.append(TableCell(text, "" if paper is None else f"paper {paper:.3f}"))
+            rows.append(tuple(cells))
+    return Table(("agent", *(variant.title for variant in variants)), tuple(rows))
+
+
+def ratio_table(results: Results, *, is_printed: bool) -> Table:
+    """Table 6: over steps and seeds, the mean ratio of a step's own and cross-agent responses, and what bounds took.
+
+    Args:
+        results: of the grid.
+        is_printed: put the paper's figures beside those of qwen3-1.7b-base.
+    """
+    paper = {row.source: row for row in printed_ratios()} if is_printed else {}
+    rows: list[tuple[TableCell, ...]] = []
+    for pair, agent in results.places:
+        for variant in results.variants:
+            runs = list(results.of(pair, agent, variant).values())
+            for source, symbol in (("own", "s_homo"), ("cross", "s_hete")):
+                values = _steps(runs, f"ratio_{source}/mean")
+                if not values:
+                    continue
+                row = paper.get(source) if agent == "qwen3-1.7b-base" else None
+                least, largest = min(values), max(values)
+                figures = (
+                    (sum(values) / len(values), row and row.mean),
+                    (largest, row and row.largest),
+                    (least, row and row.least),
+                    (largest - least, row and row.range),
+                )
+                shares = [_steps(runs, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
+                rows.append(
+                    (
+                        *(TableCell(text) for text in (pair, agent, variant.title, symbol)),
+                        *(TableCell(f"{value:.5f}", f"paper {p:.5f}" if p is not None else "") for value, p in figures),
+                        *(TableCell(f"{100 * sum(found) / len(found):.1f} %" if found else DASH) for found in shares),
+                    )
+                )
+    columns = ("pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient")
+    return Table(columns, tuple(rows), num_labels=4)
+
+
+def _steps(runs: Sequence[Run], metric: str) -> list[float]:
+    return [float(value) for run in runs for value in run.curves.loc[run.curves.metric == metric, "value"]]

@@ -1,0 +1,62 @@
+"""The report's explanations: how to read each of its parts."""
+
+ACCURACY = """ Mean over seeds ± half width of the 95 % t interval (no interval with one seed); — is not measured.
+AVG is the mean of the row. Printed values are the paper's, beside or under ours.
+"""
+VERSIONS = "Careful: these results were made by different versions of the code."
+DIRTY = "A commit marked dirty had uncommitted changes; two of one name need not be the same code."
+DIFFERENCES = """
+Difference of the average over benchmarks after training, in points (1/100), paired: the same agent, seed and
+problem. The bootstrap ({resamples:,} resamples) draws seeds with replacement, once for all benchmarks, and within
+each benchmark problems with replacement, the same for all agents; agents are not drawn. The p-value is the share of
+resamples that are at least as far from the measured difference as this is from zero (two-sided). With one seed only
+problems are drawn, and nothing is said about other seeds; with a handful of seeds the bootstrap understates how
+much they vary. No correction is made for the number of rows. Problems with an unscored response are dropped and
+counted.
+"""
+COSTS = """
+Training only, mean over seeds, all agents of a pair together; evaluations are not counted. A point is 1/100 of one
+agent's average, gained from before to after training. GPU-hours are of rollouts and updates; on the CPU, hours of
+rollouts, verification and updates times threads, while other trainings may have shared the cores.
+"""
+HALF = "The paper's claim is HACPO above GSPO x 2 at half the rollout cost. Measured:"
+RATIOS = """
+Per step the mean ratio of the rows that an update passed through the model (with engine.skip_zero_advantage those
+that carry an advantage), before their update; the table is over all steps and seeds. Below, above: mean share of
+rows beyond a bound; no gradient: mean share that a bound left without gradient.
+"""
+CURVES = "Line: mean over seeds. Band: from the lowest to the highest seed."
+
+AUDIT = """
+Arithmetic on the paper's own numbers (Tables 1 to 7), without any run of ours. It says that numbers do not fit
+together, not why.
+"""
+AUDIT_AVERAGES = """
+{wrong} of {rows} rows. Rounding or cutting the parts and the average to three digits explains up to 0.001; these
+are beyond it.
+"""
+AUDIT_LEAD = """
+The abstract claims 3.3 points over GSPO. Mean over agents, in points, from the printed averages and from the means
+of the printed rows; agents and single results in which HACPO is behind, by the latter.
+"""
+AUDIT_REPETITIONS = """
+Naive trains two agents together, so that an agent's row depends on its partner. Of {values} values:
+"""
+AUDIT_COUNTS = """
+With one answer per problem an accuracy is a count divided by the number of problems. Distinct values that are none,
+rounded or cut, a row that does not depend on the partner counting once: {numbers}. AIME 2025 is said to be best@30,
+which is a count as well; an average over answers, or an estimate from resampled answers, would explain values in
+between.
+"""
+AUDIT_DELTA = """
+Table 5 prints {floors} under δ. As δ of Eq. 13 the lower bound would be {bounds}, far below any step's mean ratio
+in Table 6 (least {least:.3f}). We read the column as the lower bound 1 − δ (clip.cross_floor).
+"""
+AUDIT_TABLE_4 = """
+Table 4 names no benchmark. All its values are multiples of 1/500, so we read MATH-500, at the limit of 4,096
+tokens; its cells at the chosen exponent are therefore not those of Tables 1 and 7, which are at 8,196.
+"""
+AUDIT_EXPONENT = """
+Exponent of {pair}: Table 5 takes {chosen}; {is_best} of Table 4, which is a test set (mean of both agents:
+{listed}). One problem is 0.002; one standard error of 0.77 is 0.019.
+"""

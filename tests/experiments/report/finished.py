@@ -1,0 +1,105 @@
+"""Complete experiments written by hand, in the files that a real one leaves: every figure of a report is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.planner import Cell, GridConfig, GridEntry, GridPlan
+from flows.build import Plan
+from flows.compose import compose
+from flows.experiment import RESULT_FILE
+from hacpo_core.config import PairConfig
+from hacpo_core.evaluation.metrics import estimates
+from hacpo_core.evaluation.run import EvaluationResult, result_phase
+from hacpo_core.ledger import PhaseCost
+from hacpo_core.store import StepStore, write_json
+
+AGENTS = ("qwen-tiny", "llama-tiny")
+NUM_STEPS = 2
+Rewards = Sequence[Sequence[float]]
+"""By problem and sample; nan is unscored."""
+
+
+def finished(
+    root: Path,
+    method: str,
+    *,
+    seed: int = 0,
+    agents: Sequence[str] = AGENTS,
+    rewards: Mapping[tuple[int, str, str], Rewards],
+    metrics: Mapping[str, float],
+    versions: Mapping[str, str] | None = None,
+    headline: str = "avg@1",
+) -> Plan:
+    """A complete experiment.
+
+    Args:
+        root: runs folder.
+        method, seed: of the experiment.
+        agents: of the tiny pair.
+        rewards: by step, benchmark and agent.
+        metrics: every agent's, the same in every step.
+        versions: of the code that made it.
+        headline: the benchmarks' metric.
+    """
+    config = compose("tiny", method, overrides=[f"seed={seed}", f"train.num_steps={NUM_STEPS}"])
+    pair = PairConfig(name=config.pair.name, agents={name: config.pair.agents[name] for name in agents})
+    config = replace(config, pair=pair)
+    plan = Plan(f"{'+'.join(agents)}-{method}-s{seed}", config, root / f"{'+'.join(agents)}-{method}-s{seed}")
+    plan.root.mkdir(parents=True)
+    store = StepStore(plan.root)
+    for (step, benchmark, agent), values in rewards.items():
+        _evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline)
+    for step in range(1, NUM_STEPS + 1):
+        value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
+        store.commit(step, "metrics", {"metrics.json": value})
+    result: dict[str, Any] = {"id": plan.id, "table": [], "versions": dict(versions or {})}
+    write_json(plan.root / RESULT_FILE, result)
+    return plan
+
+
+def _evaluate(
+    store: StepStore, step: int, benchmark: str, agent: str, reward_PK: np.ndarray[Any, Any], headline: str
+) -> None:
+    num_problems, num_samples = reward_PK.shape
+    shard = f"answer.{benchmark}.0-{num_problems}.{agent}"
+    rows = [(f"p{p}", k) for p in range(num_problems) for k in range(num_samples)]
+    frame = pd.DataFrame(rows, columns=["problem_id", "sample"]).assign(reward=reward_PK.ravel())
+    for name in ("question", "answer", "text", "finish_reason", "status", "extracted"):
+        frame[name] = ""
+    store.commit(step, shard, {f"{shard}.parquet": frame.assign(num_tokens=1)})
+    result = EvaluationResult(
+        benchmark=benchmark,
+        agent=agent,
+        step=step,
+        digest="",
+        declaration={},
+        estimates=tuple(estimates(reward_PK, seed=0)),
+        headline=headline,
+        num_problems=num_problems,
+        num_samples=num_samples,
+        cut_share=0.0,
+        unscored_share=0.0,
+        shards=((0, num_problems),),
+        cost=PhaseCost(0.0),
+    )
+    phase = result_phase(benchmark, agent)
+    store.commit(step, phase, {f"{phase}.json": asdict(result)})
+
+
+def grid_of(plans: Sequence[Plan], *, pair: str = "tiny", extra: Sequence[Cell] = (), **report: Any) -> GridPlan:
+    """A grid whose cells are complete experiments, and cells that are not."""
+    cells = [
+        Cell(pair, p.config.method.name, "", p.config.seed, agent, p.id, p.root, "done", "")
+        for p in plans
+        for agent in p.config.pair.agents
+    ]
+    seeds = sorted({p.config.seed for p in plans})
+    config = GridConfig("A grid", [GridEntry([pair], ["hacpo"])], seeds=seeds, report=report)
+    return GridPlan("grid", config, [*cells, *extra], {p.id: p for p in plans})

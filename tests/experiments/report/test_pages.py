@@ -1,0 +1,254 @@
+"""A report of experiments whose every figure is known."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.planner import Cell, GridPlan
+from experiments.report import write_report
+from experiments.report.cells import REFERENCE, Variant, average, read_results
+from experiments.report.comparisons import compare, pair_cost
+from experiments.report.document import Paragraph, to_markdown
+from experiments.report.pages import report_blocks
+from experiments.report.statistics import Difference
+from experiments.report.tables import ratio_table
+from flows.cli import main
+from hacpo_core.errors import ConfigError
+from tests.experiments.report.finished import AGENTS, Rewards, finished, grid_of
+
+TEST = "arithmetic_test"
+METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "time/verify_s": 3.0}
+METRICS |= {"time/update_s": 6.0, "gpu/rollout_s": 0.0, "gpu/update_s": 0.0, "reward/mean": 0.5}
+
+
+def scores(*values: float) -> Rewards:
+    return [[value] for value in values]
+
+
+def rewards(before: Rewards, **after: Rewards) -> Mapping[tuple[int, str, str], Rewards]:
+    names = {name.replace("-", "_"): name for name in AGENTS}
+    found = {(0, TEST, names[name]): before for name in after}
+    return found | {(2, TEST, names[name]): values for name, values in after.items()}
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> GridPlan:
+    """HACPO lifts qwen from 1 to 3 of 4 and llama from 1 to 2; GSPO x 2, each agent alone, lifts both to 2."""
+    before = scores(1, 0, 0, 0)
+    together = rewards(before, qwen_tiny=scores(1, 1, 1, 0), llama_tiny=scores(1, 1, 0, 0))
+    ratios = {"ratio_cross/mean": 0.9, "clip_cross/stopped_share": 0.25, "ratio_own/mean": 1.0}
+    plans = [finished(tmp_path, "hacpo", rewards=together, metrics=METRICS | ratios)]
+    twice = METRICS | {"tokens/sampled": 1000.0}
+    for agent in AGENTS:
+        alone = rewards(before, **{agent.replace("-", "_"): scores(1, 0, 1, 0)})
+        plans.append(finished(tmp_path, "gspo_x2", agents=[agent], rewards=alone, metrics=twice))
+    return grid_of(plans, table="plain", benchmarks=[TEST])
+
+
+def text_of(grid: GridPlan) -> str:
+    return to_markdown("t", list(report_blocks(grid)))
+
+
+def row(text: str, *labels: str) -> list[str]:
+    """The figures of the one table row that begins with these labels."""
+    start = "| " + " | ".join(labels) + " | "
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line.removeprefix(start).removesuffix(" |").split(" | ")
+
+
+def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
+    text = text_of(grid)
+    assert row(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
+    assert row(text, "llama-tiny", "HACPO") == ["0.500", "1 of 1"]
+    assert row(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+    assert row(text, "llama-tiny", "before training") == ["0.250", ""]
+
+
+def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
+    results = read_results(grid)
+    found = compare(results, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
+    assert isinstance(found, Difference)
+    assert (found.value, found.num_seeds, found.num_problems) == (0.25, 1, 4)
+    # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
+    both = compare(results, Variant("gspo_x2"), results.places, [TEST])
+    assert isinstance(both, Difference)
+    assert both.value == pytest.approx(0.125)
+    assert row(text_of(grid), "all agents", "")[0] == "+12.5"
+
+
+def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
+    results = read_results(grid)
+    ours = pair_cost(results, "tiny", REFERENCE, [TEST])
+    theirs = pair_cost(results, "tiny", Variant("gspo_x2"), [TEST])
+    assert ours is not None
+    assert theirs is not None
+    # Two agents, two steps: 4 x 500 tokens and 4 x 18 s; 50 + 25 points against 25 + 25.
+    assert (ours.sampled_tokens, ours.points) == (2000.0, pytest.approx(75.0))
+    assert ours.device_hours == pytest.approx(4 * 18 / 3600)
+    assert (theirs.sampled_tokens, theirs.points) == (4000.0, pytest.approx(50.0))
+    text = text_of(grid)
+    assert row(text, "HACPO")[:2] == ["2 k", "1.00 x"]
+    assert row(text, "HACPO")[5] == "27"
+    assert row(text, "GSPO x 2")[1] == "2.00 x"
+    assert "tiny: HACPO samples 0.50 of the tokens of GSPO x 2; HACPO − GSPO x 2: +12.5 points (p = " in text
+
+
+def test_method_that_gains_nothing_has_no_price(tmp_path: Path) -> None:
+    same = rewards(scores(1, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(1, 0))
+    text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=same, metrics=METRICS)], benchmarks=[TEST]))
+    assert row(text, "HACPO")[4:7] == ["+0.0", "no gain", "no gain"]
+
+
+def test_ratios_are_over_steps(grid: GridPlan) -> None:
+    text = text_of(grid)
+    found = row(text, "tiny", "qwen-tiny", "HACPO", "s_hete")
+    assert found == ["0.90000", "0.90000", "0.90000", "0.00000", "—", "—", "25.0 %"]
+    printed = to_markdown("t", [ratio_table(read_results(grid), is_printed=True)])
+    assert "paper" not in printed  # Table 6 is of another agent
+
+
+def test_interval_is_over_seeds(tmp_path: Path) -> None:
+    plans = [
+        finished(
+            tmp_path,
+            "hacpo",
+            seed=seed,
+            rewards=rewards(scores(0, 0), qwen_tiny=after, llama_tiny=after),
+            metrics=METRICS,
+        )
+        for seed, after in enumerate((scores(1, 1), scores(1, 0), scores(1, 0)))
+    ]
+    # 1, 1/2, 1/2: mean 2/3, deviation sqrt(1/12), t = 4.3027.
+    width = 4.3027 * math.sqrt(1 / 12) / math.sqrt(3)
+    figure = row(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "HACPO")[0]
+    assert figure == f"0.667 ± {width:.3f}"
+
+
+def test_best_of_samples_is_scored_as_such(tmp_path: Path) -> None:
+    after = {(2, TEST, agent): [[0, 1], [0, 0]] for agent in AGENTS}
+    before = {(0, TEST, agent): [[0, 0], [0, 0]] for agent in AGENTS}
+    plan = finished(tmp_path, "hacpo", rewards=before | after, metrics=METRICS, headline="best@2")
+    results = read_results(grid_of([plan]))
+    assert average(results.runs[0].after, [TEST]) == 0.5  # avg@2 would be 0.25
+    assert list(results.scores(results.runs[0], TEST)) == [1.0, 0.0]
+
+
+def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
+    longer = rewards(scores(0, 0, 0), qwen_tiny=scores(1, 1, 1), llama_tiny=scores(1, 1, 1))
+    other = finished(tmp_path / "other", "naive", rewards=longer, metrics=METRICS)
+    joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
+    assert compare(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "other problems"
+    assert row(text_of(joined).partition("**HACPO − Naive**")[2], "all agents", "")[0] == "— (other problems)"
+
+
+def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
+    after = rewards(scores(0, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 1), llama_tiny=scores(1, 1, 1, 1))
+    other = finished(tmp_path / "other", "naive", seed=1, rewards=after, metrics=METRICS)
+    joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
+    assert compare(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "no seed of both"
+
+
+def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
+    def cell(method: str, status: str, reason: str) -> Cell:
+        return Cell("tiny", method, "", 0, "qwen-tiny", f"x-{method}", tmp_path / method, status, reason)
+
+    extra = [
+        cell("naive", "failed", "Traceback ...\nStoreError: the disk is full"),
+        cell("grpo", "unavailable", "pair.agents.a.path: /m is no folder"),
+        cell("gspo", "missing", "not run"),
+    ]
+    text = text_of(grid_of(list(grid.plans.values()), extra=extra, benchmarks=[TEST]))
+    assert "- failed: StoreError: the disk is full — Naive seed 0 (qwen-tiny)" in text
+    assert "- unavailable: pair.agents.a.path: /m is no folder — GRPO seed 0 (qwen-tiny)" in text
+    assert "- missing: not run — GSPO seed 0 (qwen-tiny)" in text
+    assert row(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
+
+
+def test_two_code_versions_are_flagged(tmp_path: Path) -> None:
+    both = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    versions = [{"version.hacpo": "0.1.0", "mlflow.source.git.commit": commit} for commit in ("aaa", "bbb-dirty")]
+    plans = [
+        finished(tmp_path, "hacpo", seed=seed, rewards=both, metrics=METRICS, versions=version)
+        for seed, version in enumerate(versions)
+    ]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    assert "different versions of the code" in text
+    assert "hacpo 0.1.0, commit bbb-dirty: qwen-tiny+llama-tiny-hacpo-s1" in text
+    assert "had uncommitted changes" in text
+    one = text_of(grid_of(plans[:1], benchmarks=[TEST]))
+    assert "different versions" not in one
+    assert "Made by hacpo 0.1.0, commit aaa." in one
+
+
+def test_settings_stand_at_the_end(grid: GridPlan) -> None:
+    text = text_of(grid)
+    assert "All fields of qwen-tiny+llama-tiny-hacpo-s0:" in text
+    assert text.index("## Settings") > text.index("## Training curves")
+    assert re.search(r"qwen-tiny-gspo_x2-s0: .*method\.rollout_factor=2", text)
+
+
+def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> None:
+    page = write_report(grid, tmp_path / "out")
+    assert page == tmp_path / "out" / "report.html"
+    html = page.read_text(encoding="utf-8")
+    drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
+    assert "reward_mean.svg" in drawn
+    assert html.count("<svg") == len(drawn)
+    assert not re.search(r"(src|href)=['\"]?(https?:)?//", html.replace("xlink:href", ""))
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert all(f"(figures/{name})" in markdown for name in drawn)
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out" / "figures").iterdir()}
+    write_report(grid, tmp_path / "out")
+    assert all((tmp_path / "out" / "figures" / name).read_bytes() == content for name, content in first.items())
+
+
+def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path) -> None:
+    label = "--><script>alert(1)</script>"
+    labelled = replace(grid, cells=[replace(cell, label=label) for cell in grid.cells])
+    page = write_report(labelled, tmp_path / "out").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "HACPO (--&gt;&lt;script&gt;" in page
+
+
+def test_command_writes_the_report_of_a_grid_that_was_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [f"pair.agents.{agent}.path=/nowhere" for agent in ("qwen3-1.7b-base", "qwen3-4b-base")]
+    words = ["report", "table6", *paths, "--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("sys.argv", ["hacpo", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "unavailable: pair.agents.qwen3-1.7b-base.path: /nowhere is no folder" in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_printed_values_stand_beside_missing_ones(tmp_path: Path) -> None:
+    pair = "qwen3-1.7b-base+qwen3-4b-base"
+    cells = [Cell(pair, "hacpo", "", 0, agent, "x", tmp_path, "missing", "not run") for agent in pair.split("+")]
+    empty = grid_of([], pair=pair, extra=cells, table="table1")
+    text = text_of(empty)
+    assert row(text, "qwen3-1.7b-base", "HACPO")[0] == "— (paper 0.690)"
+    assert row(text, "qwen3-4b-base", "HACPO")[-2:] == ["— (paper 0.601)", "0 of 0"]
+    assert "10 of 80 rows" in text
+    assert row(text, "Table 1", "GSPO")[:3] == ["6", "+3.20", "+3.28"]
+
+
+def test_unknown_layout_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"report.table: got 'table9', expected one of plain, table1"):
+        list(report_blocks(grid_of([], table="table9")))
+
+
+def test_empty_grid_says_so() -> None:
+    blocks = list(report_blocks(grid_of([])))
+    assert isinstance(blocks[0], Paragraph)
+    assert "0 of 0 cells" in blocks[0].text

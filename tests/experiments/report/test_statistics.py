@@ -1,0 +1,85 @@
+"""Intervals and the paired bootstrap, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.report.statistics import NUM_RESAMPLES, paired_bootstrap, summarize, t_quantile
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)]
+)
+def test_t_quantile_is_that_of_the_printed_tables(degrees: int, quantile: float) -> None:
+    assert t_quantile(degrees) == pytest.approx(quantile, abs=5e-5)
+
+
+def test_interval_over_three_seeds() -> None:
+    found = summarize([0.6, 0.7, 0.8])
+    assert found.mean == pytest.approx(0.7)
+    assert found.half_width == pytest.approx(4.3027 * 0.1 / math.sqrt(3), abs=1e-5)
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert math.isnan(summarize([0.6]).half_width)
+
+
+def test_same_difference_everywhere_cannot_be_chance() -> None:
+    found = paired_bootstrap({"math": np.full((2, 3, 5), 0.25)})
+    assert (found.value, found.low, found.high) == (0.25, 0.25, 0.25)
+    assert found.p_value == 1 / (NUM_RESAMPLES + 1)
+    assert (found.num_seeds, found.num_problems, found.num_dropped) == (3, 5, 0)
+
+
+def test_difference_of_zero_is_never_significant() -> None:
+    assert paired_bootstrap({"math": np.array([[[1.0, -1.0, 0.0]]])}).p_value == 1.0
+
+
+def test_one_of_two_problems_is_better_by_a_coin_toss() -> None:
+    # Two draws of {1, 0}: mean 0, 1/2, 1 with chance 1/4, 1/2, 1/4. As far from 1/2 as 0 is: the two outer ones.
+    found = paired_bootstrap({"math": np.array([[[1.0, 0.0]]])})
+    assert found.value == 0.5
+    assert (found.low, found.high) == (0.0, 1.0)
+    assert found.p_value == pytest.approx(0.5, abs=0.03)
+
+
+def test_three_of_four_problems() -> None:
+    # Four draws, k ones with chance C(4, k) (3/4)^k (1/4)^(4 - k): |k / 4 - 3/4| >= 3/4 only for k = 0.
+    found = paired_bootstrap({"math": np.array([[[1.0, 1.0, 1.0, 0.0]]])})
+    assert found.p_value == pytest.approx(1 / 256, abs=0.004)
+
+
+def test_all_agents_get_the_same_problems() -> None:
+    # What one agent gains on a problem the other loses: drawn apart, the resamples would spread.
+    mirrored = np.array([[[1.0, 0.0, 1.0, 0.0]], [[-1.0, 0.0, -1.0, 0.0]]])
+    found = paired_bootstrap({"math": mirrored})
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_all_benchmarks_get_the_same_seeds() -> None:
+    gain = np.array([[[1.0], [0.0]]])
+    found = paired_bootstrap({"math": gain, "gsm8k": -gain})
+    assert (found.low, found.high) == (0.0, 0.0)
+
+
+def test_seeds_vary_where_problems_do_not() -> None:
+    found = paired_bootstrap({"math": np.array([[[1.0, 1.0], [0.0, 0.0]]])})
+    assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_benchmarks_count_alike_whatever_their_size() -> None:
+    found = paired_bootstrap({"small": np.full((1, 1, 2), 1.0), "large": np.zeros((1, 1, 1000))})
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_problem_that_one_seed_does_not_know_is_dropped_for_all() -> None:
+    found = paired_bootstrap({"math": np.array([[[1.0, 0.0], [1.0, np.nan]]])})
+    assert (found.value, found.num_problems, found.num_dropped) == (1.0, 1, 1)
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected problems"):
+        paired_bootstrap({"math": np.array([[[np.nan]]])})

@@ -95,9 +95,9 @@ def move(bar: tqdm[Any], position: int, note: str) -> None:
     bar.update(position - bar.n)
 
 
-def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:
     """Rows as text, fractions with three digits and large numbers with separators."""
-    frame = pd.DataFrame(list(rows)).drop(columns=["gpu_seconds"], errors="ignore")
+    frame = pd.DataFrame(rows).drop(columns=["gpu_seconds"], errors="ignore")
     formatters = {
         name: (lambda value: f"{value:,}" if abs(value) >= 1000 else str(value))
         if pd.api.types.is_integer_dtype(frame[name])

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 import pandas as pd
 
 from flows.build import CONFIG_FILE, Plan, data_files, open_experiment
-from flows.results import curves_figure, result_table, result_values
+from flows.failures import failures_recorded
+from flows.results import benchmarks_figure, curves_figure, result_table, result_values
 from hacpo_core.algorithm import Experiment, Runner, train_step
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.run import evaluate, result_phase
-from hacpo_core.evaluation.table import results
+from hacpo_core.evaluation.table import read_evaluations, results
 from hacpo_core.store import read_json, write_json
 from hacpo_core.tracking import Tracker, version_tags
 
@@ -80,8 +81,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         name: lambda step, steps, loss, name=name: watcher.warmed_up(name, step, steps, loss)
         for name in plan.config.pair.agents
     }
-    with open_experiment(plan, progress=progress) as (x, benchmarks):
-        tracker = _open_tracker(plan, x)
+    with failures_recorded(plan), open_experiment(plan, progress=progress) as (x, benchmarks):
+        tracker = open_tracker(plan, x)
         status = "FAILED"
         try:
             _train(plan, x, benchmarks, runner, watcher, tracker)
@@ -148,7 +149,8 @@ def evaluate_agents(
             watcher.evaluated(step, name, k, result.value)
 
 
-def _open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
+def open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
+    """The experiment's runs in MLflow, with its parameters; None where tracking is off."""
     config = plan.config
     if not config.tracking.enabled:
         return None
@@ -186,7 +188,7 @@ def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentRes
     table = result_table(x)
     digests = {k: x.ledger.update(num_steps, k).digest for k in x.names}
     if tracker is not None:
-        _log_evaluations(x, tracker)
+        log_evaluations(x, tracker)
         tracker.log_table("result.json", table)
         tracker.log_table("rollouts.json", _sample_of_rollouts(x, num_steps))
         for name, figure in curves_figure(x).items():
@@ -204,10 +206,15 @@ def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentRes
     return ExperimentResult(root=plan.root, is_reused=False, **value)
 
 
-def _log_evaluations(x: Experiment, tracker: Tracker) -> None:
+def log_evaluations(x: Experiment, tracker: Tracker) -> None:
+    """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
     for result in results(x.ledger.store.root):
         timestamp_ms = x.ledger.store.committed_at_ms(result.step, result_phase(result.benchmark, result.agent))
         tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
+    tracker.log_table("evaluations.json", read_evaluations(x.ledger.store.root))
+    figure = benchmarks_figure(x.ledger.store.root)
+    if figure is not None:
+        tracker.log_figure("benchmarks.png", figure)
 
 
 def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What the agents answered in a step, side by side, with verdicts and what each response did to each learner."""
+"""What the agents answered, side by side: in a training step, with its effect on each learner, or on a benchmark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pandas as pd
 
 from flows.build import Plan
 from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.store import StepStore
 
 
@@ -42,6 +43,45 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
             )
             frame = frame.merge(seen, on=keys, how="left")
     return frame
+
+
+def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFrame:
+    """One row per response of an evaluation: the columns of `read_responses`, and the agent.
+
+    Args:
+        plan: of the experiment.
+        benchmark: its name.
+        step: training step after which it was made; None: the last one.
+
+    Raises:
+        ConfigError: there is no such evaluation.
+    """
+    frame = read_evaluations(plan.root)
+    steps = sorted(frame[frame.benchmark == benchmark]["step"].unique())
+    if not steps:
+        known = ", ".join(dict.fromkeys(frame.benchmark)) or "none"
+        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {known}")
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        known = ", ".join(map(str, steps))
+        raise ConfigError(f"--step: got {step}, but {plan.id} was evaluated on {benchmark} after steps {known}")
+    agents = dict.fromkeys(frame[(frame.benchmark == benchmark) & (frame.step == step)]["agent"])
+    return pd.concat(
+        [read_responses(plan.root, step=step, benchmark=benchmark, agent=k).assign(agent=k) for k in agents],
+        ignore_index=True,
+    )
+
+
+def print_answers(frame: pd.DataFrame, num_problems: int) -> None:
+    """The first problems of an evaluation as text."""
+    for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
+        rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
+        print(f"=== {problem_id}  gold: {rows[0]['answer']}\n{rows[0]['question']}")
+        for row in rows:
+            cut = ", cut at the limit" if row["finish_reason"] == "length" else ""
+            found = f", found {row['extracted']}" if isinstance(row["extracted"], str) else ""
+            print(f"--- {row['agent']} #{row['sample']} {row['status']}{found}{cut}")
+            print(row["text"])
 
 
 def print_samples(frame: pd.DataFrame, num_problems: int) -> None:

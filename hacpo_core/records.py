@@ -24,13 +24,13 @@ class Message:
 class Gold:
     """A reference answer as its source gives it, and what else the source says about it.
 
-    `unit` is what a response may write behind the answer. `tolerance` is the absolute error that is allowed. With
-    `is_multiple` the answer is a list of answers whose order does not matter.
+    `unit` is what a response may write behind the answer. `tolerance` is the absolute error that is allowed, 0 where
+    none is. With `is_multiple` the answer is a list of answers whose order does not matter.
     """
 
     answer: str
     unit: str = ""
-    tolerance: float | None = None
+    tolerance: float = 0.0
     is_multiple: bool = False
 
 

@@ -26,6 +26,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 _log = logging.getLogger(__name__)
 _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
 _MOST_PARAMS = 100
+_TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
 
 
@@ -81,7 +82,6 @@ class Tracker:
         """
         prepare_store(uri)
         self._client = MlflowClient(uri)
-        self._tables: list[dict[str, str]] = []
         self._experiment_id = self._find_experiment(experiment, artifacts)
         known = _read_state(state_file)
         self._parent = self._open_run(known.get("run"), run_name, {"hacpo.experiment": run_name})
@@ -185,8 +185,10 @@ class Tracker:
         # MlflowClient.log_table appends to what is there: a resumed run would hold every row twice.
         value = json.loads(frame.to_json(orient="split", index=False))
         self._client.log_dict(self._parent, {"columns": value["columns"], "data": value["data"]}, name)
-        self._tables.append({"path": name, "type": "table"})
-        self._client.set_tag(self._parent, "mlflow.loggedArtifacts", json.dumps(self._tables))
+        listed = json.loads(self._client.get_run(self._parent).data.tags.get(_TABLES_TAG, "[]"))
+        entry = {"path": name, "type": "table"}
+        if entry not in listed:
+            self._client.set_tag(self._parent, _TABLES_TAG, json.dumps([*listed, entry]))
 
     def log_figure(self, name: str, figure: Figure) -> None:
         """A picture as an artifact of the parent run."""

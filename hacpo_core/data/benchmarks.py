@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from hacpo_core.boxes import boxed
 from hacpo_core.config import BenchmarkConfig, HubConfig
 from hacpo_core.data import arithmetic
 from hacpo_core.data.prompts import format_messages
-from hacpo_core.data.rows import Row, data_path, read_rows
+from hacpo_core.data.rows import Row, data_path, has_several_answers, read_rows, warn_once
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold, Message, Problem
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,13 @@ def load_benchmark(name: str, config: BenchmarkConfig, directory: str | None) ->
 def _read_file(name: str, config: BenchmarkConfig, path: Path, *, is_local: bool) -> Iterator[Problem]:
     columns = config if is_local else config.hub
     seen: set[str] = set()
+    num_doubtful = 0
     for row in read_rows(path):
         problem = _problem(row, config, columns, f"{name}/{row.number}")
         if problem.id in seen:
             raise DataError(f"{row.place}: the id {problem.id!r} occurs twice; make ids unique")
         seen.add(problem.id)
+        num_doubtful += has_several_answers(row)
         yield problem
     if config.count is not None and len(seen) != config.count:
         raise DataError(
@@ -83,19 +87,64 @@ def _read_file(name: str, config: BenchmarkConfig, path: Path, *, is_local: bool
         )
     if not seen:
         raise DataError(f"{path} holds no problem; expected one JSON object a line")
+    if num_doubtful:
+        warn_once(f"{path}: the solutions of {num_doubtful} problems box several answers; the last one counts")
 
 
 def _problem(row: Row, config: BenchmarkConfig, columns: BenchmarkConfig | HubConfig, default_id: str) -> Problem:
-    answer = row.text(columns.answer_field, numbers=True)
-    if not answer.strip():
-        raise DataError(f"{row.place}: field {columns.answer_field!r} holds no answer; mend or remove the row")
     return Problem(
         id=row.text(columns.id_field, numbers=True) if columns.id_field else default_id,
         messages=(Message("user", row.text(columns.problem_field)),),
-        gold=Gold(answer),
+        gold=Gold(
+            answer=_answer(row, columns.answer_field, columns.answer_form),
+            unit=str(row.optional(config.unit_field) or ""),
+            tolerance=_tolerance(row, config.tolerance_field),
+            is_multiple=_truth(row, config.multiple_field),
+        ),
         source=row.place,
     )
 
 
+def _answer(row: Row, name: str, form: str) -> str:
+    text = row.text(name, numbers=True)
+    if form == "boxed":
+        text = next(reversed(boxed(text)), "")
+    elif form == "hashes":
+        text = text.rpartition("####")[2].strip() if "####" in text else ""
+    if not text.strip():
+        raise DataError(f"{row.place}: field {name!r} holds no answer ({form}); mend or remove the row")
+    return text
+
+
+def _tolerance(row: Row, name: str | None) -> float:
+    value = row.optional(name)
+    try:
+        tolerance = float(value or 0)
+    except (TypeError, ValueError):
+        tolerance = math.nan
+    if not 0 <= tolerance < math.inf:
+        raise DataError(
+            f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or nothing"
+        )
+    return tolerance
+
+
+def _truth(row: Row, name: str | None) -> bool:
+    value = row.optional(name)
+    if value is not None and not isinstance(value, bool):
+        raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected true or false")
+    return bool(value)
+
+
 def _download(name: str, hub: HubConfig, path: Path) -> Path:
-    raise DataError(f"evaluate.benchmarks.{name}.file: {path} is not there; put the file there")
+    """The hub's copy of a file; `path` is where it would be looked for first."""
+    remedy = f"put the file at {path}"
+    if not hub.name:
+        raise DataError(f"evaluate.benchmarks.{name}.file: {path} is not there; set HACPO_DATA_DIR, or {remedy}")
+    try:
+        return Path(hf_hub_download(hub.name, hub.file, repo_type="dataset", revision=hub.revision))
+    except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise DataError(
+            f"evaluate.benchmarks.{name}.file: {path} is not there and no hub answers for {hub.name}/{hub.file} "
+            f"({type(error).__name__}); {remedy}"
+        ) from error

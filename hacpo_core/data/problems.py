@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,10 @@ from pathlib import Path
 from hacpo_core.config import DataConfig
 from hacpo_core.data import arithmetic
 from hacpo_core.data.prompts import format_messages
-from hacpo_core.data.rows import data_path, read_rows
+from hacpo_core.data.rows import data_path, has_several_answers, read_rows, warn_once
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold, Message, Problem
 from hacpo_core.seeds import generator
-
-_log = logging.getLogger(__name__)
 
 
 def data_file(config: DataConfig) -> Path | None:
@@ -53,7 +50,7 @@ def load_problems(config: DataConfig) -> list[Problem]:
 
 def _read_file(path: Path) -> list[Problem]:
     problems: dict[str, Problem] = {}
-    num_unanswerable = 0
+    num_unanswerable = num_doubtful = 0
     for row in read_rows(path):
         name, text, answer = (row.text(column) for column in ("id", "problem", "answer"))
         if not answer.strip():
@@ -62,8 +59,11 @@ def _read_file(path: Path) -> list[Problem]:
         if name in problems:
             raise DataError(f"{row.place}: the id {name!r} occurs twice; make ids unique")
         problems[name] = Problem(name, (Message("user", text),), Gold(answer), f"{path.name}:{row.number}")
+        num_doubtful += has_several_answers(row)
+    if num_doubtful:
+        warn_once(f"{path}: the solutions of {num_doubtful} problems box several answers; the last one counts")
     if num_unanswerable:
-        _log.warning("%s: dropped %d problems whose answer is empty", path, num_unanswerable)
+        warn_once(f"{path}: dropped {num_unanswerable} problems whose answer is empty")
     if not problems:
         raise DataError(f"{path} holds no problem that can be rewarded; expected one JSON object a line")
     return list(problems.values())

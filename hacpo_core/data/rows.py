@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hacpo_core.boxes import boxed
 from hacpo_core.errors import DataError
 
 _BATCH_ROWS = 256
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,29 @@ class Row:
             columns = ", ".join(self.values) or "none"
             raise DataError(f"{self.place}: field {name!r} is missing or no text; the row has {columns}")
         return value
+
+    def optional(self, name: str | None) -> Any:
+        """Value of a column that may be empty; None where it is, or where `name` is None.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if name is None:
+            return None
+        if name not in self.values:
+            raise DataError(f"{self.place}: field {name!r} is missing; the row has {', '.join(self.values) or 'none'}")
+        return None if self.values[name] == "" else self.values[name]
+
+
+def has_several_answers(row: Row) -> bool:
+    """Whether the row's `solution` boxes different answers, so that the last box may be half of the answer."""
+    return len(set(boxed(str(row.values.get("solution") or "")))) > 1
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Say something about a file once in a process, however often the file is read."""
+    _log.warning(message)
 
 
 def data_path(name: str, directory: str | None) -> Path:

@@ -54,9 +54,14 @@ class EvaluationResult:
     cost: PhaseCost
 
     @property
+    def headline_estimate(self) -> Estimate:
+        """The estimate of the benchmark's own metric."""
+        return next(estimate for estimate in self.estimates if estimate.metric == self.headline)
+
+    @property
     def value(self) -> float:
-        """The figure of the result table: of the benchmark's own metric."""
-        return next(estimate.value for estimate in self.estimates if estimate.metric == self.headline)
+        """The figure of the result table."""
+        return self.headline_estimate.value
 
 
 def evaluate(x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Runner) -> EvaluationResult:

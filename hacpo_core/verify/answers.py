@@ -16,6 +16,8 @@ import re
 from collections import deque
 from typing import Literal
 
+from hacpo_core.boxes import boxed
+
 AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
 
 MAX_TEXT_CHARS = 200_000
@@ -25,8 +27,6 @@ MAX_ANSWER_CHARS = 2_000
 """A longer candidate is wrong unless it is the gold answer itself, letter by letter; the longest gold answer of MATH,
 GSM8K, OlympiadBench and Minerva has 210 characters."""
 
-_TEX_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[{}]", re.DOTALL)
-_BARE_BOX = re.compile(r"[ \t]*([^\s{}$\\]+)")
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}.])-[ ]?)?(?:\\?\$(?P<minus>-)?)?"
     r"(?P<digits>\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)?(?P<decimals>(?<!\.)\.\d+)?"
@@ -49,6 +49,9 @@ _ANNOUNCEMENT = re.compile(
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORECASE)
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
+_SCRIPT = re.compile(r"\^\{?(\w)\}?")
+_WHOLE_LIST = re.compile(r"(?:\\left ?)?\\?[({\[](.*?)(?:\\right ?)?\\?[)}\]]")
+_BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b")
 _LAYOUT = re.compile(r"(?:\\\\|\\noindent|\\newline|\\par|\\end\{[A-Za-z*]{1,20}\}|[\s.,;:])+$")
 
 
@@ -86,31 +89,42 @@ def normalise(answer: str) -> str:
     return " ".join(bare.split())
 
 
-def last_boxed(text: str) -> str | None:
-    """Content of the complete `\\boxed{...}` or `\\fbox{...}` that opens last, `\\boxed 2` included, or None."""
-    best_start, best_content = -1, None
-    open_braces: list[tuple[int, int]] = []  # (start of the box or -1, start of the content)
-    box_at = box_end = -1
-    for token in _TEX_TOKEN.finditer(text):
-        kind = token.group()
-        if kind == "{":
-            is_box = box_at >= 0 and not text[box_end : token.start()].strip()
-            open_braces.append((box_at if is_box else -1, token.end()))
-            box_at = -1
-        elif kind == "}":
-            box_at = -1
-            if open_braces:
-                start, content_start = open_braces.pop()
-                if start > best_start and (content := text[content_start : token.start()].strip()):
-                    best_start, best_content = start, content
-        elif kind in ("\\boxed", "\\fbox"):
-            box_at, box_end = token.start(), token.end()
-            bare = _BARE_BOX.match(text, box_end)
-            if bare is not None and (content := bare.group(1).rstrip(".,;:")):
-                best_start, best_content = box_at, content
+def without_unit(answer: str, unit: str) -> str:
+    """Answer without the unit where it stands behind the whole or before a comma: bare, in \\text or in \\mathrm."""
+    bare = unit.replace("$", "").strip()
+    spellings = {bare, bare.replace("%", "\\%"), _SCRIPT.sub(r"^{\1}", bare), _SCRIPT.sub(r"^\1", bare)}
+    if "\\circ" in bare:
+        spellings |= {"°", "^\\circ", "^{\\circ}", "\\degree"}
+    any_of = "|".join(re.escape(spelling) for spelling in sorted(spellings, key=len, reverse=True) if spelling)
+    in_text = rf"\\(?:text|mathrm|mbox|textrm) ?\{{[ ~]?(?:{any_of})[ ~]?\}}"
+    return re.sub(rf"(?:\\[ ,;]|[ ~])?(?:{in_text}|{any_of})(?= ?(?:,|$))", "", answer).strip() if any_of else answer
+
+
+def list_parts(answer: str) -> list[str]:
+    """Answers that stand side by side, separated by commas, semicolons, "and" or "or" outside of brackets.
+
+    One pair of brackets around the whole is left out.
+    """
+    parts = _split(_BETWEEN.sub(",", answer))
+    inner = _WHOLE_LIST.fullmatch(parts[0])
+    return _split(inner.group(1)) if len(parts) == 1 and inner else parts
+
+
+def _split(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character in ",;" and depth == 0:
+            parts.append("")
         else:
-            box_at = -1
-    return best_content
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def last_boxed(text: str) -> str | None:
+    """Content of the complete box that opens last, or None."""
+    found = boxed(text)
+    return found[-1] if found else None
 
 
 def _number_of(text: str) -> str | None:

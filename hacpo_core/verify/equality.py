@@ -10,7 +10,7 @@ import re
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 
-from hacpo_core.verify.answers import normalise
+from hacpo_core.verify.answers import list_parts, normalise, without_unit
 
 _WITHOUT_UNITS = (LatexExtractionConfig(),)
 _AS_WRITTEN = (
@@ -64,33 +64,63 @@ _TRUTH = re.compile(r"(yes|no|true|false)", re.IGNORECASE)
 _LEADING_TRUTH = re.compile(_TEXT_OPENS + r"(yes|no|true|false)\b", re.IGNORECASE)
 
 
-def answers_equal(candidate: str, gold: str) -> bool:
+def answers_equal(
+    candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0, is_multiple: bool = False
+) -> bool:
     """Whether a candidate is the gold answer, by its letters or by math-verify.
 
     Answers that are equal after `normalise` are equal. A gold answer that is one option letter, or yes, no, true or
     false, is met by a candidate that starts with it. Else both are parsed as LaTeX: a candidate that cannot be parsed
-    is wrong, and a gold answer that cannot be parsed is compared by its letters, blanks left out.
+    is wrong, and a gold answer that cannot be parsed is compared by its letters, blanks left out. Answers that stand
+    side by side (1, 2) are compared as a set.
 
     Args:
         candidate: what the response answered.
         gold: the reference answer; the comparison is not symmetric (a gold 5 accepts x = 5).
+        unit: what the candidate may write behind the answer, or behind each of several; "": nothing is known.
+        tolerance: absolute error that is allowed where both are numbers; 0: none.
+        is_multiple: the gold answer is a list; one that repeats an answer is met by as many answers only.
 
     Raises:
         Exception: whatever math-verify or sympy raise while they compare two answers that were both parsed.
     """
     given, expected = normalise(candidate), normalise(gold)
+    if unit:
+        given = without_unit(given, unit)
     if given == expected:
         return bool(expected)
     by_first_word = _first_words_agree(given, expected)
     if by_first_word is not None:
         return by_first_word
+    if is_multiple and not _has_as_many(given, expected):
+        return False
     expected_strings, expected_expressions = _parsed(expected)
     if not expected_expressions:
         return bool(expected) and _letters(given) == _letters(expected)
     strings, expressions = _parsed(given)
     if set(strings) & set(expected_strings):
         return True
+    if tolerance and _is_within(expressions, expected_expressions, tolerance):
+        return True
     return bool(verify(expected_expressions, expressions, timeout_seconds=None, raise_on_error=True))
+
+
+def _has_as_many(given: str, expected: str) -> bool:
+    """False where the gold list repeats an answer, which a set forgets, and the candidate has another number."""
+    wanted = list_parts(expected)
+    return len(set(wanted)) == len(wanted) or len(list_parts(given)) == len(wanted)
+
+
+def _is_within(given: list[object], expected: list[object], tolerance: float) -> bool:
+    """Whether two numbers differ by no more than the tolerance, and the rounding error of binary fractions."""
+    pairs = [(_number(one), _number(other)) for one in given[:1] for other in expected[:1]]
+    slack = tolerance * (1 + 1e-9)
+    return any(one is not None and other is not None and abs(one - other) <= slack for one, other in pairs)
+
+
+def _number(expression: object) -> float | None:
+    value = getattr(expression, "rhs", expression)
+    return float(value) if getattr(value, "is_real", False) and not _has_variables(value) else None  # type: ignore[arg-type]
 
 
 def _first_words_agree(given: str, expected: str) -> bool | None:

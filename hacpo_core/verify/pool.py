@@ -284,7 +284,9 @@ class VerifierPool:
 
 
 def _pair(candidate: str, gold: Gold | str) -> Pair:
-    return Pair(candidate=candidate, gold=gold if isinstance(gold, str) else gold.answer)
+    if isinstance(gold, str):
+        return Pair(candidate=candidate, gold=gold)
+    return Pair(candidate, gold.answer, unit=gold.unit, tolerance=gold.tolerance, is_multiple=gold.is_multiple)
 
 
 def decided_by_letters(pair: Pair) -> Decision | None:

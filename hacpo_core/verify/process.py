@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +20,13 @@ _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NU
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
-    """A candidate and the gold answer that it is compared with."""
+    """A candidate and the gold answer that it is compared with; the other fields are those of `records.Gold`."""
 
     candidate: str
     gold: str
+    unit: str = ""
+    tolerance: float = 0.0
+    is_multiple: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class WorkerProcess:
         """Hand a pair to a waiting worker; False where the worker was dead before it could take it."""
         if not self.is_alive():
             return False
-        line = json.dumps({"candidate": pair.candidate, "gold": pair.gold}).encode("ascii") + b"\n"
+        line = json.dumps(asdict(pair)).encode("ascii") + b"\n"
         try:
             # The pipe holds a whole pair (MAX_ANSWER_CHARS), and the worker is reading: this neither blocks nor splits.
             self._stdin.write(line)

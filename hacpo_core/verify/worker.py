@@ -5,7 +5,7 @@
 One JSON object a line, ASCII only, so that lone surrogates and null bytes travel:
 
     out  {"ready": true}                              once, after the imports; or {"failed": "<why>"}
-    in   {"candidate": "...", "gold": "..."}
+    in   {"candidate": "...", "gold": "...", "unit": "", "tolerance": 0.0, "is_multiple": false}
     out  {"taken": true}                              so that a worker's death is blamed on the right pair
     out  {"equal": true}                              or {"unscored": "memory" | "error: <type>"}
 """
@@ -22,7 +22,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 RECURSION_LIMIT = 2_000
 """Deep enough for nested fractions; the C stack of 8 MB holds it."""
@@ -59,13 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def answer(
-    request: dict[str, str], *, answers_equal: Callable[[str, str], bool], memory_mb: int
-) -> dict[str, bool | str]:
+def answer(request: dict[str, Any], *, answers_equal: Callable[..., bool], memory_mb: int) -> dict[str, bool | str]:
     """Reply to one request; an exception of the libraries means that nothing is known of the answer."""
     forget_peak_memory()
     try:
-        is_equal = answers_equal(request["candidate"], request["gold"])
+        is_equal = answers_equal(**request)
     except MemoryError:
         return {"unscored": "memory"}
     except Exception as error:  # noqa: BLE001 - any failure of a library is data

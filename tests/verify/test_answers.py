@@ -178,3 +178,48 @@ def test_other_answers_are_not_equal(candidate: str, gold: str) -> None:
 def test_a_gold_answer_beyond_parsing_is_compared_by_its_letters() -> None:
     assert answers_equal(r"\frac{1}{ 2", r"\frac{1}{2")
     assert not answers_equal("0.5", r"\frac{1}{2")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "gold", "unit"),
+    [
+        ("166 cm^2", "$166$", "$cm^2$"),
+        ("166 cm^{2}", "$166$", "$cm^2$"),
+        (r"166\ \mathrm{cm^2}", "$166$", "$cm^2$"),
+        (r"4.2\%", "4.2", "%"),
+        ("4.2%", "4.2", "%"),
+        (r"\angle B_1 = 60^\circ, \angle A = 90^\circ", r"$\angle A=90$, $\angle B_{1}=60$", r"^{\circ}"),
+    ],
+)
+def test_known_unit_behind_an_answer_is_no_part_of_it(candidate: str, gold: str, unit: str) -> None:
+    assert answers_equal(candidate, gold, unit=unit)
+    assert not answers_equal(candidate, gold.replace("4.2", "0.042").replace("6", "7"), unit=unit)
+
+
+@pytest.mark.parametrize(("candidate", "is_near"), [("4.3", True), ("4.1", True), ("r=4.25", True), ("4.31", False)])
+def test_tolerance_is_an_absolute_error_of_numbers(candidate: str, is_near: bool) -> None:
+    assert answers_equal(candidate, "4.2", tolerance=0.1) is is_near
+    assert not answers_equal(candidate, "4.2")
+    assert not answers_equal("x", "4.2", tolerance=0.1)
+    assert not answers_equal("4.2x", "4.2", tolerance=10.0)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "gold", "is_equal"),
+    [
+        ("3, 1", "1,3", True),
+        (r"\{3, 1\}", "1,3", True),
+        (r"3 \text{ or } 1", "1,3", True),
+        (r"\pm 1", "-1,1", True),
+        ("3", "1,3", False),
+        ("1, 3, 4", "1,3", False),
+        ("(2,1), (1,2)", "(1,2),(2,1)", True),
+        ("(2,1), (2,1)", "(1,2),(2,1)", False),
+        ("-2", "-2,-2", False),
+        ("-2, -2", "-2,-2", True),
+        ("16, 3, 1", "16,3,1,1", False),
+        (r"\{1, 1, 3, 16\}", "16,3,1,1", True),
+    ],
+)
+def test_list_of_answers_has_no_order_but_a_number(candidate: str, gold: str, is_equal: bool) -> None:
+    assert answers_equal(candidate, gold, is_multiple=True) is is_equal

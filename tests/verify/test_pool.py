@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from hacpo_core.errors import VerificationError
+from hacpo_core.records import Gold
 from hacpo_core.verify.cache import Decision, DecisionCache
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import Pair, WorkerProcess
@@ -282,3 +283,16 @@ def test_bad_arguments_are_named() -> None:
     pool = VerifierPool(num_workers=1, timeout_s=1, memory_mb=512, style="boxed")
     with pool, pytest.raises(ValueError, match="zip"):
         pool.verify(["a"], [])
+
+
+def test_unit_tolerance_and_number_of_answers_travel_to_the_worker() -> None:
+    golds = [Gold("166", unit="cm^2"), Gold("4.2", tolerance=0.1), Gold("-2,-2", is_multiple=True), Gold("4.2")]
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="plain") as pool:
+        verdicts = pool.verify(["166 cm^2", "4.3", "-2", "4.3"], golds)
+    assert [verdict.status for verdict in verdicts] == ["correct", "correct", "wrong", "wrong"]
+
+
+def test_style_of_a_call_beats_the_pools() -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        assert [v.status for v in pool.verify(["so 5"], ["5"])] == ["wrong"]
+        assert [v.status for v in pool.verify(["so 5"], ["5"], style="last_number")] == ["correct"]

@@ -1,0 +1,116 @@
+"""Evaluations of an experiment that was trained, or is half trained, on any benchmark: `hacpo evaluate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+
+from flows.build import Plan, find_plan, open_experiment
+from flows.compose import benchmark, benchmark_name
+from flows.experiment import Watcher, evaluate_agents, log_evaluations, open_tracker, read_final
+from flows.runner import PrefectRunner, watcher_of_flow
+from hacpo_core.algorithm import Runner
+from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.store import StepStore
+from hacpo_core.validation import validate
+
+
+def with_benchmarks(plan: Plan, words: Sequence[str]) -> Plan:
+    """The plan with these benchmarks and no others: the experiment's own declarations where it has them.
+
+    Args:
+        plan: of an experiment in the runs folder.
+        words: names in the experiment, names in `experiments/benchmarks`, or YAML files; none: the experiment's all.
+
+    Raises:
+        ConfigError: nobody declares a benchmark, or a declaration contradicts itself.
+    """
+    own = plan.config.evaluate.benchmarks
+    declared = {benchmark_name(word): own.get(word) or benchmark(word) for word in words} if words else own
+    if not declared:
+        raise ConfigError(f"--benchmarks: got none, and {plan.id} declares none; name some, for example math500")
+    evaluate = replace(plan.config.evaluate, during=[], final=list(declared), benchmarks=dict(declared))
+    config = replace(plan.config, evaluate=evaluate)
+    validate(config)
+    return replace(plan, config=config)
+
+
+def last_trained_step(plan: Plan) -> int:
+    """The last step that every agent was updated in; 0 before training."""
+    store, updates = StepStore(plan.root), {f"update.{k}" for k in plan.config.pair.agents}
+    steps = range(store.last_step(), 0, -1)
+    return next((step for step in steps if updates <= set(store.committed(step))), 0)
+
+
+def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher) -> pd.DataFrame:
+    """Evaluate every agent on the plan's benchmarks, from wherever the store stands.
+
+    Weights of an earlier step come from a checkpoint and stored rollouts.
+
+    Args:
+        plan: with the benchmarks to evaluate on.
+        step: training step after which the agents are evaluated, 0: before training; None: the last one.
+        runner: where and when the shards run.
+        watcher: told every result.
+
+    Returns:
+        these evaluations' rows of `read_evaluations`.
+
+    Raises:
+        ConfigError: the experiment has not come to that step.
+    """
+    last = last_trained_step(plan)
+    step = last if step is None else step
+    if not 0 <= step <= last:
+        raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
+    names = list(plan.config.evaluate.benchmarks)
+    is_complete = read_final(plan) is not None
+    with open_experiment(plan) as (x, benchmarks):
+        evaluate_agents(x, step, names, benchmarks, runner, watcher)
+        tracker = open_tracker(plan, x)
+        if tracker is not None:
+            log_evaluations(x, tracker)
+            tracker.finish("FINISHED" if is_complete else "KILLED")
+    frame = read_evaluations(plan.root)
+    return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
+
+
+@flow(name="evaluate", flow_run_name="{experiment} · evaluate", persist_result=False)
+def evaluate_flow(
+    experiment: str, runs_dir: str, benchmarks: list[str] | None = None, step: int | None = None
+) -> list[dict[str, Any]]:
+    """Evaluate an experiment, shard by shard as tasks.
+
+    Args:
+        experiment: id.
+        runs_dir: folder that holds `experiments/<id>/`.
+        benchmarks: as `with_benchmarks` takes them; none: the experiment's own.
+        step: after which training step; none: the last one.
+
+    Returns:
+        rows of the evaluations' table.
+    """
+    plan = with_benchmarks(find_plan(Path(runs_dir), experiment), benchmarks or [])
+    runner = PrefectRunner(plan.id, plan.config.runtime)
+    frame = run_evaluation(plan, step, runner, watcher_of_flow.get())
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+    create_table_artifact(table=rows, key="evaluation", description=f"Evaluations of {plan.id}")
+    return rows
+
+
+def evaluate_with_prefect(plan: Plan, words: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
+    """Run the evaluation flow in this process."""
+    token = watcher_of_flow.set(watcher)
+    try:
+        rows = evaluate_flow(plan.id, plan.config.runtime.runs_dir, benchmarks=list(words), step=step)
+    finally:
+        watcher_of_flow.reset(token)
+    return pd.DataFrame(rows)

@@ -1,0 +1,225 @@
+"""Benchmarks: from local files and the hub, with every fault of a file named in one sentence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from flows.compose import available, benchmark
+from hacpo_core.config import BenchmarkConfig, HubConfig
+from hacpo_core.data import benchmarks, rows
+from hacpo_core.data.benchmarks import Benchmark, load_benchmark
+from hacpo_core.errors import DataError
+from hacpo_core.records import Gold
+from hacpo_core.verify.pool import VerifierPool
+
+COUNTS = {
+    "math500": 500,
+    "math": 5000,
+    "gsm8k": 1319,
+    "aime2025": 30,
+    "amc23": 40,
+    "minerva": 272,
+    "olympiadbench": 675,
+}
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "problem": "1+1", "answer": "2", "unit": "cm", "error": None, "many": False},
+    {"id": "b", "problem": r"\frac{1}{2}", "answer": "27.0", "unit": None, "error": "1e-1", "many": False},
+    {"id": "c", "problem": "roots", "answer": "$1,2$", "unit": "", "error": "", "many": True},
+]
+CONFIG = BenchmarkConfig(
+    file="b.jsonl",
+    count=3,
+    template="Q: {problem}",
+    unit_field="unit",
+    tolerance_field="error",
+    multiple_field="many",
+)
+
+
+def write(folder: Path, *lines: object) -> None:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (folder / "b.jsonl").write_text(text, encoding="utf-8")
+
+
+def load(folder: Path, config: BenchmarkConfig = CONFIG) -> Benchmark:
+    return load_benchmark("mine", config, str(folder))
+
+
+def test_rows_become_problems_with_all_that_is_known_of_the_answer(tmp_path: Path) -> None:
+    write(tmp_path, *ROWS)
+    problems = load(tmp_path).problems
+    assert [problem.gold for problem in problems] == [
+        Gold("2", unit="cm"),
+        Gold("27.0", tolerance=0.1),
+        Gold("$1,2$", is_multiple=True),
+    ]
+    assert problems[1].messages[-1].content == r"Q: \frac{1}{2}"
+    assert [problem.id for problem in load(tmp_path, replace(CONFIG, limit=2)).problems] == ["a", "b"]
+
+
+def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
+    write(tmp_path, *ROWS)
+    pd.DataFrame(ROWS).to_parquet(tmp_path / "b.parquet")
+    table = load(tmp_path, replace(CONFIG, file="b.parquet")).problems
+    assert [(p.id, p.messages, p.gold) for p in table] == [(p.id, p.messages, p.gold) for p in load(tmp_path).problems]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"b.parquet is no Parquet file that can be read"):
+        load(tmp_path, replace(CONFIG, file="b.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "d"', r"line 3: no JSON .*; mend or remove the line"),
+        ({"id": "d", "answer": "1"}, r"line 3: field 'problem' is missing or no text; the row has id, answer"),
+        ({**ROWS[0], "id": "d", "answer": [1]}, r"line 3: field 'answer' is missing or no text"),
+        ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' holds no answer \(whole\); mend or remove"),
+        ({**ROWS[0], "id": "b"}, r"line 3: the id 'b' occurs twice; make ids unique"),
+        ({"id": "d", "problem": "x", "answer": "1"}, r"line 3: field 'unit' is missing; the row has id, problem"),
+        ({**ROWS[0], "id": "d", "error": "a bit"}, r"line 3: field 'error': got 'a bit', expected an absolute error"),
+        ({**ROWS[0], "id": "d", "error": -1}, r"line 3: field 'error': got -1"),
+        ({**ROWS[0], "id": "d", "many": "yes"}, r"line 3: field 'many': got 'yes', expected true or false"),
+    ],
+)
+def test_bad_row_is_named_with_file_line_and_remedy(tmp_path: Path, line: object, message: str) -> None:
+    write(tmp_path, *ROWS[:2], line)
+    with pytest.raises(DataError, match=message) as caught:
+        load(tmp_path)
+    assert str(tmp_path / "b.jsonl") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_count_is_named_with_the_expected_one(tmp_path: Path) -> None:
+    write(tmp_path, *ROWS[:2])
+    with pytest.raises(DataError, match=r"b.jsonl: got 2 problems, expected the 3 of mine; get the whole file, or set"):
+        load(tmp_path)
+    assert len(load(tmp_path, replace(CONFIG, count=None)).problems) == 2
+
+
+def test_numbers_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    config = BenchmarkConfig(file="b.jsonl", id_field=None)
+    write(tmp_path, {"problem": "x", "answer": 27.0}, {"problem": "y", "answer": 70})
+    assert [(p.id, p.answer) for p in load(tmp_path, config).problems] == [("mine/1", "27.0"), ("mine/2", "70")]
+
+
+def test_solutions_that_box_several_answers_are_counted_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    solutions = [r"\boxed{1}", r"\boxed{1} or \boxed{2}", r"\boxed{2}, again \boxed{2}"]
+    write(tmp_path, *({**row, "solution": text} for row, text in zip(ROWS, solutions, strict=True)))
+    load(tmp_path)
+    load(tmp_path)
+    said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == [f"{tmp_path / 'b.jsonl'}: the solutions of 1 problems box several answers; the last one counts"]
+
+
+HUB = replace(
+    CONFIG,
+    unit_field=None,
+    tolerance_field=None,
+    multiple_field=None,
+    hub=HubConfig("owner/set", "data/t.parquet", "v1", None, "question", "answer", "hashes"),
+)
+
+
+def test_file_of_the_hub_is_read_by_its_own_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "t.parquet"
+    pd.DataFrame({"question": ["x", "y", "z"], "answer": ["so\n#### 4", "#### 5", "6 #### 7"]}).to_parquet(copy)
+    asked: list[Any] = []
+    monkeypatch.setattr(benchmarks, "hf_hub_download", lambda *args, **options: asked.append((args, options)) or copy)
+    assert [(p.id, p.answer) for p in load(tmp_path, HUB).problems] == [
+        ("mine/1", "4"),
+        ("mine/2", "5"),
+        ("mine/3", "7"),
+    ]
+    assert asked == [(("owner/set", "data/t.parquet"), {"repo_type": "dataset", "revision": "v1"})]
+    write(tmp_path, *ROWS)
+    assert [p.id for p in load(tmp_path, HUB).problems] == ["a", "b", "c"], "a local file comes first"
+
+
+def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*args: Any, **options: Any) -> str:
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(benchmarks, "hf_hub_download", unreachable)
+    message = rf"no hub answers for owner/set/data/t.parquet \(LocalEntryNotFoundError\); put the file at {tmp_path}"
+    with pytest.raises(DataError, match=message):
+        load(tmp_path, HUB)
+
+
+def test_missing_file_without_a_hub_and_unknown_folder_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match=r"mine.file: .*b.jsonl is not there; set HACPO_DATA_DIR, or put the file at"):
+        load(tmp_path)
+    monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
+    with pytest.raises(DataError, match=r"no folder is known for b.jsonl; set data.directory or HACPO_DATA_DIR"):
+        load_benchmark("mine", CONFIG, None)
+
+
+def real(name: str) -> Benchmark:
+    if not os.environ.get("HACPO_DATA_DIR"):
+        pytest.skip("HACPO_DATA_DIR is not set: no benchmark files here")
+    return load_benchmark(name, benchmark(name), None)
+
+
+def test_the_seven_are_declared() -> None:
+    assert set(COUNTS) <= set(available("benchmark"))
+    assert {name: benchmark(name).count for name in COUNTS} == COUNTS
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_gold_answer_of_the_paper_verifies_against_itself_boxed(name: str) -> None:
+    problems = real(name).problems
+    assert len(problems) == COUNTS[name]
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=1024, style="boxed") as pool:
+        verdicts = pool.verify([rf"so \boxed{{{problem.answer}}}." for problem in problems], [p.gold for p in problems])
+    assert [p.id for p, verdict in zip(problems, verdicts, strict=True) if verdict.status != "correct"] == []
+
+
+def test_math_has_the_23_doubtful_test_problems_of_its_source(caplog: pytest.LogCaptureFixture) -> None:
+    rows.warn_once.cache_clear()
+    real("math")
+    assert "the solutions of 23 problems box several answers" in caplog.text
+
+
+def test_olympiadbench_says_units_tolerance_and_lists() -> None:
+    golds = {problem.id: problem.gold for problem in real("olympiadbench").problems}
+    assert sum(gold.is_multiple for gold in golds.values()) == 94
+    assert sum(bool(gold.unit) for gold in golds.values()) == 8
+    assert golds["olympiadbench/2592"] == Gold("4.2", unit="%", tolerance=0.1)
+
+
+OLYMPIAD = {
+    "olympiadbench/2592": ([r"4.2\%", "4.3", "4.1%"], ["4.4", "0.042", "42"]),
+    "olympiadbench/2419": (["166 cm^2", r"166\text{ cm}^2", "166"], ["167 cm^2", "166 + x"]),
+    "olympiadbench/2253": (["45", r"45\text{ minutes}", "45 min"], ["46 minutes", "54"]),
+    "olympiadbench/2426": ([r"\frac{600}{7}\text{ km/h}", "600/7"], ["85.7", r"\frac{7}{600}"]),
+}
+
+
+def test_right_and_wrong_variants_of_olympiad_answers_are_told_apart() -> None:
+    golds = {problem.id: problem.gold for problem in real("olympiadbench").problems}
+    cases = [
+        (variant, golds[name], status)
+        for name, parts in OLYMPIAD.items()
+        for variants, status in zip(parts, ("correct", "wrong"), strict=True)
+        for variant in variants
+    ]
+    many = next(gold for gold in golds.values() if gold.answer == "$(1,8,19), (2,7,13), (4,5,7)$")
+    cases += [("(4,5,7), (1,8,19), (2,7,13)", many, "correct"), ("(4,7,5), (1,8,19), (2,7,13)", many, "wrong")]
+    repeated = next(gold for gold in golds.values() if gold.answer == "-2,-2")
+    cases += [("-2, -2", repeated, "correct"), ("-2", repeated, "wrong")]
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=1024, style="boxed") as pool:
+        verdicts = pool.verify([rf"\boxed{{{variant}}}" for variant, _, _ in cases], [gold for _, gold, _ in cases])
+    got = [(variant, verdict.status) for (variant, _, _), verdict in zip(cases, verdicts, strict=True)]
+    assert got == [(variant, status) for variant, _, status in cases]

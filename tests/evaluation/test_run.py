@@ -1,0 +1,203 @@
+"""Evaluations: in shards that change no bit, going on where they were, sampled by seed, and read as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from flows.build import Plan, open_experiment, plan, save_plan
+from flows.compose import compose
+from flows.display import QuietWatcher
+from flows.evaluate import run_evaluation, with_benchmarks
+from flows.experiment import run_experiment
+from flows.samples import benchmark_samples
+from hacpo_core.agents import Agent
+from hacpo_core.algorithm import DirectRunner, Phase
+from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.evaluation.run import evaluate
+from hacpo_core.evaluation.table import read_evaluations, read_responses
+from hacpo_core.records import Verdict
+from hacpo_core.verify.pool import VerifierPool
+
+SAMPLED = (
+    *("evaluate.during=[]", "evaluate.final=[test]", "evaluate.benchmarks.test.num_samples=3"),
+    *("evaluate.benchmarks.test.temperature=0.8", "evaluate.benchmarks.test.limit=10"),
+)
+
+
+class Counting(DirectRunner):
+    """Lists the phases that run; stops in front of one."""
+
+    def __init__(self, stop_at: str = "") -> None:
+        self.kinds: list[str] = []
+        self._stop_at = stop_at
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Any = ()) -> Any:
+        if phase.kind == self._stop_at:
+            raise KeyboardInterrupt
+        self.kinds.append(phase.kind)
+        return super().start(phase, work, after=after)
+
+
+def evaluated(planned: Plan, runner: DirectRunner | None = None) -> pd.DataFrame:
+    """Responses of the first agent, untrained, to the benchmark `test`."""
+    with open_experiment(planned) as (x, benchmarks):
+        evaluate(x, 0, "qwen", benchmarks["test"], runner or DirectRunner())
+    return read_responses(planned.root, step=0, benchmark="test", agent="qwen")
+
+
+def test_responses_are_the_same_in_any_shards(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    whole = evaluated(small_plan("hacpo", *SAMPLED, runs_dir=tmp_path / "whole"))
+    counting = Counting()
+    cut = small_plan("hacpo", *SAMPLED, "evaluate.shard_problems=4", runs_dir=tmp_path / "cut")
+    pd.testing.assert_frame_equal(evaluated(cut, counting), whole)
+    assert counting.kinds == ["answer.test.0-4", "answer.test.4-8", "answer.test.8-10", "evaluate.test"]
+    assert whole["sample"].tolist() == [0, 1, 2] * 10
+    assert whole["text"].nunique() > 10, "samples of a problem differ"
+    assert set(whole["status"]) == {"correct", "wrong"}
+
+
+def test_interrupted_evaluation_goes_on_after_its_last_shard(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (*SAMPLED, "evaluate.shard_problems=4")
+    expected = evaluated(small_plan("hacpo", *words, runs_dir=tmp_path / "reference"))
+    broken = small_plan("hacpo", *words)
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(broken, Counting(stop_at="answer.test.8-10"))
+    assert read_evaluations(broken.root).empty
+    asked: list[int] = []
+    inner = Agent.answer
+
+    def counted(self: Agent, problems: Any, **options: Any) -> Any:
+        asked.append(len(problems))
+        return inner(self, problems, **options)
+
+    monkeypatch.setattr(Agent, "answer", counted)
+    pd.testing.assert_frame_equal(evaluated(broken), expected)
+    assert asked == [2], "committed shards are not answered again, and never all problems at once"
+    evaluated(broken)
+    assert asked == [2], "a complete evaluation is not repeated"
+
+
+def test_damaged_shard_alone_is_answered_again(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", *SAMPLED, "evaluate.shard_problems=4")
+    expected = evaluated(planned)
+    folder = planned.root / "steps" / "000000"
+    (folder / "answer.test.4-8.qwen.parquet").write_bytes(b"torn")
+    with pytest.raises(StoreError, match="answer.test.4-8.qwen.parquet is missing or was altered"):
+        read_responses(planned.root, step=0, benchmark="test", agent="qwen")
+    (folder / "evaluate.test.qwen.json").unlink()
+    pd.testing.assert_frame_equal(evaluated(planned), expected)
+
+
+def test_figures_are_those_of_the_responses(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", *SAMPLED)
+    responses = evaluated(planned)
+    frame = read_evaluations(planned.root).set_index("metric")
+    assert list(frame.index) == ["avg@3", "best@3", "pass@2"]
+    reward_PK = responses["reward"].to_numpy().reshape(10, 3)
+    assert frame.value["avg@3"] == pytest.approx(reward_PK.mean())
+    assert frame.value["best@3"] == pytest.approx((reward_PK.max(axis=1) > 0).mean())
+    assert (frame.low <= frame.value).all()
+    assert (frame.value <= frame.high).all()
+    assert (frame.num_samples == 3).all()
+    assert (frame.num_problems == 10).all()
+    assert (frame.cut_share == (responses["finish_reason"] == "length").mean()).all()
+    assert 0 < frame.value["avg@3"] < 1
+
+
+def test_unscored_responses_are_a_share_and_no_wrong_answers(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = VerifierPool.verify
+
+    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
+        verdicts = inner(self, texts, golds, **options)
+        return [Verdict("unscored", None, None, 5.0, "timeout"), *verdicts[1:]]
+
+    monkeypatch.setattr(VerifierPool, "verify", verify)
+    planned = small_plan("hacpo", "evaluate.during=[]", "evaluate.final=[test]")
+    responses = evaluated(planned)
+    (row,) = read_evaluations(planned.root).to_dict(orient="records")
+    assert responses["status"][0] == "unscored"
+    assert np.isnan(responses["reward"][0])
+    assert row["unscored_share"] == 1 / 8
+    assert row["value"] == pytest.approx((responses["reward"][1:] > 0).mean())
+
+
+def test_benchmark_that_asks_something_else_under_its_name_is_answered_again(
+    small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = small_plan("hacpo", *SAMPLED)
+    evaluated(planned)
+    declared = planned.config.evaluate.benchmarks["test"]
+    changed = with_benchmarks(planned, ["test"])
+    changed.config.evaluate.benchmarks["test"] = type(declared)(**{**vars(declared), "num_samples": 2})
+    assert len(evaluated(changed)) == 20
+    assert "committed for other problems or settings" in caplog.text
+
+
+def test_agents_with_dots_in_their_names_are_told_apart(small_models: Path, tmp_path: Path) -> None:
+    tree = yaml.safe_load((small_models / "small.yaml").read_text(encoding="utf-8"))
+    tree["pair"]["agents"] = {"test.qwen": tree["pair"]["agents"]["qwen"], "qwen": tree["pair"]["agents"]["qwen"]}
+    (tmp_path / "dots.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    words = [f"runtime.runs_dir={small_models}", "tracking.enabled=false", "train.num_steps=1"]
+    planned = plan(compose(str(tmp_path / "dots.yaml"), "gspo", overrides=words))
+    save_plan(planned)
+    result = run_experiment(planned, DirectRunner(), QuietWatcher())
+    frame = read_evaluations(planned.root)
+    assert set(frame.agent) == {"test.qwen", "qwen"}
+    assert set(frame.benchmark) == {"dev", "test"}
+    assert len(frame) == 2 * 2 * 2
+    for row in result.table:
+        own = frame[(frame.agent == row["agent"]) & (frame.benchmark == "test")].set_index("step")
+        assert (row["test_before"], row["test_after"]) == (own.value[0], own.value[1])
+
+
+def test_experiment_is_evaluated_before_on_the_way_and_after(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", "evaluate.during=[dev]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    frame = read_evaluations(planned.root)
+    steps = {name: sorted(set(part.step)) for name, part in frame.groupby("benchmark")}
+    assert steps == {"dev": [0, 2, 4], "test": [0, 4]}
+
+
+def test_trained_agents_are_evaluated_after_any_step_on_any_benchmark(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    planned = small_plan("gspo", "evaluate.during=[dev]", "evaluate.final=[dev]", "checkpoint.keep=1")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    during = read_responses(planned.root, step=2, benchmark="dev", agent="llama")
+    folder = planned.root / "steps" / "000002"
+    for path in folder.glob("*.dev.*"):
+        path.unlink()
+    again = run_evaluation(with_benchmarks(planned, ["dev"]), 2, DirectRunner(), QuietWatcher())
+    pd.testing.assert_frame_equal(read_responses(planned.root, step=2, benchmark="dev", agent="llama"), during)
+    assert set(again.step) == {2}
+    (tmp_path / "mine.yaml").write_text("{source: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
+    new = run_evaluation(with_benchmarks(planned, [str(tmp_path / "mine.yaml")]), None, DirectRunner(), QuietWatcher())
+    assert set(zip(new.step, new.benchmark, new.num_problems, strict=True)) == {(4, "mine", 5)}
+    samples = benchmark_samples(planned, "mine", None)
+    assert samples.groupby("agent").size().to_dict() == {"qwen": 5, "llama": 5}
+
+
+def test_what_was_never_evaluated_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", *SAMPLED, "train.num_steps=1")
+    evaluated(planned)
+    with pytest.raises(StoreError, match=r"no evaluation of llama on test after step 0; it has none"):
+        read_responses(planned.root, step=0, benchmark="test", agent="llama")
+    with pytest.raises(ConfigError, match=r"--benchmark: got 'dev', but small-gspo-.* was evaluated on test"):
+        benchmark_samples(planned, "dev", None)
+    with pytest.raises(ConfigError, match=r"--step: got 3, but small-gspo-.* was evaluated on test after steps 0"):
+        benchmark_samples(planned, "test", 3)
+    with pytest.raises(ConfigError, match=r"--step: got 1, but .* is trained up to step 0; choose 0 to 0"):
+        run_evaluation(with_benchmarks(planned, []), 1, DirectRunner(), QuietWatcher())
+    with pytest.raises(ConfigError, match=r"benchmark: got 'maths', expected one of aime2025"):
+        with_benchmarks(planned, ["maths"])

@@ -6,7 +6,7 @@ Shapes: S seed, P problem, K sample.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from experiments.published.tables import BENCHMARKS
 from flows.build import Plan
 from flows.experiment import read_final
 from flows.results import read_curves
+from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Floats, average_at_k, best_at_k
 from hacpo_core.evaluation.run import EvaluationResult
 from hacpo_core.evaluation.table import read_responses, results
@@ -121,31 +122,48 @@ class Results:
 
 
 def read_results(grid: GridPlan) -> Results:
-    """Read every complete experiment of a grid once."""
-    loaded: dict[str, tuple[list[EvaluationResult], pd.DataFrame, str]] = {}
-    runs = []
+    """Read every complete experiment of a grid once; one that cannot be read counts as missing, with the reason."""
+    loaded: dict[str, _Loaded | str] = {}
+    runs, missing = [], []
     for cell in grid.cells:
         if cell.status != "done":
+            missing.append(cell)
             continue
         plan = grid.plans[cell.experiment]
         if cell.experiment not in loaded:
-            final = read_final(plan)
-            assert final is not None, "a cell that is done has a result"
-            version = _version(final.versions)
-            loaded[cell.experiment] = (list(results(plan.root)), read_curves(plan.root, plan.config), version)
-        found, curves, version = loaded[cell.experiment]
-        own = [result for result in found if result.agent == cell.agent]
+            try:
+                loaded[cell.experiment] = _load(plan)
+            except StoreError as error:
+                loaded[cell.experiment] = str(error)
+        found = loaded[cell.experiment]
+        if isinstance(found, str):
+            missing.append(replace(cell, status="unreadable", reason=found))
+            continue
+        own = [result for result in found.evaluations if result.agent == cell.agent]
         runs.append(
             Run(
                 cell=cell,
                 plan=plan,
                 before={result.benchmark: result for result in own if result.step == 0},
                 after={result.benchmark: result for result in own if result.step == plan.config.train.num_steps},
-                curves=curves[curves.agent == cell.agent],
-                version=version,
+                curves=found.curves[found.curves.agent == cell.agent],
+                version=found.version,
             )
         )
-    return Results(grid, runs, [cell for cell in grid.cells if cell.status != "done"])
+    return Results(grid, runs, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    evaluations: list[EvaluationResult]
+    curves: pd.DataFrame
+    version: str
+
+
+def _load(plan: Plan) -> _Loaded:
+    final = read_final(plan)
+    assert final is not None, "a cell that is done has a result"
+    return _Loaded(list(results(plan.root)), read_curves(plan.root, plan.config), _version(final.versions))
 
 
 def _version(versions: dict[str, str]) -> str:

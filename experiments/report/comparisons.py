@@ -15,6 +15,7 @@ from experiments.report.cells import REFERENCE, Results, Run, Variant, average, 
 from experiments.report.document import Section, Table, TableCell
 from experiments.report.statistics import Difference, Floats, paired_bootstrap
 from experiments.report.tables import DASH, Printed
+from hacpo_core.errors import StoreError
 
 ALL = "all agents"
 Place = tuple[str, str]
@@ -35,7 +36,10 @@ def compare(results: Results, other: Variant, places: Sequence[Place], benchmark
     for name in benchmarks:
         if any(name not in found[s].after for pair in runs for found in pair for s in seeds):
             return f"no evaluation on {name}"
-        rows = [paired_scores(results, [a[s] for s in seeds], [b[s] for s in seeds], name) for a, b in runs]
+        try:
+            rows = [paired_scores(results, [a[s] for s in seeds], [b[s] for s in seeds], name) for a, b in runs]
+        except StoreError as error:
+            return f"responses cannot be read: {error}"
         known = [row for row in rows if row is not None]
         if len(known) < len(rows) or len({row.shape for row in known}) > 1:
             return "other problems"

@@ -170,6 +170,25 @@ def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
     assert row(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
 
 
+def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) -> None:
+    torn = next(plan for plan in grid.plans.values() if plan.config.method.name == "hacpo")
+    (torn.root / "steps" / "000002" / "metrics.json").write_text("{}", encoding="utf-8")
+    text = text_of(grid)
+    assert re.search(r"- unreadable: .*metrics\.json.* — HACPO seed 0 \(qwen-tiny, llama-tiny\)", text)
+    assert row(text, "qwen-tiny", "HACPO") == ["—", "0 of 1"]
+    assert row(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+
+
+def test_torn_responses_leave_the_accuracy_and_say_why_nothing_is_compared(grid: GridPlan) -> None:
+    torn = next(plan for plan in grid.plans.values() if plan.config.method.name == "hacpo")
+    (torn.root / "steps" / "000002" / f"answer.{TEST}.0-4.qwen-tiny.parquet").write_bytes(b"")
+    text = text_of(grid)
+    assert row(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
+    differences = text.partition("## What a point")[0]
+    assert row(differences, "tiny", "qwen-tiny")[0].startswith("— (responses cannot be read: ")
+    assert row(differences, "tiny", "llama-tiny")[0] == "+0.0"
+
+
 def test_two_code_versions_are_flagged(tmp_path: Path) -> None:
     both = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
     versions = [{"version.hacpo": "0.1.0", "mlflow.source.git.commit": commit} for commit in ("aaa", "bbb-dirty")]

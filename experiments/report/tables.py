@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from experiments.published.tables import AVERAGE, BEFORE, PrintedValue, printed_ratios, printed_values
-from experiments.report.cells import Results, Run, Variant, average
+from experiments.report.cells import REFERENCE, Results, Run, Variant, average
 from experiments.report.document import Section, Table, TableCell
 from experiments.report.statistics import Summary, summarize
 from hacpo_core.evaluation.run import EvaluationResult
@@ -134,26 +134,31 @@ def ratio_table(results: Results, *, is_printed: bool) -> Table:
             runs = list(results.of(pair, agent, variant).values())
             for source, symbol in (("own", "s_homo"), ("cross", "s_hete")):
                 values = _steps(runs, f"ratio_{source}/mean")
-                if not values:
+                row = paper.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
+                if not values and row is None:
                     continue
-                row = paper.get(source) if agent == "qwen3-1.7b-base" else None
-                least, largest = min(values), max(values)
-                figures = (
-                    (sum(values) / len(values), row and row.mean),
-                    (largest, row and row.largest),
-                    (least, row and row.least),
-                    (largest - least, row and row.range),
-                )
+                printed = (row.mean, row.largest, row.least, row.range) if row else (None,) * 4
                 shares = [_steps(runs, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
                 rows.append(
                     (
                         *(TableCell(text) for text in (pair, agent, variant.title, symbol)),
-                        *(TableCell(f"{value:.5f}", f"paper {p:.5f}" if p is not None else "") for value, p in figures),
+                        *(
+                            TableCell(figure, "" if p is None else f"paper {p:.5f}")
+                            for figure, p in zip(_spread(values), printed, strict=True)
+                        ),
                         *(TableCell(f"{100 * sum(found) / len(found):.1f} %" if found else DASH) for found in shares),
                     )
                 )
     columns = ("pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient")
     return Table(columns, tuple(rows), num_labels=4)
+
+
+def _spread(values: Sequence[float]) -> list[str]:
+    """Mean, largest, least and range."""
+    if not values:
+        return [DASH] * 4
+    least, largest = min(values), max(values)
+    return [f"{value:.5f}" for value in (sum(values) / len(values), largest, least, largest - least)]
 
 
 def _steps(runs: Sequence[Run], metric: str) -> list[float]:

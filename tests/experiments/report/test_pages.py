@@ -262,6 +262,23 @@ def test_printed_values_stand_beside_missing_ones(tmp_path: Path) -> None:
     assert row(text, "Table 1", "GSPO")[:3] == ["6", "+3.20", "+3.28"]
 
 
+def test_printed_ratios_stand_beside_missing_ones(tmp_path: Path) -> None:
+    pair = "qwen3-1.7b-base+qwen3-4b-base"
+    cells = [Cell(pair, "hacpo", "", 0, agent, "x", tmp_path, "missing", "not run") for agent in pair.split("+")]
+    text = text_of(grid_of([], pair=pair, extra=cells, table="table6"))
+    found = row(text, pair, "qwen3-1.7b-base", "HACPO", "s_hete")
+    assert found[:2] == ["— (paper 0.89550)", "— (paper 0.93615)"]
+    assert f"| {pair} | qwen3-4b-base |" not in text  # the paper prints one agent's
+
+
+def test_exponents_stand_in_columns(tmp_path: Path) -> None:
+    after = {(2, "math500", agent): scores(1, 1, 0, 0) for agent in AGENTS}
+    plans = [finished(tmp_path, method, rewards=after, metrics=METRICS) for method in ("hacpo_alpha0", "hacpo_alpha1")]
+    text = text_of(grid_of(plans, table="table4", benchmarks=["math500"]))
+    assert "| agent | HACPO, α = 0 | HACPO, α = 1 |" in text
+    assert row(text, "qwen-tiny") == ["0.500", "0.500"]
+
+
 def test_unknown_layout_is_named() -> None:
     with pytest.raises(ConfigError, match=r"report.table: got 'table9', expected one of plain, table1"):
         list(report_blocks(grid_of([], table="table9")))

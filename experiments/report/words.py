@@ -36,17 +36,17 @@ AUDIT_AVERAGES = """
 are beyond it.
 """
 AUDIT_LEAD = """
-The abstract claims 3.3 points over GSPO. Mean over agents, in points, from the printed averages and from the means
-of the printed rows; agents and single results in which HACPO is behind, by the latter.
+The paper claims 3.3 points over GSPO at half the rollout cost, which may mean GSPO or GSPO x 2. Mean over agents,
+in points, from the printed averages and from the means of the printed rows; agents and single results in which
+HACPO is behind, by the latter.
 """
 AUDIT_REPETITIONS = """
 Naive trains two agents together, so that an agent's row depends on its partner. Of {values} values:
 """
 AUDIT_COUNTS = """
-With one answer per problem an accuracy is a count divided by the number of problems. Distinct values that are none,
-rounded or cut, a row that does not depend on the partner counting once: {numbers}. AIME 2025 is said to be best@30,
-which is a count as well; an average over answers, or an estimate from resampled answers, would explain values in
-between.
+With one answer per problem an accuracy is a count divided by the number of problems. Cells that are none, rounded
+or cut, a row that does not depend on the partner counting once: {numbers}. AIME 2025 is said to be best@30, which
+is a count as well; an average over answers, or an estimate from resampled answers, would explain values in between.
 """
 AUDIT_DELTA = """
 Table 5 prints {floors} under δ. As δ of Eq. 13 the lower bound would be {bounds}, far below any step's mean ratio

@@ -9,6 +9,7 @@ from experiments.planner import GridPlan, RateConfig
 from flows.build import Plan
 from flows.experiment import read_final
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.validation import num_samples, num_sources
 
 
@@ -99,8 +100,11 @@ def num_evaluation_responses(config: ExperimentConfig) -> int:
         times[name] += (config.train.num_steps - 1) // every if every else 0
     total = 0
     for name, number in times.items():
-        sizes = [size for size in (benchmarks[name].count, benchmarks[name].limit) if size]
-        total += number * (min(sizes) if sizes else 0) * benchmarks[name].num_samples
+        benchmark = benchmarks[name]
+        is_embedded = benchmark.source == "arithmetic"
+        stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
+        sizes = [size for size in (stated, benchmark.limit) if size]
+        total += number * (min(sizes) if sizes else 0) * benchmark.num_samples
     return total
 
 

@@ -1,0 +1,193 @@
+"""Grids are expanded, deduplicated and costed; what is wrong in one is said before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.estimate import estimate, num_evaluation_responses, num_rollouts
+from experiments.planner import experiment_state, plan_grid
+from experiments.run import count_experiments, show_grid
+from flows.build import Plan, save_plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.failures import read_failure
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.store import ExperimentLock
+
+
+def write_grid(folder: Path, text: str) -> str:
+    path = folder / "grid.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def small_grid(small_models: Path, folder: Path, methods: str = "gspo, hacpo", extra: str = "") -> str:
+    pair = small_models / "small.yaml"
+    return write_grid(
+        folder, f"title: small\nseeds: [0, 1]\nentries:\n  - {{pairs: [{pair}], methods: [{methods}]}}\n{extra}"
+    )
+
+
+def test_tables_1_and_7_together_need_33_trainings_for_60_rows(tmp_path: Path) -> None:
+    grids = [plan_grid(name, runs_dir=tmp_path) for name in ("table1", "table7")]
+    assert sum(len(grid.cells) for grid in grids) == 60
+    trainings = {experiment for grid in grids for experiment in grid.plans}
+    assert len(trainings) == 33
+    assert sum("hacpo" in name or "naive" in name for name in trainings) == 12
+
+
+def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_path: Path) -> None:
+    cells = plan_grid("tiny_table1", runs_dir=tmp_path).cells
+    gspo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "gspo", 0)]
+    assert [c.pair for c in gspo] == ["tiny_state", "tiny_size", "tiny"]
+    assert len({c.experiment for c in gspo}) == 1
+    hacpo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "hacpo", 0)]
+    assert len({c.experiment for c in hacpo}) == 3
+
+
+def test_same_settings_under_two_names_are_trained_once(small_models: Path, tmp_path: Path) -> None:
+    extra = f"  - {{pairs: [{small_models / 'small.yaml'}], methods: [hacpo_alpha1, hacpo_alpha2]}}\n"
+    grid = plan_grid(small_grid(small_models, tmp_path, extra=extra), runs_dir=tmp_path, seeds=[0])
+    of_method = {c.method: c.experiment for c in grid.cells}
+    assert of_method["hacpo"] == of_method["hacpo_alpha1"] != of_method["hacpo_alpha2"]
+
+
+def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", "train.num_steps=1")
+    assert experiment_state(planned) == ("missing", "not run")
+    save_plan(planned)
+    (planned.root / "steps").write_text("in the way", encoding="utf-8")
+    with pytest.raises((HacpoError, OSError)):
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+    failure = read_failure(planned)
+    assert failure is not None
+    assert "Traceback" in failure.traceback
+    assert experiment_state(planned) == ("failed", failure.reason)
+    (planned.root / "steps").unlink()
+    with ExperimentLock(planned.root):
+        assert experiment_state(planned) == ("running", "step 0 of 1")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert experiment_state(planned) == ("done", "")
+    assert read_failure(planned) is None, "a new attempt removes the old failure"
+
+
+def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_path: Path) -> None:
+    extra = (
+        "rates: {response_tokens: 10, sampled_tokens_per_gpu_s: 100, trained_tokens_per_gpu_s: 50, source: stated}\n"
+    )
+    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo", extra), runs_dir=tmp_path, seeds=[0])
+    (planned,) = grid.plans.values()
+    # 4 steps x 4 problems x 4 samples of each agent; 2 agents learn from both.
+    assert num_rollouts(planned.config) == 64
+    answers = num_evaluation_responses(planned.config)
+    cost = estimate(grid, [planned])
+    assert cost.rollouts == 128
+    assert cost.sampled_tokens == 10 * 2 * (64 + answers)
+    assert cost.trained_tokens == 10 * 2 * 128
+    seconds = cost.sampled_tokens / 100 + cost.trained_tokens / 50
+    assert cost.device_hours == pytest.approx(seconds / 3600)
+    assert cost.basis == "stated"
+
+
+def test_measured_rates_take_the_place_of_stated_ones(
+    small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    runs_dir = tmp_path / "runs"
+    name = small_grid(small_models, tmp_path, "naive, hacpo")
+    before = plan_grid(name, runs_dir=runs_dir, seeds=[0])
+    unknown = estimate(before, before.experiments("missing"))
+    assert (unknown.basis, unknown.device_hours) == ("limit", None)
+    done = run_experiment(small_plan("naive", runs_dir=runs_dir), DirectRunner(), QuietWatcher())
+    after = plan_grid(name, runs_dir=runs_dir, seeds=[0])
+    assert count_experiments(after)["done"] == 1
+    (missing,) = after.experiments("missing")
+    cost = estimate(after, [missing])
+    assert cost.basis == "measured"
+    tokens = sum(row["tokens_sampled"] for row in done.table)
+    share = 1 + num_evaluation_responses(missing.config) / num_rollouts(missing.config)
+    assert cost.sampled_tokens == pytest.approx(tokens * share)
+    assert cost.device_hours is not None
+    assert cost.device_hours > 0
+
+
+def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = plan_grid("table2", runs_dir=tmp_path)
+    assert {cell.status for cell in grid.cells} == {"unavailable"}
+    show_grid(grid, "missing", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["experiments"]["unavailable"] == len(grid.plans)
+    assert shown["estimates"]["whole_grid"]["rollouts"] == 2 * 2 * 58 * 128 * 8
+    assert all("local model folder" in cell["reason"] for cell in shown["cells"])
+
+
+def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> None:
+    grid = plan_grid("tiny_table1", runs_dir=tmp_path, overrides=["pair.agents.llama-tiny.tiny.num_layers=1"])
+    layers = {
+        (name, agent.tiny.num_layers)
+        for planned in grid.plans.values()
+        for name, agent in planned.config.pair.agents.items()
+        if agent.tiny is not None
+    }
+    assert layers == {("qwen-tiny", 2), ("qwen-tiny-late", 2), ("qwen-small", 3), ("llama-tiny", 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: x\nentries: [{pairs: [tiny], methods: [nope]}]", "method: got 'nope', expected one of"),
+        ("title: x\nentries: [{pairs: [nope], methods: [gspo]}]", "pair: got 'nope', expected one of"),
+        ("title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {clip: {nope: 1}}}]", "clip.nope"),
+        ("title: x\nentires: []", "entires"),
+        ("title: x\nentries: []", "at least one seed and one entry"),
+        ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),
+        ("- a list", "expected a YAML mapping"),
+    ],
+)
+def test_broken_grid_is_one_sentence_with_the_field(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("pair.agents.nobody.path=/x", "no pair of this grid has that agent; expected one of qwen-tiny"),
+        ("seed=3", "use --seeds"),
+    ],
+)
+def test_words_that_cannot_take_effect_are_errors(tmp_path: Path, word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_grid("demo", runs_dir=tmp_path, overrides=[word])
+
+
+def test_unknown_grid_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected one of .*table1.*tiny_table1"):
+        plan_grid("table9", runs_dir=tmp_path)
+
+
+def test_every_declared_grid_can_be_planned(tmp_path: Path) -> None:
+    for name in ("demo", "tiny_table1", "tiny_ablations", "table3", "table4", "figure3", "figure4", "table6"):
+        grid = plan_grid(name, runs_dir=tmp_path)
+        assert grid.cells
+        assert dataclasses.replace(grid, cells=[]).experiments() == []
+
+
+@pytest.mark.slow
+def test_baseline_trained_alone_ends_in_the_bits_of_one_trained_beside_a_partner(
+    small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    beside = run_experiment(small_plan("gspo"), DirectRunner(), QuietWatcher())
+    words = ["tracking.enabled=false", "runtime.runner=direct"]
+    grid = plan_grid(small_grid(small_models, tmp_path, "gspo"), runs_dir=tmp_path / "runs", seeds=[0], overrides=words)
+    for planned in grid.plans.values():
+        (agent,) = planned.config.pair.agents
+        alone = run_experiment(planned, DirectRunner(), QuietWatcher())
+        assert alone.digests[agent] == beside.digests[agent]

@@ -1,0 +1,151 @@
+"""A grid as a user types it: it runs side by side, survives kills, reuses what is done, and says what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from experiments.planner import GridPlan, plan_grid
+from flows.build import Plan, save_plan
+from flows.display import QuietWatcher
+from flows.experiment import read_final, run_experiment
+from flows.server import stop_server
+from hacpo_core.algorithm import DirectRunner
+from tests.experiments_outcome import outcome
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def runs_dir(small_models: Path, tmp_path: Path) -> Iterator[Path]:
+    """A runs folder with warm models, and a grid file beside them; its server is stopped at the end."""
+    (tmp_path / "models").symlink_to(small_models / "models")
+    entry = f"{{pairs: [{small_models / 'small.yaml'}], methods: [gspo, hacpo]}}"
+    (tmp_path / "grid.yaml").write_text(f"title: small\nentries: [{entry}]\nreport: {{table: plain}}", encoding="utf-8")
+    yield tmp_path
+    stop_server(tmp_path)
+
+
+def command(runs_dir: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "flows.cli", "grid", str(runs_dir / "grid.yaml"), "--runs-dir", str(runs_dir), *words]
+
+
+def start(runs_dir: Path, *words: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"HACPO_TEST_MARK": str(runs_dir)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(runs_dir, *words), stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str], *, code: int = 0) -> str:
+    printed, errors = process.communicate(timeout=400)
+    assert process.returncode == code, errors[-3000:]
+    return printed + (errors if code else "")
+
+
+def marked(runs_dir: Path) -> list[psutil.Process]:
+    """The processes that a command with this mark started and that still run, but for the server."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HACPO_TEST_MARK") == str(runs_dir) and "prefect" not in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def planned(runs_dir: Path) -> GridPlan:
+    return plan_grid(str(runs_dir / "grid.yaml"), runs_dir=runs_dir)
+
+
+def wait_until(is_true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 300
+    while not is_true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def trainings_under_way(grid: GridPlan) -> list[Plan]:
+    return [p for p in grid.plans.values() if (p.root / "steps" / "000001").is_dir() and read_final(p) is None]
+
+
+def test_grid_killed_in_the_middle_finishes_on_the_next_call_without_repeating_a_run(
+    runs_dir: Path, small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    grid = planned(runs_dir)
+    assert len(grid.plans) == 3
+    first = start(runs_dir, "--workers", "1")
+    wait_until(lambda: (runs_dir / "experiments").is_dir(), first)
+    wait_until(lambda: len(planned(runs_dir).experiments("done")) == 1 and trainings_under_way(grid), first)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    deadline = time.monotonic() + 30
+    while marked(runs_dir) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not marked(runs_dir), "a killed grid leaves nothing running"
+    (done,) = planned(runs_dir).experiments("done")
+    written_at = (done.root / "result.json").stat().st_mtime_ns
+
+    printed = finish(start(runs_dir))
+    assert f"{done.id} is complete and is reused." in printed
+    assert (done.root / "result.json").stat().st_mtime_ns == written_at
+    after = planned(runs_dir)
+    assert {cell.status for cell in after.cells} == {"done"}
+    alone = small_plan("hacpo", runs_dir=tmp_path / "alone")
+    run_experiment(alone, DirectRunner(), QuietWatcher())
+    (shared,) = [p for p in after.plans.values() if p.config.method.name == "hacpo"]
+    assert outcome(shared) == outcome(alone), "side by side, killed and resumed: the same bits as alone"
+
+    again = finish(start(runs_dir))
+    assert again.count("is complete and is reused.") == 3
+    rows = [line.split()[:4] for line in again.splitlines() if line.split()[:1] == ["small"]]
+    assert [(row[1], row[3]) for row in rows] == [
+        ("gspo", "qwen"),
+        ("gspo", "llama"),
+        ("hacpo", "qwen"),
+        ("hacpo", "llama"),
+    ]
+    page = (runs_dir / "reports" / "grid" / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "src=" not in page, "the page is self-contained"
+    assert not marked(runs_dir)
+
+
+def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_dir: Path) -> None:
+    grid = planned(runs_dir)
+    (broken,) = [p for p in grid.plans.values() if p.config.method.name == "hacpo"]
+    save_plan(broken)
+    (broken.root / "steps").write_text("in the way", encoding="utf-8")
+    printed = finish(start(runs_dir), code=3)
+    assert "1 of 3 experiments failed" in printed
+    assert f"{broken.id}: FAILED" in printed
+    assert {(cell.method, cell.status) for cell in planned(runs_dir).cells} == {("gspo", "done"), ("hacpo", "failed")}
+    shown = json.loads(finish(start(runs_dir, "--dry-run", "--json")))
+    assert shown["experiments"] == {"done": 2, "running": 0, "failed": 1, "missing": 0, "unavailable": 0}
+    (broken.root / "steps").unlink()
+    finish(start(runs_dir))
+    assert len(planned(runs_dir).experiments("failed")) == 1, "a failed one is not tried again unasked"
+    result = json.loads(finish(start(runs_dir, "--run", "failed", "--json")).splitlines()[-1])
+    assert result["failed"] == {}
+    assert len(result["table"]) == 4
+
+
+def test_killed_worker_is_replaced_and_the_grid_goes_on(runs_dir: Path) -> None:
+    grid = planned(runs_dir)
+    process = start(runs_dir, "--workers", "1")
+    wait_until(lambda: trainings_under_way(grid), process)
+    workers = [p for p in marked(runs_dir) if "spawn_main" in " ".join(p.cmdline())]
+    workers[0].kill()
+    finish(process)
+    assert {cell.status for cell in planned(runs_dir).cells} == {"done"}

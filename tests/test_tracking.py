@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.build import Plan
 from flows.display import QuietWatcher
+from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.tracking import Tracker, prepare_store
@@ -38,13 +41,39 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     assert parent.data.params["optimizer.learning_rate"] == "0.001"
     assert parent.data.tags["version.torch"].startswith("2.13.0")
     assert "mlflow.source.git.commit" in parent.data.tags
-    assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == ["train", "benchmark dev", "benchmark test"]
+    assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == [
+        "train",
+        "benchmark dev",
+        "benchmark test",
+    ]
     points = client.get_metric_history(child.info.run_id, "reward/mean")
     assert [point.step for point in points] == [1, 2, 3, 4]
     assert "ratio_cross/mean" in child.data.metrics
     assert "evaluate/test_accuracy" in child.data.metrics
     artifacts = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
     assert {"config.yaml", "result.json", "rollouts.json", "accuracy.png", "reward.png"} <= artifacts
+    assert {"evaluations.json", "benchmarks.png"} <= artifacts
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+
+
+def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[Plan, MlflowClient]) -> None:
+    planned, client = tracked
+    before = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
+    added = with_benchmarks(planned, ["arithmetic_dev"])
+    added.config.evaluate.benchmarks["arithmetic_dev"] = replace(
+        added.config.evaluate.benchmarks["arithmetic_dev"], limit=8, num_samples=2, temperature=1.0
+    )
+    run_evaluation(added, 4, DirectRunner(), QuietWatcher())
+    after = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
+    assert before.items() <= after.items()
+    assert set(after.values()) == {1}
+    kinds = ("accuracy", "best_at_2", "cut_share", "unscored_share")
+    new = {(run.rpartition("/")[2], name, step) for run, name, step, _ in after - before}
+    assert new == {(k, f"evaluate/arithmetic_dev_{kind}", 4) for k in ("qwen", "llama") for kind in kinds}
+    experiment = client.get_experiment_by_name("hacpo")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    tables = json.loads(runs[planned.id].data.tags["mlflow.loggedArtifacts"])
+    assert [table["path"] for table in tables] == ["evaluations.json", "result.json", "rollouts.json"]
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
 
 

@@ -1,0 +1,79 @@
+"""The evaluation flow as a person and Prefect see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.server import ensure_server, stop_server
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.evaluation.table import read_evaluations
+from tests.flows.test_runner import ask
+
+
+def hacpo(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=400, env=os.environ
+    )
+
+
+def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    runs_dir = str(planned.root.parents[1])
+    done = hacpo("evaluate", planned.id, "--benchmarks", "dev", "--runs-dir", runs_dir)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hacpo: benchmark: got 'dev', expected one of")
+    done = hacpo("evaluate", planned.id, "--step", "0", "--runs-dir", runs_dir, "--json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines() if "value" in line]
+    expected = read_evaluations(planned.root)
+    expected = expected[expected.step == 0]
+    assert [(row["agent"], row["value"]) for row in rows] == list(zip(expected.agent, expected.value, strict=True))
+    shown = hacpo("samples", planned.id, "--benchmark", "test", "--num", "1", "--runs-dir", runs_dir)
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    assert shown.stdout.startswith("=== ")
+    assert "--- qwen #0 " in shown.stdout
+    assert "--- llama #0 " in shown.stdout
+
+
+@pytest.mark.slow
+def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    runs_dir = tmp_path / "served"
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]", runs_dir=runs_dir)
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    served = small_plan(
+        *("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]"),
+        *("runtime.runner=prefect", "evaluate.shard_problems=3"),
+        runs_dir=runs_dir,
+    )
+    assert served.root == planned.root
+    for path in (planned.root / "steps" / "000001").glob("*.test.*"):
+        path.unlink()
+    record = ensure_server(runs_dir)
+    try:
+        done = hacpo("evaluate", planned.id, "--runs-dir", str(runs_dir))
+        assert done.returncode == 0, done.stderr[-2000:]
+        (run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [f"{planned.id} · evaluate"]}})
+        tasks = ask(record, "task_runs", flow_runs={"id": {"any_": [run["id"]]}}, limit=200)
+        tags = {task["name"]: task["tags"] for task in tasks}
+        assert {name for name in tags if "qwen" in name} == {
+            "step 1 · answer.test.0-3 · qwen",
+            "step 1 · answer.test.3-6 · qwen",
+            "step 1 · answer.test.6-8 · qwen",
+            "step 1 · evaluate.test · qwen",
+        }
+        assert tags["step 1 · answer.test.0-3 · qwen"] == ["gpu"]
+        assert tags["step 1 · evaluate.test · qwen"] == []
+        assert "table" in {artifact["type"] for artifact in ask(record, "artifacts", limit=50)}
+    finally:
+        stop_server(runs_dir)

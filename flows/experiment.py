@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from hacpo_core.algorithm import Experiment, Runner, train_step
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.run import evaluate, result_phase
+from hacpo_core.evaluation.run import EvaluationResult, evaluate, result_phase
 from hacpo_core.evaluation.table import read_evaluations, results
 from hacpo_core.store import read_json, write_json
 from hacpo_core.tracking import Tracker, version_tags
@@ -122,7 +122,9 @@ def _train(
         is_last, every = step == num_steps, config.evaluate.every
         names = [*config.evaluate.during] if every and step % every == 0 else []
         names += config.evaluate.final if is_last else []
-        evaluate_agents(x, step, names, benchmarks, runner, watcher)
+        found = evaluate_agents(x, step, names, benchmarks, runner, watcher)
+        if tracker is not None:
+            log_results(x, tracker, found)
         if is_last or step % config.checkpoint.every == 0:
             x.placement.checkpoint(step, x.ledger.advantages(step).capability.window)
         seconds_left = (time.monotonic() - started) / (step - version) * (num_steps - step)
@@ -141,12 +143,15 @@ def evaluate_agents(
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
     watcher: Watcher,
-) -> None:
+) -> list[EvaluationResult]:
     """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
+    found = []
     for name in dict.fromkeys(names):
         for k in x.names:
             result = evaluate(x, step, k, benchmarks[name], runner)
             watcher.evaluated(step, name, k, result.value)
+            found.append(result)
+    return found
 
 
 def open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
@@ -206,11 +211,16 @@ def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentRes
     return ExperimentResult(root=plan.root, is_reused=False, **value)
 
 
-def log_evaluations(x: Experiment, tracker: Tracker) -> None:
-    """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
-    for result in results(x.ledger.store.root):
+def log_results(x: Experiment, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
+    """Evaluations as metrics, with the timestamp that each will always have."""
+    for result in found:
         timestamp_ms = x.ledger.store.committed_at_ms(result.step, result_phase(result.benchmark, result.agent))
         tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
+
+
+def log_evaluations(x: Experiment, tracker: Tracker) -> None:
+    """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
+    log_results(x, tracker, results(x.ledger.store.root))
     tracker.log_table("evaluations.json", read_evaluations(x.ledger.store.root))
     figure = benchmarks_figure(x.ledger.store.root)
     if figure is not None:

@@ -61,6 +61,11 @@ DEFINITIONS: dict[str, str] = {
     "gpu/rollout_s": "GPU-seconds of the phase",
     "gpu/update_s": "GPU-seconds of the phase",
     "time/advantage_s": "wall seconds of the joint phase",
+    "evaluate/<benchmark>_accuracy": "avg@k: mean over problems of the share of right answers among the scored ones",
+    "evaluate/<benchmark>_best_at_<k>": "share of problems that any of k samples solves",
+    "evaluate/<benchmark>_pass_at_<k>": "unbiased estimate of the same for fewer samples than were drawn",
+    "evaluate/<benchmark>_cut_share": "share of responses cut at the limit",
+    "evaluate/<benchmark>_unscored_share": "share of responses without a verdict",
     "progress/step": "the step",
 }
 

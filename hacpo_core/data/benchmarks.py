@@ -43,7 +43,7 @@ def benchmark_file(name: str, config: BenchmarkConfig, directory: str | None) ->
         raise DataError(f"evaluate.benchmarks.{name}.file: {error}") from error
     if path.is_file():
         return path
-    return _download(name, config.hub, path)
+    return _download(name, config, path)
 
 
 def load_benchmark(name: str, config: BenchmarkConfig, directory: str | None) -> Benchmark:
@@ -123,9 +123,7 @@ def _tolerance(row: Row, name: str | None) -> float:
     except (TypeError, ValueError):
         tolerance = math.nan
     if not 0 <= tolerance < math.inf:
-        raise DataError(
-            f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or nothing"
-        )
+        raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or nothing")
     return tolerance
 
 
@@ -136,9 +134,11 @@ def _truth(row: Row, name: str | None) -> bool:
     return bool(value)
 
 
-def _download(name: str, hub: HubConfig, path: Path) -> Path:
+def _download(name: str, config: BenchmarkConfig, path: Path) -> Path:
     """The hub's copy of a file; `path` is where it would be looked for first."""
-    remedy = f"put the file at {path}"
+    hub = config.hub
+    columns = ", ".join(filter(None, (config.id_field, config.problem_field, config.answer_field)))
+    remedy = f"put the file at {path}, with the fields {columns}"
     if not hub.name:
         raise DataError(f"evaluate.benchmarks.{name}.file: {path} is not there; set HACPO_DATA_DIR, or {remedy}")
     try:

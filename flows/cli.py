@@ -100,6 +100,8 @@ def grid(
     as_json: AsJson = False,
 ) -> None:
     """Train a grid of pairs, methods and seeds, skipping what is done; then print the table and write the report."""
+    if dry_run:
+        _stay_offline()
     from experiments.planner import plan_grid
     from experiments.run import SELECTED, run_grid, show_grid
 
@@ -133,12 +135,17 @@ def report(
     out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
 ) -> None:
     """Write a grid's report, measured beside printed, as an HTML page and as Markdown; nothing is run or downloaded."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the hub's library is imported, which is below
+    _stay_offline()
     from experiments.planner import plan_grid
     from experiments.report import write_report
 
     planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=_numbers(seeds), overrides=overrides or [])
     print(write_report(planned, out or runs_dir / "reports" / planned.name))
+
+
+def _stay_offline() -> None:
+    """Download no model; to be called before anything imports the hub's library."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def _numbers(text: str | None) -> list[int] | None:

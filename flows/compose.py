@@ -109,6 +109,7 @@ def compose(
     ]
     presets = [layer.get("conformance") for _, layer in layers if layer.get("conformance")]
     layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
+    _check_agent_words(words, OmegaConf.select(layers[2][1], "pair.agents") or {})
     merged = OmegaConf.structured(ExperimentConfig)
     for source, layer in layers:
         _thaw(merged)
@@ -124,6 +125,13 @@ def compose(
     typed = [*_typed_names(words), *_typed_names(entry)]
     validate(config, overrides=typed)
     return config
+
+
+def _check_agent_words(words: DictConfig, declared: Any) -> None:
+    """A word may change an agent and not add one."""
+    for name in OmegaConf.select(words, "pair.agents") or {}:
+        if name not in declared:
+            raise ConfigError(f"pair.agents.{name}: the pair has no such agent, it has {', '.join(map(str, declared))}")
 
 
 def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> EvaluateConfig:

@@ -204,7 +204,7 @@ def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}",
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        # On SQLite a write for each record makes other calls fail and wait: docs/decisions.md, Prefect's share of a step.
+        # On SQLite a write per record makes other calls fail and wait: docs/decisions.md, Prefect's share of a step.
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",

@@ -120,3 +120,8 @@ def test_show_prints_the_resolved_configuration(
         main()
     assert not caught.value.code
     assert json.loads(capsys.readouterr().out)["seed"] == 7
+
+
+def test_word_about_an_agent_that_the_pair_lacks_adds_none(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"pair.agents.three: the pair has no such agent, it has one, two"):
+        plan_of(tmp_path, f"pair.agents.three.path={folders['one']}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,19 @@ def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: 
     headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
     preflight = httpx.options(f"{record.url}/api/flow_runs/filter", headers=headers, timeout=30)
     assert preflight.headers.get("access-control-allow-origin") not in ("*", "http://evil.example")
+
+
+def test_servers_started_at_once_for_two_folders_do_not_take_each_other_for_their_own(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            records = list(threads.map(ensure_server, folders))
+        assert records[0].port != records[1].port
+        assert all(is_healthy(record) for record in records)
+        mistaken = dataclasses.replace(records[0], token=records[1].token)
+        assert not is_healthy(mistaken), "a server that answers to another log-in is somebody else's"
+    finally:
+        assert [stop_server(folder) for folder in folders] == [True, True]
 
 
 def test_stale_record_never_ends_somebody_elses_process(tmp_path: Path) -> None:

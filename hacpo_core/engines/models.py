@@ -39,7 +39,9 @@ def find_model(path: str, *, agent: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(path, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]))
+        return Path(
+            snapshot_download(path, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"])
+        )
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise ModelError(
             f"pair.agents.{agent}.path: {path} is no folder here and no hub answers for it; "
@@ -87,10 +89,10 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """Digest of a model's content: its small files whole, of each weight file the header, the size and 16 samples."""
+    """Digest of a model's content: its small files and code whole, of each weight file the header, the size and 16 samples."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".jinja", ".txt", ".model"):
+        if path.suffix in (".json", ".jinja", ".txt", ".model", ".py"):
             digest.update(path.name.encode() + path.read_bytes())
         elif path.suffix == ".safetensors":
             size = path.stat().st_size

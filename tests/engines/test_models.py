@@ -193,8 +193,11 @@ def test_fingerprint_ignores_where_the_folder_lies(folder: Path, tmp_path: Path)
     assert model_fingerprint(Path(moved)) == model_fingerprint(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "modeling_own.py"]
+)
 def test_fingerprint_changes_with_every_small_file(name: str, folder: Path) -> None:
+    (folder / "modeling_own.py").touch()
     before = model_fingerprint(folder)
     (folder / name).write_text((folder / name).read_text() + " ")
     changed = model_fingerprint(folder)

@@ -89,7 +89,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """Digest of a model's content: its small files and code whole, of each weight file the header, the size and 16 samples."""
+    """Digest of a model: its small files and code whole, of each weight file the header, the size and 16 samples."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".jinja", ".txt", ".model", ".py"):

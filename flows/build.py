@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,32 +128,32 @@ def open_experiment(
             )
             for name, agent in config.pair.agents.items()
         }
-        placement = LocalPlacement(config, root=plan.root, initial=initial)
-        checkpoint = placement.open()
-        agents = [placement.agent(name) for name in initial]
-        problems = _short_enough(load_problems(config.data), agents, config)
-        benchmarks = load_benchmarks(config)
-        verifier = config.verifier
-        with VerifierPool(
-            num_workers=verifier.num_workers,
-            timeout_s=verifier.timeout_s,
-            memory_mb=verifier.memory_mb,
-            style=verifier.style,  # type: ignore[arg-type]
-            cache=verifier.cache,
-        ) as pool:
-            yield (
-                Experiment(
-                    id=plan.id,
-                    config=config,
-                    method=method_of(config),
-                    problems=problems,
-                    placement=placement,
-                    ledger=Ledger(StepStore(plan.root), list(initial)),
-                    verifier=pool,
-                    opened_at=checkpoint,
-                ),
-                benchmarks,
-            )
+        with closing(LocalPlacement(config, root=plan.root, initial=initial)) as placement:
+            checkpoint = placement.open()
+            agents = [placement.agent(name) for name in initial]
+            problems = _short_enough(load_problems(config.data), agents, config)
+            benchmarks = load_benchmarks(config)
+            verifier = config.verifier
+            with VerifierPool(
+                num_workers=verifier.num_workers,
+                timeout_s=verifier.timeout_s,
+                memory_mb=verifier.memory_mb,
+                style=verifier.style,  # type: ignore[arg-type]
+                cache=verifier.cache,
+            ) as pool:
+                yield (
+                    Experiment(
+                        id=plan.id,
+                        config=config,
+                        method=method_of(config),
+                        problems=problems,
+                        placement=placement,
+                        ledger=Ledger(StepStore(plan.root), list(initial)),
+                        verifier=pool,
+                        opened_at=checkpoint,
+                    ),
+                    benchmarks,
+                )
 
 
 def _short_enough(problems: list[Problem], agents: list[Agent], config: ExperimentConfig) -> list[Problem]:

@@ -11,7 +11,7 @@ import torch
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.data.retokenize import decode_response
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import SampledResponse, Sampler, SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.models import (
     check_model_folder,
     check_vocabulary,
@@ -22,11 +22,12 @@ from hacpo_core.engines.models import (
 )
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.vllm_sampler import VllmSampler
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.records import Message, Problem, Rollout
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
-from hacpo_core.validation import num_minibatches, num_samples
+from hacpo_core.validation import longest_sequence, num_minibatches, num_samples
 
 
 def initial_folder(
@@ -82,12 +83,6 @@ class Agent:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
         check_vocabulary(self.model, self.tokenizer, agent=name)  # type: ignore[arg-type]
-        self.sampler = TransformersSampler(
-            self.model,  # type: ignore[arg-type]
-            eos_ids=self.eos_ids,
-            pad_id=int(self.tokenizer.pad_token_id),
-            batch_size=config.rollout.batch_size,
-        )
         self.learner = TorchLearner(
             self.model,  # type: ignore[arg-type]
             optimizer=config.optimizer,
@@ -97,6 +92,31 @@ class Agent:
             reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
         )
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
+        self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
+
+    def _new_sampler(self) -> Sampler:
+        """The sampler that the configuration names."""
+        config, agent = self.config, self.config.pair.agents[self.name]
+        if config.engine.sampler == "transformers":
+            return TransformersSampler(
+                self.model,  # type: ignore[arg-type]
+                eos_ids=self.eos_ids,
+                pad_id=int(self.tokenizer.pad_token_id),
+                batch_size=config.rollout.batch_size,
+            )
+        return VllmSampler(
+            self.model,  # type: ignore[arg-type]
+            initial=self.initial,
+            engine=config.engine,
+            rollout=config.rollout,
+            max_tokens=config.engine.vllm.max_model_tokens or longest_sequence(config),
+            eos_ids=self.eos_ids,
+            trust_remote_code=agent.trust_remote_code,
+        )
+
+    def close(self) -> None:
+        """End what the sampler started."""
+        self.sampler.close()
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem under this agent's tokenizer and chat template."""
@@ -122,7 +142,7 @@ class Agent:
             for index in samples
         ]
         limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
-        responses = self.sampler.sample(requests, limits)
+        responses = self._sample(requests, limits)
         owners = [(problem, index) for problem in problems for index in samples]
         rollouts = [
             self._rollout(problem, index, response)
@@ -150,11 +170,41 @@ class Agent:
             )
             for problem, index in owners
         ]
-        responses = self.sampler.sample(requests, limits)
+        responses = self._sample(requests, limits)
         return [
             self._rollout(problem, index, response)
             for (problem, index), response in zip(owners, responses, strict=True)
         ]
+
+    def _sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+        """Sample from the weights as they are now; the sampler's memory is free again afterwards."""
+        self.sampler.synchronise(self.version, lambda: self._compare(requests))
+        responses = self.sampler.sample(requests, limits)
+        self.sampler.rest()
+        return responses
+
+    def _compare(self, requests: Sequence[SampleRequest]) -> None:
+        """Raise an EngineError when sampler and learner do not agree on the first tokens of a few responses."""
+        rollout, vllm = self.config.rollout, self.config.engine.vllm
+        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))[: vllm.sync_prompts]
+        probes = [
+            SampleRequest(prompt, derive_seed(self.config.seed, "synchronise", self.version, self.name, index))
+            for index, prompt in enumerate(prompts)
+        ]
+        limits = SamplingLimits(rollout.temperature, rollout.top_p, min(vllm.sync_tokens, rollout.max_response_tokens))
+        responses = self.sampler.sample(probes, limits)
+        scored = self.learner.logprobs(
+            [ScoreRequest(probe.prompt_ids, found.token_ids) for probe, found in zip(probes, responses, strict=True)]
+        )
+        sampled_N = torch.tensor([logprob for response in responses for logprob in response.logprobs])
+        learned_N = torch.tensor([logprob for logprobs in scored for logprob in logprobs])
+        difference = float((sampled_N - learned_N).abs().max())
+        if not difference <= vllm.sync_tolerance:  # nan is a difference too
+            raise EngineError(
+                f"agent {self.name}: after its weights of version {self.version} were handed over, {self.sampler.name} "
+                f"and the learner disagree by {difference:.2e} nats, expected at most {vllm.sync_tolerance:g}; the "
+                "sampler holds other weights, or engine.vllm.sync_tolerance is too fine for engine.dtype"
+            )
 
     def _rollout(self, problem: Problem, index: int, response: SampledResponse) -> Rollout:
         return Rollout(

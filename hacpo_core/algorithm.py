@@ -34,6 +34,8 @@ from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.validation import num_minibatches, num_samples
 from hacpo_core.verify.pool import VerifierPool
 
+LARGEST_SAMPLER_ERROR = 1e-3
+"""mean |s - 1| between sampler and learner, above which a step warns"""
 _log = logging.getLogger(__name__)
 
 
@@ -351,4 +353,9 @@ def metrics(x: Experiment, step: int) -> None:
     """Commit what is measured of the step, with the one timestamp that it will always have."""
     if x.ledger.store.is_intact(step, "metrics"):
         return
-    x.ledger.store.commit(step, "metrics", {"metrics.json": step_metrics(x.ledger, step)})
+    values = step_metrics(x.ledger, step)
+    for k, found in values["agents"].items():
+        error = found.get("sampler/ratio_error_mean", 0.0)
+        if not error <= LARGEST_SAMPLER_ERROR:
+            _log.warning("step %d, %s: sampler and learner differ, mean |s - 1| is %.1e", step, k, error)
+    x.ledger.store.commit(step, "metrics", {"metrics.json": values})

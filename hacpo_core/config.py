@@ -217,10 +217,40 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class VllmConfig:
+    """vLLM's offline engine, one per agent; `rollout.batch_size` is the number of responses it works on at a time."""
+
+    process: str = "shared"
+    """shared: in the agent's process, weights handed over in memory | own: in processes of its own, by safetensors"""
+    memory_share: float = 0.4
+    """share of a device's memory (of the machine's on the CPU) for one agent's weights and cache, in (0, 1]"""
+    kv_cache_gb: Optional[float] = None  # noqa: UP045
+    """GiB of the cache of keys and values; null: what memory_share leaves"""
+    tensor_parallel_size: int = 1
+    """devices that one agent's engine is spread over; over 1 takes process=own"""
+    max_model_tokens: Optional[int] = None  # noqa: UP045
+    """longest prompt and response together; null: rollout.max_prompt_tokens and the longest response limit"""
+    enforce_eager: bool = False
+    """no compilation and no CUDA graphs: starts sooner, samples slower"""
+    prefix_caching: bool = True
+    """encode a prompt that several responses share once"""
+    sleeps: bool = True
+    """give device memory back between samplings, so that the learner can have it; not on the CPU"""
+    sync_prompts: int = 4
+    """prompts whose responses' first tokens are compared with the learner after each hand-over of weights, >= 1"""
+    sync_tokens: int = 4
+    """those first tokens, >= 1"""
+    sync_tolerance: float = 1e-3
+    """largest difference of their log-probabilities in nats; a larger one stops the run. bfloat16 needs more"""
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What samples and what trains, and on what."""
 
     sampler: str = "transformers"
+    """transformers: from the learner's own weights | vllm"""
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     learner: str = "torch"
     device: str = "cpu"
     """cpu | cuda | cuda:N"""

@@ -14,6 +14,7 @@ from hacpo_core.errors import ConfigError
 _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
+    r"|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -32,7 +33,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "retokenize.eos": ("keep", "drop"),
     "minibatch.order": ("mixed", "own_first"),
     "optimizer.schedule": ("constant", "cosine"),
-    "engine.sampler": ("transformers",),
+    "engine.sampler": ("transformers", "vllm"),
+    "engine.vllm.process": ("shared", "own"),
     "engine.learner": ("torch",),
     "engine.dtype": ("float32", "bfloat16"),
     "data.source": ("arithmetic", "jsonl"),
@@ -72,6 +74,13 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "optimizer.max_grad_norm": (0, 1e12, True),
     "optimizer.warmup_updates": (0, 1e9, False),
     "engine.num_threads": (1, 4096, False),
+    "engine.vllm.memory_share": (0, 1, True),
+    "engine.vllm.kv_cache_gb": (0, 1e5, True),
+    "engine.vllm.tensor_parallel_size": (1, 1024, False),
+    "engine.vllm.max_model_tokens": (2, 1e9, False),
+    "engine.vllm.sync_prompts": (1, 1e5, False),
+    "engine.vllm.sync_tokens": (1, 1e5, False),
+    "engine.vllm.sync_tolerance": (0, 1e3, True),
     "engine.micro_batch_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
@@ -127,6 +136,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_agents(config)
     _check_minibatches(config)
     _check_benchmarks(config)
+    _check_vllm(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -187,6 +197,32 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
             raise ConfigError(f"evaluate: {name} is not declared; add evaluate.benchmarks.{name}")
 
 
+def _check_vllm(config: ExperimentConfig) -> None:
+    vllm, rollout = config.engine.vllm, config.rollout
+    if config.engine.sampler != "vllm":
+        return
+    if config.engine.device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"engine.device: got {config.engine.device}, but vLLM takes the first visible GPU; "
+            "set engine.device=cuda, and CUDA_VISIBLE_DEVICES to the GPU"
+        )
+    if rollout.top_p < 1 and rollout.temperature != 1:
+        raise ConfigError(
+            f"rollout.top_p: got {rollout.top_p} with rollout.temperature {rollout.temperature}, where vLLM reports no "
+            "log-probabilities of the policy; set one of them to 1, or engine.sampler=transformers"
+        )
+    if vllm.process == "own":
+        return
+    remedy = "set engine.vllm.process=own"
+    if vllm.tensor_parallel_size > 1:
+        raise ConfigError(f"engine.vllm.tensor_parallel_size: got {vllm.tensor_parallel_size} in one process; {remedy}")
+    if vllm.sleeps and config.engine.device != "cpu" and len(config.pair.agents) > 1:
+        raise ConfigError(
+            "engine.vllm.sleeps: only one engine of a process can sleep, and "
+            f"{len(config.pair.agents)} agents share this one; {remedy} or engine.vllm.sleeps=false"
+        )
+
+
 def _check_agents(config: ExperimentConfig) -> None:
     if not config.pair.agents:
         raise ConfigError("pair.agents: got none, expected at least one agent; choose a file of experiments/pairs")
@@ -229,6 +265,12 @@ def num_minibatches(config: ExperimentConfig) -> int:
     return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
 
 
+def longest_sequence(config: ExperimentConfig) -> int:
+    """Most tokens of a prompt and its response, in training or in an evaluation."""
+    limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
+    return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)
+
+
 def _check_minibatches(config: ExperimentConfig) -> None:
     own = config.train.problems * config.method.rollout_factor
     rows = own if config.minibatch.order == "own_first" else own * num_sources(config)
@@ -268,6 +310,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         mark("method.ratio is token", "clip.sequence_low", "clip.sequence_high")
     else:
         mark("method.ratio is sequence", "clip.token_low", "clip.token_high", "objective.token_aggregation")
+    if config.engine.sampler != "vllm":
+        mark(
+            f"engine.sampler is {config.engine.sampler}",
+            *(f"engine.vllm.{name}" for name in as_dict(config.engine.vllm)),
+        )
+    if config.engine.device == "cpu":
+        mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

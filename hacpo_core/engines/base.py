@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,15 @@ class Sampler(Protocol):
 
     def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
         """One response per request, in order; a response depends on its own request alone, not on its neighbours."""
+
+    def synchronise(self, version: int, check: Callable[[], None]) -> None:
+        """Take over the learner's weights, known as `version`, unless they are held already; then `check` them."""
+
+    def rest(self) -> None:
+        """Give device memory back until `synchronise` is called again."""
+
+    def close(self) -> None:
+        """End whatever was started for sampling."""
 
 
 @dataclass(frozen=True, slots=True)

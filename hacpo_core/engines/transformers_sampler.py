@@ -5,7 +5,7 @@ Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -45,6 +45,15 @@ class TransformersSampler:
             for position, response in zip(positions, self._sample_batch(batch, limits), strict=True):
                 responses[position] = response
         return [response for response in responses if response is not None]
+
+    def synchronise(self, version: int, check: Callable[[], None]) -> None:
+        """Nothing to take over: the weights are the learner's own."""
+
+    def rest(self) -> None:
+        """Nothing to give back: memory is taken for one batch at a time."""
+
+    def close(self) -> None:
+        """Nothing to end."""
 
     def _sample_batch(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Iterator[SampledResponse]:
         device = self._model.device

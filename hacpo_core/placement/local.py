@@ -42,13 +42,19 @@ class LocalPlacement:
     def _load(self, name: str, *, at_most: int) -> Agent:
         checkpoint = latest_checkpoint(self._root, at_most=at_most)
         folder = self._initial[name]
-        self._agents.pop(name, None)
+        if name in self._agents:
+            self._agents.pop(name).close()
         if checkpoint is None:
             agent = Agent(name, self._config, initial=folder, folder=folder, version=0)
         else:
             agent = load_agent(name, checkpoint, config=self._config, initial=folder)
         self._agents[name] = agent
         return agent
+
+    def close(self) -> None:
+        """End what the agents started."""
+        while self._agents:
+            self._agents.popitem()[1].close()
 
     def agent(self, name: str) -> Agent:
         """The agent as it is."""

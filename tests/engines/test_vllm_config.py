@@ -1,0 +1,91 @@
+"""What a configuration says of vLLM: checked, without effect under another sampler, and no part of older ids."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.compose import compose
+from hacpo_core.config import EngineConfig, RolloutConfig
+from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.validation import experiment_id, inert_fields, longest_sequence
+from tests.engines.small import small_model
+
+VLLM = "engine.sampler=vllm"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["engine.sampler=sglang"], "engine.sampler: got 'sglang', expected one of transformers, vllm"),
+        (["engine.vllm.memory_share=0.5"], "engine.vllm.memory_share cannot take effect: engine.sampler is transf"),
+        ([VLLM, "engine.vllm.sleeps=true"], "engine.vllm.sleeps cannot take effect: engine.device is cpu"),
+        ([VLLM, "engine.vllm.memory_share=1.5"], r"engine.vllm.memory_share: got 1.5, expected .*\(0, 1\]"),
+        ([VLLM, "engine.vllm.kv_cache_gb=0"], r"engine.vllm.kv_cache_gb: got 0.0, expected"),
+        ([VLLM, "engine.vllm.process=thread"], "engine.vllm.process: got 'thread', expected one of shared, own"),
+        (
+            [VLLM, "engine.vllm.tensor_parallel_size=2"],
+            "engine.vllm.tensor_parallel_size: got 2 in one process; set engine.vllm.process=own",
+        ),
+        (
+            [VLLM, "engine.device=cuda"],
+            "engine.vllm.sleeps: only one engine of a process can sleep, and 2 agents share this one; set",
+        ),
+        ([VLLM, "engine.device=cuda:1"], "engine.device: got cuda:1, but vLLM takes the first visible GPU; set"),
+        (
+            [VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"],
+            "rollout.top_p: got 0.9 with rollout.temperature 0.6, where vLLM reports no log-probabilities",
+        ),
+    ],
+)
+def test_bad_field_is_one_sentence_that_names_it(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        compose("tiny", "hacpo", overrides=overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_ids_from_before_vllm_are_the_same() -> None:
+    found = [experiment_id(compose("tiny", method), {}) for method in ("hacpo", "gspo", "naive")]
+    assert found == ["tiny-hacpo-s0-172b44b0", "tiny-gspo-s0-d6462d7a", "tiny-naive-s0-98e94624"]
+
+
+def test_id_depends_on_the_sampler_and_not_on_its_memory_or_place() -> None:
+    def name(*overrides: str) -> str:
+        return experiment_id(compose("tiny", "hacpo", overrides=overrides), {})
+
+    same = [(), ("engine.vllm.memory_share=0.2",), ("engine.vllm.kv_cache_gb=1",), ("engine.vllm.process=own",)]
+    assert len({name(VLLM, *overrides) for overrides in same}) == 1
+    assert len({name(), name(VLLM), name(VLLM, "engine.vllm.enforce_eager=true")}) == 3
+
+
+def test_all_fields_of_vllm_are_inert_under_another_sampler() -> None:
+    inert = inert_fields(compose("tiny", "hacpo"))
+    config = compose("tiny", "hacpo", overrides=[VLLM])
+    assert {name for name in inert if name.startswith("engine.vllm.")} == {
+        f"engine.vllm.{name}" for name in vars(config.engine.vllm)
+    }
+    assert {name for name in inert_fields(config) if name.startswith("engine.vllm.")} == {"engine.vllm.sleeps"}
+
+
+def test_engine_has_room_for_the_longest_response_of_training_and_evaluation() -> None:
+    assert longest_sequence(compose("tiny", "hacpo")) == 80
+    assert longest_sequence(compose("tiny", "hacpo", overrides=["rollout.max_response_tokens=64"])) == 104
+    longer = ["evaluate.benchmarks.arithmetic_dev.max_response_tokens=100"]
+    assert longest_sequence(compose("tiny", "hacpo", overrides=longer)) == 140
+
+
+def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # an import then fails as if it were not installed
+    monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
+    with pytest.raises(EngineError, match=r"engine.sampler: vllm cannot be imported .*pip install 'hacpo\[vllm\]'"):
+        VllmSampler(
+            small_model(),
+            initial=tmp_path,
+            engine=EngineConfig(sampler="vllm"),
+            rollout=RolloutConfig(),
+            max_tokens=8,
+            eos_ids=[1],
+        )

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check dashboard clean test-peers peers-fixture
+.PHONY: demo test check dashboard clean test-peers peers-fixture test-vllm
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,5 +37,10 @@ peers-fixture:
 	@bash tests/peers/install.sh
 	@.venv-peers/bin/python tests/peers/make_fixture.py
 
+# vLLM for the CPU, in an environment of its own (the first time: 200 MB to download).
+test-vllm:
+	@bash tests/vllm/install.sh
+	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py
+
 clean:
-	rm -rf $(VENV) .venv-peers runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peers .venv-vllm runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from flows.server import find_server, is_healthy
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
+VLLM_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,8 @@ def examine(runs_dir: Path) -> list[Finding]:
     free = shutil.disk_usage(runs_dir if runs_dir.exists() else Path.cwd()).free / 2**30
     findings.append(Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}"))
     findings += [_server(runs_dir), _gpu(), _data()]
-    for name, extra in (("vllm", "vllm"), ("deepspeed", "deepspeed"), ("ray", "ray")):
+    findings.append(_vllm())
+    for name, extra in (("deepspeed", "deepspeed"), ("ray", "ray")):
         found = importlib.util.find_spec(name) is not None
         detail = "installed; not yet used by any engine" if found else f"not installed (pip install 'hacpo[{extra}]')"
         findings.append(Finding(name, found, detail, is_required=False))
@@ -47,8 +53,6 @@ def examine(runs_dir: Path) -> list[Finding]:
 
 
 def _packages() -> list[Finding]:
-    from importlib.metadata import requires
-
     findings = []
     for line in requires("hacpo") or []:
         requirement = Requirement(line)
@@ -93,6 +97,68 @@ def _train_something() -> str:
     if error > 1e-4:
         raise RuntimeError(f"sampler and learner disagree by {error:.1e} nats")
     return f"transformers and torch agree to {error:.0e} nats"
+
+
+def _vllm() -> Finding:
+    """Whether vLLM is installed, fits torch and transformers, and samples: tried in a process that can be ended."""
+    if importlib.util.find_spec("vllm") is None:
+        detail = "not installed (pip install 'hacpo[vllm]'; without a GPU see tests/vllm/install.sh)"
+        return Finding("vllm", False, detail, is_required=False)
+    package = packages_distributions()["vllm"][0]
+    wrong = []
+    for line in requires(package) or []:
+        requirement = Requirement(line.replace("+cpu", ""))
+        if requirement.name not in ("torch", "transformers"):
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        found = version(requirement.name)
+        if not requirement.specifier.contains(found, prereleases=True):
+            wrong.append(f"{requirement.name} is {found}; pip install '{requirement.name}{requirement.specifier}'")
+    if wrong:
+        return Finding("vllm", False, f"{package} {version(package)}: {', '.join(wrong)}", is_required=False)
+    command = [sys.executable, "-c", f"import {__name__} as doctor; print(doctor.sample_with_vllm())"]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=VLLM_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        detail = f"{package} {version(package)} did not answer within {VLLM_TIMEOUT_S} s"
+        return Finding("vllm", False, detail, is_required=False)
+    last = ((tried.stdout if tried.returncode == 0 else tried.stderr).strip().splitlines() or ["no word"])[-1]
+    return Finding("vllm", tried.returncode == 0, f"{package} {version(package)}: {last}", is_required=False)
+
+
+def sample_with_vllm() -> str:
+    """Start an engine on a random model of a few thousand parameters, sample, and score with the learner."""
+    import torch
+
+    from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
+    from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+    from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.engines.vllm_sampler import VllmSampler
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    tokenizer = build_tokenizer("character")
+    model = build_model(TinyModelConfig(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1), tokenizer)
+    engine = EngineConfig(
+        sampler="vllm",
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        vllm=VllmConfig(memory_share=0.1, kv_cache_gb=0.1, enforce_eager=True, sleeps=False),
+    )
+    model.to(engine.device)  # type: ignore[arg-type]
+    learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        sampler = VllmSampler(
+            model, initial=Path(folder), engine=engine, rollout=RolloutConfig(), max_tokens=32, eos_ids=[1]
+        )
+    with closing(sampler):
+        response = sampler.sample([SampleRequest((2, 3, 4), 1)], SamplingLimits(1.0, 1.0, 8))[0]
+    scored = learner.logprobs([ScoreRequest((2, 3, 4), response.token_ids)])[0]
+    error = max(abs(a - b) for a, b in zip(scored, response.logprobs, strict=True))
+    if error > 1e-3:
+        raise RuntimeError(f"it disagrees with the learner by {error:.1e} nats")
+    return f"samples, and agrees with torch to {error:.0e} nats"
 
 
 def _verify_something() -> str:

@@ -10,14 +10,15 @@ tensors; with `process: own` it lives in child processes, which read a safetenso
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import PreTrainedModel
 
@@ -25,10 +26,15 @@ from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
 from hacpo_core.errors import EngineError
 
-_log = logging.getLogger(__name__)
+SHUTDOWN_TIMEOUT_S = 10.0
 
-# No reports to vLLM's makers, and no lines of its own between ours; a person's own setting wins.
-_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+# No reports to vLLM's makers, no lines of its own between ours, and no fork of a process whose torch has threads.
+# A person's own setting wins.
+_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+}
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
@@ -95,6 +101,7 @@ class VllmSampler:
         options = {
             "model": str(initial),
             "skip_tokenizer_init": True,
+            "use_tqdm_on_load": False,
             "trust_remote_code": trust_remote_code,
             "dtype": engine.dtype,
             "max_model_len": max_tokens,
@@ -109,12 +116,19 @@ class VllmSampler:
         }
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
-        self._llm: Any = _start(options, engine)
+        resource_tracker.ensure_running()  # Python's own child, not one of vLLM's
+        before = _children()
+        try:
+            self._llm: Any = _start(options, engine)
+        except EngineError:
+            _end(_children() - before)
+            raise
+        self._processes = _children() - before
         if engine.vllm.process == "shared" and self._llm.model_config.using_transformers_backend():
             self.close()
             raise EngineError(
-                f"{type(model).__name__}: vLLM has no model of its own for it and changes transformers' class, which the "
-                "learner in this process needs; set engine.vllm.process=own"
+                f"{type(model).__name__}: vLLM has no model of its own for it and changes transformers' class, which "
+                "the learner in this process needs; set engine.vllm.process=own"
             )
         self.rest()  # the next agent's engine, and the learner, need the memory before the first sampling
 
@@ -212,6 +226,20 @@ class VllmSampler:
         if self._llm is not None:
             llm, self._llm = self._llm, None
             llm.llm_engine.engine_core.shutdown()
+            _end(self._processes)
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    """Wait for processes that were asked to end, and kill those that do not."""
+    _, alive = psutil.wait_procs(processes, timeout=SHUTDOWN_TIMEOUT_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=SHUTDOWN_TIMEOUT_S)
 
 
 def _response(completion: Any, is_policy: bool) -> SampledResponse:
@@ -227,12 +255,14 @@ def _start(options: dict[str, Any], engine: EngineConfig) -> Any:
     if engine.device == "cpu":  # child processes take as many threads as this one, and none binds them to processors
         os.environ |= {"OMP_NUM_THREADS": str(engine.num_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     try:
+        import vllm.envs
         import vllm.platforms
     except ImportError as error:
         raise EngineError(
             f"engine.sampler: vllm cannot be imported ({error}); pip install 'hacpo[vllm]', or set "
             "engine.sampler=transformers"
         ) from error
+    vllm.envs.disable_envs_cache()  # an engine that was started before keeps the environment of its own start
     _check_devices(engine, vllm.platforms.current_platform.device_type)
     with _threads_left_alone(), _as_engine_error("the engine did not start"):
         return vllm.LLM(**options)
@@ -280,6 +310,8 @@ def _remedy(message: str) -> str:
     text = message.lower()
     if "memory" in text or "kv cache" in text:
         return f"change {_FIELDS_OF_MEMORY}"
+    if "initialization failed" in text:
+        return f"its own log above says why; where memory is short, change {_FIELDS_OF_MEMORY}"
     if "max_model_len" in text or "max_position_embeddings" in text:
         return "lower rollout.max_prompt_tokens, the response limits or engine.vllm.max_model_tokens"
     if "tensor_parallel" in text or "divisible" in text:

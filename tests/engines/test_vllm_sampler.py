@@ -1,0 +1,354 @@
+"""vLLM's own engine on the CPU: the policy's log-probabilities, seeds, ends of responses, weights, failures.
+
+`make test-vllm` installs it and runs these. Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
+from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.errors import EngineError
+from hacpo_core.store import StepStore
+from hacpo_core.tiny.models import build_model
+from tests.engines.small import TOKENIZER, logprobs_of
+from tests.engines.test_transformers_sampler import squared_distance
+from tests.experiments_outcome import outcome
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here; make test-vllm"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tracker() -> None:
+    """Python's own child process, which stays, runs before any test counts children."""
+    resource_tracker.ensure_running()
+
+
+EOS_IDS = (2, 3)
+LIMITS = SamplingLimits(temperature=1.0, top_p=1.0, max_tokens=20)
+REQUESTS = [SampleRequest((1, 4, 5 + n % 3), seed=2**63 + n) for n in range(40)]
+MAX_TOKENS = 320
+VLLM = VllmConfig(kv_cache_gb=0.25, enforce_eager=True)
+
+
+def model_of(family: str) -> PreTrainedModel:
+    """Heads of 32, which vLLM's kernels for the CPU know, and distributions far from uniform."""
+    config = TinyModelConfig(
+        family=family, hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, max_positions=MAX_TOKENS
+    )
+    model = build_model(config, TOKENIZER)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4.0)
+    return model.eval()
+
+
+def sampler_of(
+    model: PreTrainedModel, folder: Path, *, vllm: VllmConfig = VLLM, top_p: float = 1.0, max_tokens: int = MAX_TOKENS
+) -> VllmSampler:
+    model.save_pretrained(folder)
+    return VllmSampler(
+        model,
+        initial=folder,
+        engine=EngineConfig(sampler="vllm", vllm=vllm),
+        rollout=RolloutConfig(top_p=top_p, batch_size=64),
+        max_tokens=max_tokens,
+        eos_ids=EOS_IDS,
+    )
+
+
+@pytest.fixture(scope="module", params=["qwen3", "llama"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmSampler]:
+    sampler = sampler_of(model_of(request.param), tmp_path_factory.mktemp(request.param))
+    yield sampler
+    sampler.close()
+
+
+def nothing() -> None:
+    """A check that always passes."""
+
+
+def error_of(sampler: VllmSampler, responses: list[SampledResponse], *, temperature: float = 1.0) -> float:
+    """Largest difference between the responses' log-probabilities and the learner's."""
+    learner = TorchLearner(
+        sampler._model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=temperature, total_updates=1
+    )
+    scored = learner.logprobs(
+        [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(REQUESTS, responses, strict=True)]
+    )
+    sampled = [logprob for response in responses for logprob in response.logprobs]
+    learned = [logprob for logprobs in scored for logprob in logprobs]
+    return max(abs(a - b) for a, b in zip(sampled, learned, strict=True))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_reported_logprobs_are_those_of_the_learner(engine: VllmSampler, temperature: float) -> None:
+    responses = engine.sample(REQUESTS, SamplingLimits(temperature, 1.0, 20))
+    assert error_of(engine, responses, temperature=temperature) < 1e-5
+    assert error_of(engine, responses, temperature=2 * temperature) > 0.1
+
+
+def test_same_seed_gives_the_same_response_in_any_batch_and_order(engine: VllmSampler) -> None:
+    expected = engine.sample(REQUESTS, LIMITS)
+    parts = [r for start in range(0, 40, 7) for r in engine.sample(REQUESTS[start : start + 7], LIMITS)]
+    backwards = engine.sample(REQUESTS[::-1], LIMITS)[::-1]
+    alone = [engine.sample([request], LIMITS)[0] for request in REQUESTS[:5]]
+    tokens = [response.token_ids for response in expected]
+    assert [response.token_ids for response in parts] == tokens
+    assert [response.token_ids for response in backwards] == tokens
+    assert [response.token_ids for response in alone] == tokens[:5]
+    assert len(set(tokens)) > 30
+
+
+def test_end_of_sequence_is_part_of_the_response_whichever_id_it_is(engine: VllmSampler) -> None:
+    ends: Counter[int | None] = Counter()
+    for response in engine.sample(REQUESTS, LIMITS):
+        inside = [token for token in response.token_ids[:-1] if token in EOS_IDS]
+        is_ended = response.token_ids[-1] in EOS_IDS
+        assert not inside
+        assert response.finish_reason == ("stop" if is_ended else "length")
+        assert len(response.logprobs) == len(response.token_ids) == (len(response.token_ids) if is_ended else 20)
+        ends[response.token_ids[-1] if is_ended else None] += 1
+    assert ends.keys() >= {*EOS_IDS, None}
+
+
+def test_end_on_the_last_allowed_token_is_a_stop(engine: VllmSampler) -> None:
+    request, whole = next(
+        (q, r) for q, r in zip(REQUESTS, engine.sample(REQUESTS, LIMITS), strict=True) if r.finish_reason == "stop"
+    )
+    (found,) = engine.sample([request], SamplingLimits(1.0, 1.0, len(whole.token_ids)))
+    assert (found.token_ids, found.finish_reason) == (whole.token_ids, "stop")
+
+
+def test_greedy_is_the_transformers_samplers_greedy(engine: VllmSampler) -> None:
+    limits = SamplingLimits(0.3, 0.5, 20, is_greedy=True)
+    expected = TransformersSampler(engine._model, eos_ids=EOS_IDS, pad_id=0, batch_size=64).sample(REQUESTS, limits)
+    for one, other in zip(engine.sample(REQUESTS, limits), expected, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_frequencies_follow_the_tempered_distribution(engine: VllmSampler) -> None:
+    num_samples, prompt = 2000, (1, 4, 5)
+    requests = [SampleRequest(prompt, seed) for seed in range(num_samples)]
+    counts = Counter(r.token_ids[0] for r in engine.sample(requests, SamplingLimits(0.5, 1.0, 1)))
+    expected_V, wrong_V = (
+        num_samples * logprobs_of(engine._model, ScoreRequest(prompt, (0,)), temperature=temperature)[0].exp()
+        for temperature in (0.5, 1.0)
+    )
+    freedom = int((expected_V >= 5.0).sum()) - 1
+    bound = freedom + 4.0 * math.sqrt(2.0 * freedom)
+    assert squared_distance(counts, expected_V) < bound
+    assert squared_distance(counts, wrong_V) > 1.5 * bound
+
+
+def change(model: PreTrainedModel) -> None:
+    """What an update does to the weights, much exaggerated; the tied head and the norms change too."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+
+
+def test_weights_are_the_learners_after_a_hand_over_and_not_before(engine: VllmSampler) -> None:
+    change(engine._model)
+    assert error_of(engine, engine.sample(REQUESTS, LIMITS)) > 0.1
+    checked: list[int] = []
+    engine.synchronise(1, lambda: checked.append(1))
+    assert error_of(engine, engine.sample(REQUESTS, LIMITS)) < 1e-5
+    engine.synchronise(1, lambda: checked.append(2))
+    assert checked == [1]
+
+
+def test_version_that_failed_its_check_is_not_held(engine: VllmSampler) -> None:
+    def refuse() -> None:
+        raise EngineError("they disagree")
+
+    for _ in range(2):
+        with pytest.raises(EngineError, match="they disagree"):
+            engine.synchronise(2, refuse)
+    engine.synchronise(2, nothing)
+
+
+def test_cache_of_a_long_prompt_is_forgotten_with_the_old_weights(
+    engine: VllmSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = SampleRequest(tuple(4 + n % 20 for n in range(300)), seed=3)
+
+    def error() -> float:
+        (response,) = engine.sample([request], SamplingLimits(1.0, 1.0, 1))
+        scored = logprobs_of(engine._model, ScoreRequest(request.prompt_ids, response.token_ids))
+        return abs(float(scored[0, response.token_ids[0]]) - response.logprobs[0])
+
+    engine.synchronise(3, nothing)
+    assert error() < 1e-5
+    change(engine._model)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._llm, "reset_prefix_cache", lambda: True)
+        engine.synchronise(4, nothing)
+        assert error() > 1e-3  # so the cache is used, and the reset below is what makes the difference
+    engine.synchronise(5, nothing)
+    assert error() < 1e-5
+
+
+def test_prompt_that_leaves_no_room_names_the_field(engine: VllmSampler) -> None:
+    with pytest.raises(EngineError, match=r"a prompt of 310 tokens and a response of 20 .*engine.vllm.max_model_tok"):
+        engine.sample([SampleRequest((1,) * 310, 1)], LIMITS)
+
+
+def test_threads_of_the_learner_stay_settable(engine: VllmSampler) -> None:
+    torch.set_num_threads(2)
+    assert torch.get_num_threads() == 2
+
+
+def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_nothing(tmp_path: Path) -> None:
+    sampler = sampler_of(model_of("qwen3"), tmp_path, top_p=0.5)
+    try:
+        narrowed = sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20))
+        assert error_of(sampler, narrowed) < 1e-5
+        for request, response in zip(REQUESTS, narrowed, strict=True):
+            logprob_TV = logprobs_of(sampler._model, ScoreRequest(request.prompt_ids, response.token_ids))
+            for t, token in enumerate(response.token_ids):
+                assert logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum() < 0.5 + 1e-5
+        (unknown,) = sampler.sample(REQUESTS[:1], SamplingLimits(0.6, 1.0, 3))
+        assert all(math.isnan(logprob) for logprob in unknown.logprobs)
+    finally:
+        sampler.close()
+
+
+@pytest.mark.parametrize(
+    ("vllm", "max_tokens", "message"),
+    [
+        (VllmConfig(kv_cache_gb=1e4, enforce_eager=True), 80, "vLLM: the engine did not start: .*engine.vllm.kv_cache"),
+        (VllmConfig(memory_share=1.0, enforce_eager=True), 80, "vLLM: the engine did not start: .*engine.vllm.memory"),
+        (VllmConfig("own", kv_cache_gb=1e4, enforce_eager=True), 80, "vLLM: the engine did not start: .*kv_cache_gb"),
+        (VLLM, 4 * MAX_TOKENS, "vLLM: the engine did not start: .*engine.vllm.max_model_tokens"),
+        (
+            VllmConfig(process="own", tensor_parallel_size=64),
+            80,
+            "engine.vllm.tensor_parallel_size: got 64, but this machine has .* processors; lower it",
+        ),
+    ],
+)
+def test_start_that_fails_is_one_error_that_names_the_field(
+    vllm: VllmConfig, max_tokens: int, message: str, tmp_path: Path
+) -> None:
+    before = psutil.Process().children(recursive=True)
+    with pytest.raises(EngineError, match=message) as caught:
+        sampler_of(model_of("qwen3"), tmp_path, vllm=vllm, max_tokens=max_tokens)
+    assert "\n" not in str(caught.value)
+    assert psutil.Process().children(recursive=True) == before
+
+
+def test_gpu_that_this_vllm_cannot_use_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="engine.device: got cuda, but the vLLM that is installed samples on cpu"):
+        VllmSampler(
+            model_of("qwen3"),
+            initial=tmp_path,
+            engine=EngineConfig(sampler="vllm", device="cuda"),
+            rollout=RolloutConfig(),
+            max_tokens=80,
+            eos_ids=EOS_IDS,
+        )
+
+
+def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_no_process(tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True))
+    try:
+        assert set(psutil.Process().children(recursive=True)) - before
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-5
+        change(sampler._model)
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) > 0.1
+        sampler.synchronise(1, nothing)
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-5
+    finally:
+        sampler.close()
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+HEADS_OF_32 = [
+    f"pair.agents.{agent}.tiny.{size}"
+    for agent in ("qwen", "llama")
+    for size in ("hidden_size=64", "num_heads=2", "num_kv_heads=1")
+]
+SAMPLED_BY_VLLM = (
+    *HEADS_OF_32,
+    "engine.sampler=vllm",
+    "engine.vllm.kv_cache_gb=0.25",
+    "engine.vllm.enforce_eager=true",
+)
+
+
+def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Callable[..., Plan]) -> None:
+    before = psutil.Process().children(recursive=True)
+    planned = small_plan("hacpo", *SAMPLED_BY_VLLM)
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    found = outcome(planned)
+    for agent in ("qwen", "llama"):
+        digests = [found[f"{step} update.{agent}"] for step in (1, 2, 3, 4)]
+        assert len(set(digests)) == 4
+        for step in (1, 2, 3, 4):
+            assert found[f"{step} {agent}"]["sampler/logprob_difference_max"] < 1e-4
+            assert found[f"{step} {agent}"]["sampler/ratio_error_mean"] < 1e-4
+    assert psutil.Process().children(recursive=True) == before
+
+
+def test_experiment_that_was_interrupted_goes_on_with_the_same_bits(small_plan: Callable[..., Plan]) -> None:
+    whole = small_plan("hacpo", *SAMPLED_BY_VLLM, "train.num_steps=3")
+    run_experiment(whole, DirectRunner(), QuietWatcher())
+
+    class Interrupted(DirectRunner):
+        def start(self, phase: Any, work: Any, *, after: Any = ()) -> Any:
+            if (phase.kind, phase.step, phase.agent) == ("update", 2, "llama"):
+                raise KeyboardInterrupt
+            return super().start(phase, work, after=after)
+
+    parted = small_plan("hacpo", *SAMPLED_BY_VLLM, "train.num_steps=3", runs_dir=whole.root.parents[2] / "parted")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(parted, Interrupted(), QuietWatcher())
+    run_experiment(parted, DirectRunner(), QuietWatcher())
+    assert outcome(parted) == outcome(whole)
+
+
+def test_hand_over_of_wrong_weights_stops_the_run(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = psutil.Process().children(recursive=True)
+    planned = small_plan("hacpo", *SAMPLED_BY_VLLM)
+
+    def copy_too_large(sampler: VllmSampler) -> None:
+        weights = ((name, 1.1 * parameter.detach()) for name, parameter in sampler._model.named_parameters())
+        sampler._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+
+    monkeypatch.setattr(VllmSampler, "_copy_weights", copy_too_large)
+    message = r"agent qwen: after its weights of version 0 were handed over, vllm and the learner disagree by .* nats"
+    with pytest.raises(EngineError, match=message):
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+    store = StepStore(planned.root)
+    assert not [phase for step in (0, 1) for phase in store.committed(step)]
+    assert psutil.Process().children(recursive=True) == before

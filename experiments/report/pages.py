@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from experiments.layouts import check_layout
 from experiments.planner import Cell, GridPlan
 from experiments.published.tables import BENCHMARKS
 from experiments.report import words
@@ -26,10 +27,7 @@ from experiments.report.statistics import NUM_RESAMPLES
 from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
 from flows.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
-from hacpo_core.errors import ConfigError
 from hacpo_core.store import write_atomically
-
-LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4")
 
 
 def write_report(grid: GridPlan, folder: Path) -> Path:
@@ -39,7 +37,7 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
         path of the HTML page.
 
     Raises:
-        ConfigError: the grid asks for a layout that does not exist.
+        ConfigError: the grid asks for a layout that does not exist (check_layout).
         StoreError: a result is torn or of another version.
     """
     title, blocks = grid.config.title, list(report_blocks(grid))
@@ -56,9 +54,8 @@ def _writer(text: str) -> Callable[[Path], object]:
 
 def report_blocks(grid: GridPlan) -> Iterator[Block]:
     """The report from its first sentence to the settings."""
+    check_layout(grid.config.report)
     layout = str(grid.config.report.get("table", "plain"))
-    if layout not in LAYOUTS:
-        raise ConfigError(f"grid {grid.name}: report.table: got {layout!r}, expected one of {', '.join(LAYOUTS)}")
     results, printed = read_results(grid), printed_in(layout)
     is_of_paper = layout != "plain"
     chosen = grid.config.report.get("benchmarks")

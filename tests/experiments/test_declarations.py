@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import pytest
-import yaml
 
 from experiments.published.tables import (
     AVERAGE,
@@ -15,7 +12,7 @@ from experiments.published.tables import (
     printed_ratios,
     printed_values,
 )
-from flows.compose import available, compose
+from flows.compose import available, compose, declaration
 from hacpo_core.algorithm import method_of
 from hacpo_core.validation import experiment_id, num_minibatches, num_samples
 
@@ -71,7 +68,7 @@ def test_every_hardware_file_composes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GRIDS))
 def test_every_cell_of_a_paper_grid_composes(name: str) -> None:
-    tree = yaml.safe_load((files("experiments") / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
+    tree = declaration("grid", name)
     assert tree["report"] == {"table": name}
     for entry in tree["entries"]:
         for pair in entry["pairs"]:
@@ -79,9 +76,16 @@ def test_every_cell_of_a_paper_grid_composes(name: str) -> None:
                 compose(pair, method, hardware=tree["hardware"], entry=entry.get("settings"))
 
 
+@pytest.mark.parametrize("name", sorted(GRIDS))
+def test_paper_grids_are_estimated_alike(name: str) -> None:
+    tree = declaration("grid", name)
+    assert (tree["hardware"], tree["seeds"]) == ("eight_gpus", [0])
+    assert tree["rates"] == declaration("grid", "_eight_gpus")["rates"]
+
+
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table7"])
 def test_grid_covers_every_printed_cell(name: str) -> None:
-    tree = yaml.safe_load((files("experiments") / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
+    tree = declaration("grid", name)
     planned = {(pair, method) for entry in tree["entries"] for pair in entry["pairs"] for method in entry["methods"]}
     printed = {(cell.pair, cell.method) for cell in printed_values() if cell.table == name and cell.method != "base"}
     assert planned == printed

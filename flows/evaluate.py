@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from flows.build import Plan, find_plan, open_experiment
 from flows.compose import benchmark, benchmark_name
 from flows.experiment import Watcher, evaluate_agents, log_evaluations, open_tracker, read_final
 from flows.runner import PrefectRunner, watcher_of_flow
-from hacpo_core.algorithm import Runner
+from hacpo_core.algorithm import Experiment, Runner
+from hacpo_core.config import BenchmarkConfig
+from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.run import other_question, question_digest, read_result, result_phase
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.store import StepStore
 from hacpo_core.validation import validate
@@ -31,10 +35,19 @@ def with_benchmarks(plan: Plan, words: Sequence[str]) -> Plan:
         words: names in the experiment, names in `experiments/benchmarks`, or YAML files; none: the experiment's all.
 
     Raises:
-        ConfigError: nobody declares a benchmark, or a declaration contradicts itself.
+        ConfigError: nobody declares a benchmark, one name is declared twice, or a declaration contradicts itself.
     """
     own = plan.config.evaluate.benchmarks
-    declared = {benchmark_name(word): own.get(word) or benchmark(word) for word in words} if words else own
+    declared: dict[str, BenchmarkConfig] = {} if words else own
+    for word in words:
+        name = benchmark_name(word)
+        found = own[word] if word in own else benchmark(word)
+        if found != {**declared, **own}.get(name, found):
+            owner = plan.id if name in own else "another of these files"
+            raise ConfigError(
+                f"--benchmarks: {owner} declares {name} differently than {word}; give the file another name"
+            )
+        declared[name] = found
     if not declared:
         raise ConfigError(f"--benchmarks: got none, and {plan.id} declares none; name some, for example math500")
     evaluate = replace(plan.config.evaluate, during=[], final=list(declared), benchmarks=dict(declared))
@@ -65,7 +78,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         these evaluations' rows of `read_evaluations`.
 
     Raises:
-        ConfigError: the experiment has not come to that step.
+        ConfigError: the experiment has not come to that step, or was evaluated on something else under a name.
     """
     last = last_trained_step(plan)
     step = last if step is None else step
@@ -74,6 +87,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     names = list(plan.config.evaluate.benchmarks)
     is_complete = read_final(plan) is not None
     with open_experiment(plan) as (x, benchmarks):
+        _check_questions(x, benchmarks)
         evaluate_agents(x, step, names, benchmarks, runner, watcher)
         tracker = open_tracker(plan, x)
         if tracker is not None:
@@ -81,6 +95,16 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             tracker.finish("FINISHED" if is_complete else "KILLED")
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
+
+
+def _check_questions(x: Experiment, benchmarks: Mapping[str, Benchmark]) -> None:
+    """Refuse to ask something else under the name of an evaluation of any step: no curve mixes two questions."""
+    digests = {name: question_digest(x, benchmark) for name, benchmark in benchmarks.items()}
+    store = x.ledger.store
+    for step, name, k in itertools.product(range(store.last_step() + 1), digests, x.names):
+        phase = result_phase(name, k)
+        if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
+            raise other_question(step, name)
 
 
 @flow(name="evaluate", flow_run_name="{experiment} · evaluate", persist_result=False)

@@ -21,7 +21,7 @@ from hacpo_core.algorithm import Experiment, Phase, Runner
 from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.base import SamplingLimits
-from hacpo_core.errors import StoreError
+from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.metrics import Estimate, estimates
 from hacpo_core.ledger import PhaseCost
 from hacpo_core.records import Rollout, Verdict
@@ -65,9 +65,13 @@ class EvaluationResult:
 
 
 def evaluate(x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Runner) -> EvaluationResult:
-    """Answer every problem with agent k as it is after `step`, verify, sum up; what is committed is not repeated."""
-    phase = result_phase(benchmark.name, k)
-    if not _is_done(x.ledger.store, step, phase, question_digest(x, benchmark)):
+    """Answer every problem with agent k as it is after `step`, verify, sum up; what is committed is not repeated.
+
+    Raises:
+        ConfigError: figures of another question are committed under this name; they are never replaced.
+    """
+    phase, store = result_phase(benchmark.name, k), x.ledger.store
+    if not store.is_intact(step, phase):
         shards = _shards(len(benchmark.problems), x.config.evaluate.shard_problems)
         for shard in shards:
             runner.start(
@@ -77,7 +81,18 @@ def evaluate(x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Run
         runner.start(
             Phase(f"evaluate.{benchmark.name}", step, k), lambda: sum_up(x, step, k, benchmark, shards)
         ).result()
-    return read_result(x.ledger.store, step, phase)
+    result = read_result(store, step, phase)
+    if result.digest != question_digest(x, benchmark):
+        raise other_question(step, benchmark.name)
+    return result
+
+
+def other_question(step: int, benchmark: str) -> ConfigError:
+    """The error of a name that already stands for other problems or settings."""
+    return ConfigError(
+        f"benchmark {benchmark}: after step {step} it was evaluated with other problems or settings; "
+        "restore them, or give the new declaration another name"
+    )
 
 
 def result_phase(benchmark: str, agent: str) -> str:

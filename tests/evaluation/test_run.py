@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +133,42 @@ def test_unscored_responses_are_a_share_and_no_wrong_answers(
     assert row["value"] == pytest.approx((responses["reward"][1:] > 0).mean())
 
 
-def test_benchmark_that_asks_something_else_under_its_name_is_answered_again(
-    small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
+def test_committed_evaluation_is_never_replaced_by_one_of_another_question(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", *SAMPLED)
+    responses = evaluated(planned)
+    changed = with_benchmarks(planned, ["test"])
+    declared = changed.config.evaluate.benchmarks
+    declared["test"] = replace(declared["test"], num_samples=2)
+    with pytest.raises(ConfigError, match=r"benchmark test: after step 0 it was evaluated with other problems or"):
+        evaluated(changed)
+    pd.testing.assert_frame_equal(read_responses(planned.root, step=0, benchmark="test", agent="qwen"), responses)
+
+
+def test_other_declaration_under_a_name_of_the_experiment_is_refused(
+    small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     planned = small_plan("hacpo", *SAMPLED)
-    evaluated(planned)
-    declared = planned.config.evaluate.benchmarks["test"]
-    changed = with_benchmarks(planned, ["test"])
-    changed.config.evaluate.benchmarks["test"] = type(declared)(**{**vars(declared), "num_samples": 2})
-    assert len(evaluated(changed)) == 20
-    assert "committed for other problems or settings" in caplog.text
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "test.yaml").write_text("{source: arithmetic, limit: 5}", encoding="utf-8")
+    (tmp_path / "one" / "mine.yaml").write_text("{source: arithmetic, limit: 5}", encoding="utf-8")
+    (tmp_path / "two" / "mine.yaml").write_text("{source: arithmetic, limit: 6}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"{planned.id} declares test differently than .*; give the file another"):
+        with_benchmarks(planned, [str(tmp_path / "test.yaml")])
+    with pytest.raises(ConfigError, match=r"another of these files declares mine differently than .*two/mine.yaml"):
+        with_benchmarks(planned, [str(tmp_path / folder / "mine.yaml") for folder in ("one", "two")])
+
+
+def test_name_of_an_earlier_evaluation_keeps_its_question_at_every_step(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    planned, path = small_plan("gspo", *SAMPLED, "train.num_steps=1"), tmp_path / "mine.yaml"
+    path.write_text("{source: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
+    run_evaluation(with_benchmarks(planned, [str(path)]), 0, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    path.write_text("{source: arithmetic, limit: 6, max_response_tokens: 40}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"benchmark mine: after step 0 .* give the new declaration another name"):
+        run_evaluation(with_benchmarks(planned, [str(path)]), 1, DirectRunner(), QuietWatcher())
 
 
 def test_agents_with_dots_in_their_names_are_told_apart(small_models: Path, tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -26,7 +29,7 @@ from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
 from hacpo_core.errors import EngineError
 
-SHUTDOWN_TIMEOUT_S = 10.0
+SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0
 
 # No reports to vLLM's makers, no lines of its own between ours, and no fork of a process whose torch has threads.
 # A person's own setting wins.
@@ -38,7 +41,7 @@ _ENVIRONMENT = {
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
-class HeadPacker:
+class WorkerExtension:
     """What vLLM's worker is given in addition to its own methods, in whatever process it lives."""
 
     model_runner: Any
@@ -54,6 +57,20 @@ class HeadPacker:
         for layer in self.model_runner.get_model().modules():
             if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
+
+    def end_after(self, owner: int, processes: list[int]) -> None:
+        """End the engine's processes, this one among them, when their owner is gone: killed, it cannot do so."""
+        watch = threading.Thread(target=_end_after, args=(psutil.Process(owner), processes), daemon=True)
+        watch.start()
+
+
+def _end_after(owner: psutil.Process, processes: list[int]) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(WATCH_EVERY_S)
+    for pid in sorted(processes, key=lambda pid: pid == os.getpid()):  # this one last
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class VllmSampler:
@@ -112,7 +129,7 @@ class VllmSampler:
             "enforce_eager": engine.vllm.enforce_eager,
             "enable_prefix_caching": engine.vllm.prefix_caching,
             "enable_sleep_mode": self._can_sleep,
-            "worker_extension_cls": f"{__name__}.{HeadPacker.__name__}",
+            "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
@@ -124,6 +141,9 @@ class VllmSampler:
             _end(_children() - before)
             raise
         self._processes = _children() - before
+        if self._processes:
+            pids = [process.pid for process in self._processes]
+            self._llm.collective_rpc("end_after", args=(os.getpid(), pids))
         if engine.vllm.process == "shared" and self._llm.model_config.using_transformers_backend():
             self.close()
             raise EngineError(
@@ -310,6 +330,8 @@ def _remedy(message: str) -> str:
     text = message.lower()
     if "memory" in text or "kv cache" in text:
         return f"change {_FIELDS_OF_MEMORY}"
+    if "head_dim" in text or "head size" in text:
+        return "vLLM has no kernel here for attention heads of this model's size; set engine.sampler=transformers"
     if "initialization failed" in text:
         return f"its own log above says why; where memory is short, change {_FIELDS_OF_MEMORY}"
     if "max_model_len" in text or "max_position_embeddings" in text:

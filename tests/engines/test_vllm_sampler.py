@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
@@ -289,6 +292,27 @@ def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_no_proce
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
+
+
+def hold(folder: str) -> None:
+    """Keep an engine in processes of its own until this process is killed."""
+    sampler_of(model_of("qwen3"), Path(folder), vllm=VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True))
+    print("ready", flush=True)
+    time.sleep(600)
+
+
+def test_engines_processes_end_when_their_owner_is_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", f"from {__name__} import hold; hold({str(tmp_path)!r})"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert any(line == "ready\n" for line in iter(owner.stdout.readline, ""))
+        processes = psutil.Process(owner.pid).children(recursive=True)
+        owner.kill()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    for process in alive:
+        process.kill()
+    assert len(processes) >= 2
+    assert alive == []
 
 
 HEADS_OF_32 = [

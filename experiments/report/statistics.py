@@ -31,7 +31,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A paired difference with its bootstrap interval (95 %, percentile) and two-sided p-value.
+    """A paired difference with its bootstrap interval (95 %, percentile) and two-sided p-value, of the same resamples.
 
     `num_dropped` counts problems left out because a response of theirs could not be scored.
     """
@@ -86,8 +86,10 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
     """Mean paired difference over agents, seeds, problems and benchmarks, and how sure its sign is.
 
         d = mean over benchmarks of the mean over A, S, P
-        p = (1 + #{ |d* - d| >= |d| }) / (1 + R)
+        interval = 2.5 % and 97.5 % quantile of d*
+        p = min(1, 2 (1 + min(#{ d* <= 0 }, #{ d* >= 0 })) / (1 + R))
 
+    Both are of one distribution: p < 0.05 where the interval leaves 0 out, but for the granularity of R resamples.
     One resample draws the seeds with replacement, once for all benchmarks, and within each benchmark the problems with
     replacement, the same ones for all agents and seeds. Agents are not resampled: the result is about these agents.
     With one seed only problems vary, with one problem only seeds.
@@ -118,12 +120,12 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         chunks.append(np.mean(means, axis=0))
     drawn_R = np.concatenate(chunks)
     low, high = np.quantile(drawn_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    num_beyond = int((np.abs(drawn_R - value) >= abs(value) - _NOISE).sum())
+    num_beyond = min(int((drawn_R <= _NOISE).sum()), int((drawn_R >= -_NOISE).sum()))
     return Difference(
         value=value,
         low=float(low),
         high=float(high),
-        p_value=(1 + num_beyond) / (1 + NUM_RESAMPLES),
+        p_value=min(1.0, 2 * (1 + num_beyond) / (1 + NUM_RESAMPLES)),
         num_seeds=num_seeds,
         num_problems=sum(array.shape[1] for array in mean_SP.values()),
         num_dropped=num_dropped,

@@ -30,7 +30,7 @@ def test_one_seed_has_no_interval() -> None:
 def test_same_difference_everywhere_cannot_be_chance() -> None:
     found = paired_bootstrap({"math": np.full((2, 3, 5), 0.25)})
     assert (found.value, found.low, found.high) == (0.25, 0.25, 0.25)
-    assert found.p_value == 1 / (NUM_RESAMPLES + 1)
+    assert found.p_value == 2 / (NUM_RESAMPLES + 1)
     assert (found.num_seeds, found.num_problems, found.num_dropped) == (3, 5, 0)
 
 
@@ -39,7 +39,7 @@ def test_difference_of_zero_is_never_significant() -> None:
 
 
 def test_one_of_two_problems_is_better_by_a_coin_toss() -> None:
-    # Two draws of {1, 0}: mean 0, 1/2, 1 with chance 1/4, 1/2, 1/4. As far from 1/2 as 0 is: the two outer ones.
+    # Two draws of {1, 0}: mean 0, 1/2, 1 with chance 1/4, 1/2, 1/4. At or below 0: a quarter; twice that.
     found = paired_bootstrap({"math": np.array([[[1.0, 0.0]]])})
     assert found.value == 0.5
     assert (found.low, found.high) == (0.0, 1.0)
@@ -47,9 +47,23 @@ def test_one_of_two_problems_is_better_by_a_coin_toss() -> None:
 
 
 def test_three_of_four_problems() -> None:
-    # Four draws, k ones with chance C(4, k) (3/4)^k (1/4)^(4 - k): |k / 4 - 3/4| >= 3/4 only for k = 0.
+    # Four draws, at or below 0 only without a single one: (1/4)^4; twice that.
     found = paired_bootstrap({"math": np.array([[[1.0, 1.0, 1.0, 0.0]]])})
-    assert found.p_value == pytest.approx(1 / 256, abs=0.004)
+    assert found.p_value == pytest.approx(2 / 256, abs=0.004)
+
+
+def test_p_value_is_of_the_intervals_own_resamples() -> None:
+    # Ten draws of {1 nine times, -3}: the mean is 1 - 0.4 j with j of chance C(10, j) 0.1^j 0.9^(10 - j), at or below 0
+    # for j >= 3: 0.0702. Resamples shifted to 0 are as far as 0.6 from it for j >= 3 only, and would give half of it.
+    found = paired_bootstrap({"math": np.array([[[1.0] * 9 + [-3.0]]])})
+    assert found.p_value == pytest.approx(2 * 0.0702, abs=0.03)
+
+
+@pytest.mark.parametrize("shift", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, -0.2, -0.3, -0.4])
+def test_p_value_is_below_five_percent_where_the_interval_leaves_zero_out(shift: float) -> None:
+    skewed = np.random.default_rng(1).exponential(size=(1, 1, 40)) - 1.0
+    found = paired_bootstrap({"math": skewed + shift})
+    assert (found.p_value < 0.05) == (found.low > 0 or found.high < 0)
 
 
 def test_all_agents_get_the_same_problems() -> None:

@@ -67,8 +67,8 @@ class Run:
     version: str
 
     def total(self, metric: str) -> float:
-        """Sum of a metric over all steps."""
-        return float(self.curves.loc[self.curves.metric == metric, "value"].sum())
+        """Sum of a metric over all steps; nan where it was never measured."""
+        return float(self.curves.loc[self.curves.metric == metric, "value"].sum(min_count=1))
 
 
 @dataclass(frozen=True, slots=True)

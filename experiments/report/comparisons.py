@@ -5,6 +5,7 @@ Shapes: A agent, S seed, P problem.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from experiments.report.tables import DASH, Printed
 from hacpo_core.errors import StoreError
 
 ALL = "all agents"
+FEW = "few"
+ENOUGH_SEEDS = 5
+HOURS = ("GPU-hours", "GPU-hours per point")
 Place = tuple[str, str]
 
 
@@ -40,10 +44,12 @@ def compare(results: Results, other: Variant, places: Sequence[Place], benchmark
             rows = [paired_scores(results, [a[s] for s in seeds], [b[s] for s in seeds], name) for a, b in runs]
         except StoreError as error:
             return f"responses cannot be read: {error}"
-        known = [row for row in rows if row is not None]
-        if len(known) < len(rows) or len({row.shape for row in known}) > 1:
+        answered = [row for row in rows if row is not None]
+        if len(answered) < len(rows) or len({row.shape for row in answered}) > 1:
             return "other problems"
-        difference_ASP[name] = np.stack(known)
+        difference_ASP[name] = np.stack(answered)
+        if np.isnan(difference_ASP[name]).any(axis=(0, 1)).all():
+            return "no scored problem of both"
     return paired_bootstrap(difference_ASP)
 
 
@@ -81,33 +87,43 @@ def _printed_lead(printed: Printed, place: Place, other: Variant) -> float | Non
 def _difference_row(
     pair: str, agent: str, found: Difference | str, leads: Sequence[float | None]
 ) -> tuple[TableCell, ...]:
-    known = [lead for lead in leads if lead is not None]
-    paper = f"{sum(known) / len(known):+.1f}" if known and len(known) == len(leads) else ""
+    printed = [lead for lead in leads if lead is not None]
+    paper = f"{sum(printed) / len(leads):+.1f}" if leads and len(printed) == len(leads) else ""
     if isinstance(found, str):
-        figures = [f"{DASH} ({found})", *[DASH] * 5]
+        figures = [TableCell(f"{DASH} ({found})"), *[TableCell(DASH)] * 5]
     else:
         figures = [
-            f"{100 * found.value:+.1f}",
-            f"{100 * found.low:+.1f} to {100 * found.high:+.1f}",
-            "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}",
-            str(found.num_seeds),
-            f"{found.num_problems:,}",
-            str(found.num_dropped),
+            TableCell(f"{100 * found.value:+.1f}"),
+            TableCell(f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"),
+            TableCell(p_text(found).removeprefix("= ")),
+            TableCell(str(found.num_seeds), FEW if found.num_seeds < ENOUGH_SEEDS else ""),
+            TableCell(f"{found.num_problems:,}"),
+            TableCell(str(found.num_dropped)),
         ]
-    return tuple(TableCell(text) for text in (pair, agent, *figures, paper))
+    return (TableCell(pair), TableCell(agent), *figures, TableCell(paper))
+
+
+def p_text(found: Difference) -> str:
+    """The p-value with its sign: "= 0.012" or "< 0.001", no smaller than the resamples can tell."""
+    return "< 0.001" if found.p_value < 0.001 else f"= {found.p_value:.3f}"
+
+
+def has_few_seeds(table: Table) -> bool:
+    """Whether a row of a table of differences rests on a handful of seeds."""
+    return any(cell.note == FEW for row in table.rows if not isinstance(row, Section) for cell in row)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What training a pair with a method took, mean over seeds, all agents together.
 
-    `points` is the accuracy gained, in points, summed over the agents. `device_hours` are GPU-hours, or seconds of the
-    phases x threads where the device is the CPU.
+    `points` is the accuracy gained, in points, summed over the agents. What is not known is nan; `gpu_hours` are not
+    where the device is the CPU.
     """
 
     sampled_tokens: float
     trained_tokens: float
-    device_hours: float
+    gpu_hours: float
     points: float
     num_agents: int
     num_seeds: int
@@ -128,7 +144,7 @@ def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequenc
     return Cost(
         sampled_tokens=mean([sum(run.total("tokens/sampled") for run in one) for one in chosen]),
         trained_tokens=mean([sum(run.total("tokens/trained") for run in one) for one in chosen]),
-        device_hours=mean([sum(map(device_hours, one)) for one in chosen]),
+        gpu_hours=mean([sum(map(gpu_hours, one)) for one in chosen]),
         points=mean(
             [sum(100 * (average(r.after, benchmarks) - average(r.before, benchmarks)) for r in one) for one in chosen]
         ),
@@ -137,19 +153,18 @@ def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequenc
     )
 
 
-def device_hours(run: Run) -> float:
-    """GPU-hours of a run's rollouts and updates; on the CPU, hours of its phases x threads."""
-    engine = run.plan.config.engine
-    if engine.device == "cpu":
-        seconds = sum(run.total(f"time/{phase}_s") for phase in ("rollout", "verify", "update"))
-        return seconds * engine.num_threads / 3600
+def gpu_hours(run: Run) -> float:
+    """GPU-hours of a run's rollouts and updates; nan on the CPU, where only seconds on the wall are measured."""
+    if is_on_cpu(run):
+        return math.nan
     return sum(run.total(f"gpu/{phase}_s") for phase in ("rollout", "update")) / 3600
 
 
 def cost_table(results: Results, benchmarks: Sequence[str]) -> Table:
-    """One section per pair: tokens and hours of every method, and per point of accuracy gained."""
-    devices = {"CPU" if run.plan.config.engine.device == "cpu" else "GPU" for run in results.runs}
-    device = "/".join(sorted(devices)) or "GPU"
+    """One section per pair: tokens and GPU-hours of every method, and per point of accuracy gained.
+
+    Without hours where all runs are on the CPU.
+    """
     rows: list[Section | tuple[TableCell, ...]] = []
     for pair in dict.fromkeys(pair for pair, _ in results.places):
         costs = {variant: pair_cost(results, pair, variant, benchmarks) for variant in results.variants}
@@ -157,25 +172,42 @@ def cost_table(results: Results, benchmarks: Sequence[str]) -> Table:
         if found:
             rows.append(Section(pair))
             rows += [_cost_row(variant, cost, found.get(REFERENCE)) for variant, cost in found.items()]
-    columns = ("method", "sampled tokens", "of HACPO's", "trained tokens", f"{device}-hours", "points gained per agent")
-    return Table((*columns, "sampled tokens per point", f"{device}-hours per point", "seeds"), tuple(rows))
+    columns = ("method", "sampled tokens", "of HACPO's", "trained tokens", "points gained per agent")
+    table = Table((*columns, "sampled tokens per point", "seeds", *HOURS), tuple(rows))
+    if not all(map(is_on_cpu, results.runs)):
+        return table
+    kept = len(table.columns) - len(HOURS)
+    return Table(table.columns[:kept], tuple(row if isinstance(row, Section) else row[:kept] for row in rows))
+
+
+def is_on_cpu(run: Run) -> bool:
+    """Whether a run's device was the CPU."""
+    return run.plan.config.engine.device == "cpu"
 
 
 def _cost_row(variant: Variant, cost: Cost, reference: Cost | None) -> tuple[TableCell, ...]:
-    share = f"{cost.sampled_tokens / reference.sampled_tokens:.2f} x" if reference else DASH
-    is_gain = cost.points > 0
     texts = (
         variant.title,
         count(cost.sampled_tokens),
-        share,
+        known(tokens_share(cost, reference), ".2f", " x"),
         count(cost.trained_tokens),
-        f"{cost.device_hours:.3g}",
-        f"{cost.points / cost.num_agents:+.1f}",
-        count(cost.sampled_tokens / cost.points) if is_gain else "no gain",
-        f"{cost.device_hours / cost.points:.3g}" if is_gain else "no gain",
+        known(cost.points / cost.num_agents, "+.1f"),
+        "no gain" if cost.points <= 0 else count(cost.sampled_tokens / cost.points),
         str(cost.num_seeds),
+        known(cost.gpu_hours, ".3g"),
+        "no gain" if cost.points <= 0 else known(cost.gpu_hours / cost.points, ".3g"),
     )
     return tuple(TableCell(text) for text in texts)
+
+
+def tokens_share(cost: Cost, reference: Cost | None) -> float:
+    """Sampled tokens over the reference's; nan where either is unknown or the reference sampled none."""
+    return cost.sampled_tokens / reference.sampled_tokens if reference and reference.sampled_tokens else math.nan
+
+
+def known(value: float, form: str, unit: str = "") -> str:
+    """A number with its unit, or a dash where it is nan."""
+    return DASH if math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def count(value: float) -> str:
@@ -183,7 +215,7 @@ def count(value: float) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
-    return f"{value:.0f}"
+    return known(value, ".0f")
 
 
 def gained_for_half(results: Results, benchmarks: Sequence[str]) -> Mapping[str, tuple[float, Difference | str]]:
@@ -195,5 +227,5 @@ def gained_for_half(results: Results, benchmarks: Sequence[str]) -> Mapping[str,
         if ours is not None and theirs is not None:
             places = [place for place in results.places if place[0] == pair]
             lead = compare(results, Variant("gspo_x2"), places, benchmarks)
-            found[pair] = (ours.sampled_tokens / theirs.sampled_tokens, lead)
+            found[pair] = (tokens_share(ours, theirs), lead)
     return found

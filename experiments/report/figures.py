@@ -39,7 +39,7 @@ def training_curves(results: Results) -> Iterator[Picture]:
             svg = _draw(results, variants, metric, label)
             if svg:
                 name = re.sub(r"[^A-Za-z0-9]+", "_", metric) + (f"_{number + 1}" if number else "")
-                yield Picture(name, svg, f"{label[0].upper()}{label[1:]}: {', '.join(v.title for v in variants)}.")
+                yield Picture(name, svg, f"{label[0].upper()}{label[1:]}: {'; '.join(v.title for v in variants)}.")
 
 
 def _is_curve(results: Results, metric: str) -> bool:

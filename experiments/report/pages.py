@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from experiments.layouts import check_layout
 from experiments.planner import Cell, GridPlan
 from experiments.published.tables import BENCHMARKS
 from experiments.report import words
 from experiments.report.appendix import audit_blocks
 from experiments.report.cells import REFERENCE, Results, Run, Variant, read_results
-from experiments.report.comparisons import cost_table, difference_table, gained_for_half
+from experiments.report.comparisons import (
+    ENOUGH_SEEDS,
+    cost_table,
+    difference_table,
+    gained_for_half,
+    has_few_seeds,
+    is_on_cpu,
+    known,
+    p_text,
+)
 from experiments.report.document import (
     Block,
     Bullets,
@@ -37,7 +46,7 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
         path of the HTML page.
 
     Raises:
-        ConfigError: the grid asks for a layout that does not exist (check_layout).
+        ConfigError: the grid asks for a layout that does not exist.
         StoreError: a result is torn or of another version.
     """
     title, blocks = grid.config.title, list(report_blocks(grid))
@@ -54,14 +63,14 @@ def _writer(text: str) -> Callable[[Path], object]:
 
 def report_blocks(grid: GridPlan) -> Iterator[Block]:
     """The report from its first sentence to the settings."""
-    check_layout(grid.config.report)
-    layout = str(grid.config.report.get("table", "plain"))
+    layout = grid.config.report.table
     results, printed = read_results(grid), printed_in(layout)
     is_of_paper = layout != "plain"
-    chosen = grid.config.report.get("benchmarks")
+    chosen = grid.config.report.benchmarks
     benchmarks = list(chosen) if chosen else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
     yield Paragraph(_summary(results))
     yield from _versions(results.runs)
+    yield from _questions(results)
     if layout.startswith("figure"):
         yield from _curves(results)
     if layout == "table4":
@@ -92,8 +101,15 @@ def _summary(results: Results) -> str:
     seeds = ", ".join(str(seed) for seed in results.grid.config.seeds)
     return (
         f"Grid {results.grid.name}: {done} of {total} cells (pair x method x seed x agent) are measured, out of "
-        f"{trainings} trainings. Seeds: {seeds}. Hardware: {results.grid.config.hardware}."
+        f"{trainings} trainings. Seeds: {seeds}. Hardware: {results.grid.config.hardware}{_devices(results.runs)}."
     )
+
+
+def _devices(runs: Sequence[Run]) -> str:
+    """What the runs really used, behind the name of the hardware file."""
+    engines = [run.plan.config.engine for run in runs]
+    used = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
+    return f" (run on {', '.join(used)})" if used else ""
 
 
 def _versions(runs: Sequence[Run]) -> Iterator[Block]:
@@ -107,6 +123,26 @@ def _versions(runs: Sequence[Run]) -> Iterator[Block]:
         yield Paragraph(f"Made by {next(iter(by_version))}.")
     if any(version.endswith("-dirty") for version in by_version):
         yield Paragraph(words.DIRTY)
+
+
+def _questions(results: Results) -> Iterator[Block]:
+    """Benchmarks that not all runs were asked alike."""
+    items = []
+    for name in results.benchmarks:
+        asked: dict[tuple[str, str], list[str]] = {}
+        for run in results.runs:
+            for found in (run.before.get(name), run.after.get(name)):
+                if found is not None:
+                    declared = json.dumps(found.declaration, sort_keys=True)
+                    asked.setdefault((found.digest, declared), []).append(run.plan.id)
+        if len(asked) > 1:
+            items += [
+                f"{name}, questions {digest[:12]}: {', '.join(dict.fromkeys(ids))}"
+                for (digest, _), ids in asked.items()
+            ]
+    if items:
+        yield Paragraph(words.QUESTIONS)
+        yield Bullets(tuple(items))
 
 
 def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
@@ -134,16 +170,23 @@ def _differences(results: Results, benchmarks: Sequence[str], layout: str) -> It
     yield Heading(f"{REFERENCE.title} against the other methods")
     yield Paragraph(words.DIFFERENCES.format(resamples=NUM_RESAMPLES))
     yield table
+    if has_few_seeds(table):
+        yield Paragraph(words.FEW.format(enough=ENOUGH_SEEDS))
 
 
 def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
     yield Heading("What a point of accuracy costs")
     yield Paragraph(words.COSTS)
+    if not all(map(is_on_cpu, results.runs)):
+        yield Paragraph(words.GPU_HOURS)
+    if any(map(is_on_cpu, results.runs)):
+        yield Paragraph(words.CPU_HOURS)
     yield cost_table(results, benchmarks)
     items = []
     for pair, (share, lead) in gained_for_half(results, benchmarks).items():
-        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p = {lead.p_value:.3f})"
-        items.append(f"{pair}: HACPO samples {share:.2f} of the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
+        tokens = known(share, ".2f")
+        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead)})"
+        items.append(f"{pair}: HACPO samples {tokens} of the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
     if items:
         yield Paragraph(words.HALF)
         yield Bullets(tuple(items))

@@ -1,23 +1,36 @@
 """The report's explanations: how to read each of its parts."""
 
 ACCURACY = """ Mean over seeds ± half width of the 95 % t interval (no interval with one seed); — is not measured.
-AVG is the mean of the row. Printed values are the paper's, beside or under ours.
+Before training there is one model, whatever the seed: the mean of its readings, without an interval. AVG is the mean of
+the row. Printed values are the paper's, beside or under ours.
 """
 VERSIONS = "Careful: these results were made by different versions of the code."
+QUESTIONS = """
+Careful: under one benchmark's name these runs were asked differently (other problems, limits, sampling, verification
+or metric), so their scores do not compare.
+"""
 DIRTY = "A commit marked dirty had uncommitted changes; two of one name need not be the same code."
 DIFFERENCES = """
-Difference of the average over benchmarks after training, in points (1/100), paired: the same agent, seed and
-problem. The bootstrap ({resamples:,} resamples) draws seeds with replacement, once for all benchmarks, and within
-each benchmark problems with replacement, the same for all agents; agents are not drawn. The p-value is the share of
-resamples that are at least as far from the measured difference as this is from zero (two-sided). With one seed only
-problems are drawn, and nothing is said about other seeds; with a handful of seeds the bootstrap understates how
-much they vary. No correction is made for the number of rows. Problems with an unscored response are dropped and
-counted.
+Difference of the average over benchmarks after training, in points (1/100), paired: the same agent, seed and problem.
+The bootstrap ({resamples:,} resamples) draws seeds with replacement, once for all benchmarks, and within each
+benchmark problems with replacement, the same for all agents; agents are not drawn. The interval is from the 2.5 % to
+the 97.5 % quantile of the resamples; the p-value is twice the share of them on the rarer side of zero (each side with
+zero), so that it is below 0.05 where the interval leaves zero out. With one seed only problems are drawn, and nothing
+is said about other seeds; with a handful of seeds the bootstrap understates how much they vary. No correction is made
+for the number of rows. Problems with an unscored response are dropped and counted.
+"""
+FEW = """
+Careful, few: fewer than {enough} seeds. Such an interval is too narrow and such a p-value too small; neither is a
+test of other seeds.
 """
 COSTS = """
 Training only, mean over seeds, all agents of a pair together; evaluations are not counted. A point is 1/100 of one
-agent's average, gained from before to after training. GPU-hours are of rollouts and updates; on the CPU, hours of
-rollouts, verification and updates times threads, while other trainings may have shared the cores.
+agent's average, gained from before to after training; — is not known.
+"""
+GPU_HOURS = "GPU-hours are of rollouts and updates."
+CPU_HOURS = """
+No hours are shown for runs on the CPU: what is measured there are seconds on the wall, while other trainings may have
+shared the cores.
 """
 HALF = "The paper's claim is HACPO above GSPO x 2 at half the rollout cost. Measured:"
 RATIOS = """

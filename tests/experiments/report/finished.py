@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.planner import Cell, GridConfig, GridEntry, GridPlan
+from experiments.planner import Cell, GridConfig, GridEntry, GridPlan, ReportConfig
 from flows.build import Plan
 from flows.compose import compose
 from flows.experiment import RESULT_FILE
-from hacpo_core.config import PairConfig
+from hacpo_core.config import EngineConfig, PairConfig
 from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.run import EvaluationResult, result_phase
 from hacpo_core.ledger import PhaseCost
@@ -36,6 +36,8 @@ def finished(
     metrics: Mapping[str, float],
     versions: Mapping[str, str] | None = None,
     headline: str = "avg@1",
+    digest: str = "",
+    engine: EngineConfig | None = None,
 ) -> Plan:
     """A complete experiment.
 
@@ -47,15 +49,17 @@ def finished(
         metrics: every agent's, the same in every step.
         versions: of the code that made it.
         headline: the benchmarks' metric.
+        digest: of the questions.
+        engine: in place of the CPU.
     """
     config = compose("tiny", method, overrides=[f"seed={seed}", f"train.num_steps={NUM_STEPS}"])
     pair = PairConfig(name=config.pair.name, agents={name: config.pair.agents[name] for name in agents})
-    config = replace(config, pair=pair)
+    config = replace(config, pair=pair, engine=engine or config.engine)
     plan = Plan(f"{'+'.join(agents)}-{method}-s{seed}", config, root / f"{'+'.join(agents)}-{method}-s{seed}")
     plan.root.mkdir(parents=True)
     store = StepStore(plan.root)
     for (step, benchmark, agent), values in rewards.items():
-        _evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline)
+        _evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline, digest)
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
@@ -65,7 +69,13 @@ def finished(
 
 
 def _evaluate(
-    store: StepStore, step: int, benchmark: str, agent: str, reward_PK: np.ndarray[Any, Any], headline: str
+    store: StepStore,
+    step: int,
+    benchmark: str,
+    agent: str,
+    reward_PK: np.ndarray[Any, Any],
+    headline: str,
+    digest: str,
 ) -> None:
     num_problems, num_samples = reward_PK.shape
     shard = f"answer.{benchmark}.0-{num_problems}.{agent}"
@@ -78,7 +88,7 @@ def _evaluate(
         benchmark=benchmark,
         agent=agent,
         step=step,
-        digest="",
+        digest=digest,
         declaration={},
         estimates=tuple(estimates(reward_PK, seed=0)),
         headline=headline,
@@ -101,5 +111,5 @@ def grid_of(plans: Sequence[Plan], *, pair: str = "tiny", extra: Sequence[Cell] 
         for agent in p.config.pair.agents
     ]
     seeds = sorted({p.config.seed for p in plans})
-    config = GridConfig("A grid", [GridEntry([pair], ["hacpo"])], seeds=seeds, report=report)
+    config = GridConfig("A grid", [GridEntry([pair], ["hacpo"])], seeds=seeds, report=ReportConfig(**report))
     return GridPlan("grid", config, [*cells, *extra], {p.id: p for p in plans})

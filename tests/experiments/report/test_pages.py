@@ -13,13 +13,13 @@ import pytest
 from experiments.planner import Cell, GridPlan
 from experiments.report import write_report
 from experiments.report.cells import REFERENCE, Variant, average, read_results
-from experiments.report.comparisons import compare, pair_cost
-from experiments.report.document import Paragraph, to_markdown
+from experiments.report.comparisons import compare, p_text, pair_cost
+from experiments.report.document import Paragraph, Picture, to_markdown
 from experiments.report.pages import report_blocks
 from experiments.report.statistics import Difference
 from experiments.report.tables import ratio_table
 from flows.cli import main
-from hacpo_core.errors import ConfigError
+from hacpo_core.config import EngineConfig
 from tests.experiments.report.finished import AGENTS, Rewards, finished, grid_of
 
 TEST = "arithmetic_test"
@@ -88,13 +88,12 @@ def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
     theirs = pair_cost(results, "tiny", Variant("gspo_x2"), [TEST])
     assert ours is not None
     assert theirs is not None
-    # Two agents, two steps: 4 x 500 tokens and 4 x 18 s; 50 + 25 points against 25 + 25.
+    # Two agents, two steps: 4 x 500 tokens; 50 + 25 points against 25 + 25.
     assert (ours.sampled_tokens, ours.points) == (2000.0, pytest.approx(75.0))
-    assert ours.device_hours == pytest.approx(4 * 18 / 3600)
     assert (theirs.sampled_tokens, theirs.points) == (4000.0, pytest.approx(50.0))
     text = text_of(grid)
     assert row(text, "HACPO")[:2] == ["2 k", "1.00 x"]
-    assert row(text, "HACPO")[5] == "27"
+    assert row(text, "HACPO")[4] == "27"
     assert row(text, "GSPO x 2")[1] == "2.00 x"
     assert "tiny: HACPO samples 0.50 of the tokens of GSPO x 2; HACPO − GSPO x 2: +12.5 points (p = " in text
 
@@ -102,7 +101,64 @@ def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
 def test_method_that_gains_nothing_has_no_price(tmp_path: Path) -> None:
     same = rewards(scores(1, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(1, 0))
     text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=same, metrics=METRICS)], benchmarks=[TEST]))
-    assert row(text, "HACPO")[4:7] == ["+0.0", "no gain", "no gain"]
+    assert row(text, "HACPO")[3:5] == ["+0.0", "no gain"]
+
+
+def test_gpu_has_hours_and_the_cpu_has_none(tmp_path: Path) -> None:
+    after = rewards(scores(0, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(0, 1))
+    gpu = EngineConfig(device="cuda", dtype="bfloat16")
+    metrics = METRICS | {"gpu/rollout_s": 900.0, "gpu/update_s": 450.0}
+    plans = [finished(tmp_path, "hacpo", rewards=after, metrics=metrics, engine=gpu)]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    # Two agents, two steps: 4 x 1350 s = 1.5 h for 50 + 50 points.
+    assert row(text, "HACPO")[-2:] == ["1.5", "0.015"]
+    assert "Hardware: cpu (run on cuda in bfloat16)." in text
+    assert "shared the cores" not in text
+    on_cpu = finished(tmp_path / "cpu", "hacpo", rewards=after, metrics=metrics)
+    text = text_of(grid_of([on_cpu], benchmarks=[TEST]))
+    assert "hours" not in next(line for line in text.splitlines() if line.startswith("| method |"))
+    assert "shared the cores" in text
+    assert "Hardware: cpu (run on cpu in float32)." in text
+
+
+def test_unknown_cost_is_a_dash(tmp_path: Path) -> None:
+    unread = {(2, TEST, agent): scores(0, 1) for agent in AGENTS}  # nothing was evaluated before training
+    metrics = {"reward/mean": 0.5}  # no tokens were counted
+    text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=unread, metrics=metrics)], benchmarks=[TEST]))
+    assert row(text, "HACPO") == ["—", "—", "—", "—", "—", "1"]
+
+
+def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: GridPlan, tmp_path: Path) -> None:
+    unscored = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(*[math.nan] * 4), llama_tiny=scores(1, 1, 1, 0))
+    other = finished(tmp_path / "other", "naive", rewards=unscored, metrics=METRICS)
+    text = text_of(grid_of([*grid.plans.values(), other], benchmarks=[TEST]))
+    against_naive = text.partition("**HACPO − Naive**")[2].partition("## ")[0]
+    assert row(against_naive, "tiny", "qwen-tiny")[0] == "— (no scored problem of both)"
+    assert row(against_naive, "tiny", "llama-tiny")[0] == "-25.0"
+    assert "nan" not in text
+
+
+def test_few_seeds_are_marked_beside_the_table(grid: GridPlan) -> None:
+    text = text_of(grid).partition("## Ratios")[0]
+    assert row(text, "tiny", "qwen-tiny")[3] == "1 (few)"
+    assert "Careful, few: fewer than 5 seeds." in text.partition("| all agents |")[2].partition("## ")[0]
+
+
+@pytest.mark.parametrize(("p_value", "text"), [(2 / 4001, "< 0.001"), (0.0123, "= 0.012")])
+def test_p_value_is_never_printed_as_zero(p_value: float, text: str) -> None:
+    assert p_text(Difference(0.1, 0.1, 0.1, p_value, 3, 4, 0)) == text
+
+
+def test_other_questions_under_one_name_are_flagged(tmp_path: Path) -> None:
+    both = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    plans = [
+        finished(tmp_path, "hacpo", seed=seed, rewards=both, metrics=METRICS, digest=digest)
+        for seed, digest in enumerate(("aaa", "bbb"))
+    ]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    assert "these runs were asked differently" in text
+    assert f"- {TEST}, questions bbb: qwen-tiny+llama-tiny-hacpo-s1" in text
+    assert "asked differently" not in text_of(grid_of(plans[:1], benchmarks=[TEST]))
 
 
 def test_ratios_are_over_steps(grid: GridPlan) -> None:
@@ -128,6 +184,20 @@ def test_interval_is_over_seeds(tmp_path: Path) -> None:
     width = 4.3027 * math.sqrt(1 / 12) / math.sqrt(3)
     figure = row(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "HACPO")[0]
     assert figure == f"0.667 ± {width:.3f}"
+
+
+def test_untrained_model_has_no_interval(tmp_path: Path) -> None:
+    plans = [
+        finished(
+            tmp_path,
+            "hacpo",
+            seed=seed,
+            rewards=rewards(before, qwen_tiny=scores(1, 1), llama_tiny=scores(1, 1)),
+            metrics=METRICS,
+        )
+        for seed, before in enumerate((scores(1, 0), scores(1, 0), scores(1, 1)))
+    ]
+    assert row(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "before training")[0] == "0.667"
 
 
 def test_best_of_samples_is_scored_as_such(tmp_path: Path) -> None:
@@ -227,6 +297,19 @@ def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> N
     assert all((tmp_path / "out" / "figures" / name).read_bytes() == content for name, content in first.items())
 
 
+def test_title_of_a_figure_names_its_methods(grid: GridPlan) -> None:
+    labels = [f"floor 0.{number}" for number in range(6)]
+    extra = [replace(cell, label=label) for cell in grid.cells[:2] for label in labels]
+    titles = [
+        block.caption
+        for block in report_blocks(replace(grid, cells=[*grid.cells, *extra]))
+        if isinstance(block, Picture) and block.name.startswith("reward_mean")
+    ]
+    named = "GSPO x 2; HACPO (floor 0.0); HACPO (floor 0.1); HACPO (floor 0.2); HACPO."
+    assert titles[0].endswith(f": {named}")
+    assert titles[1].endswith(": HACPO (floor 0.3); HACPO (floor 0.4); HACPO (floor 0.5); HACPO.")
+
+
 def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path) -> None:
     label = "--><script>alert(1)</script>"
     labelled = replace(grid, cells=[replace(cell, label=label) for cell in grid.cells])
@@ -277,11 +360,6 @@ def test_exponents_stand_in_columns(tmp_path: Path) -> None:
     text = text_of(grid_of(plans, table="table4", benchmarks=["math500"]))
     assert "| agent | HACPO, α = 0 | HACPO, α = 1 |" in text
     assert row(text, "qwen-tiny") == ["0.500", "0.500"]
-
-
-def test_unknown_layout_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"report.table: got 'table9', expected one of plain, table1"):
-        list(report_blocks(grid_of([], table="table9")))
 
 
 def test_empty_grid_says_so() -> None:

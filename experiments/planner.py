@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads the
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.layouts import check_layout
 from flows.build import Plan, plan
 from flows.compose import compose, declaration
 from flows.experiment import read_final
@@ -40,6 +41,16 @@ class GridEntry:
 
 
 @dataclass(frozen=True)
+class ReportConfig:
+    """What `hacpo report` shows."""
+
+    table: str = "plain"
+    """layout, and with it the printed table that stands beside the measured numbers"""
+    benchmarks: Optional[List[str]] = None  # noqa: UP006, UP045
+    """that count; default: all of evaluate.final"""
+
+
+@dataclass(frozen=True)
 class RateConfig:
     """What an estimate assumes where nothing is measured yet."""
 
@@ -62,8 +73,7 @@ class GridConfig:
     hardware: str = "cpu"
     """name in experiments/hardware"""
     seeds: List[int] = field(default_factory=lambda: [0])  # noqa: UP006
-    report: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """what `hacpo report` shows beside the measured numbers"""
+    report: ReportConfig = field(default_factory=ReportConfig)
     rates: Optional[RateConfig] = None  # noqa: UP045
 
 
@@ -108,9 +118,20 @@ def load_grid(name: str) -> GridConfig:
         OmegaConf.set_readonly(schema, False)
         found: GridConfig = OmegaConf.to_object(OmegaConf.merge(schema, declaration("grid", name)))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise ConfigError(f"grid {name}: {str(error).splitlines()[0]}; mend its file") from error
-    if not found.seeds or not found.entries:
-        raise ConfigError(f"grid {name}: expected at least one seed and one entry; mend its file")
+        where = getattr(error, "full_key", None) or "a field"
+        raise ConfigError(f"grid {name}: {where}: {str(error).splitlines()[0]}; mend its file") from error
+    for field_name, values in (("seeds", found.seeds), ("entries", found.entries)):
+        if not values:
+            raise ConfigError(f"grid {name}: {field_name} is empty; mend its file")
+    for entry in found.entries:
+        if not entry.pairs or not entry.methods:
+            raise ConfigError(f"grid {name}: an entry has no pairs or no methods; mend its file")
+    rates = found.rates
+    if (
+        rates is not None
+        and min(rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s) <= 0
+    ):
+        raise ConfigError(f"grid {name}: rates must be above 0; mend its file")
     return found
 
 
@@ -139,6 +160,8 @@ def plan_grid(
             raise ConfigError(f"{word}: a grid's seeds are given together; use --seeds")
     config = load_grid(name)
     config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
+    if len(set(config.seeds)) < len(config.seeds):
+        raise ConfigError(f"grid {name}: seeds {config.seeds} name one twice")
     found: dict[str, _Found] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
     for entry in config.entries:
@@ -152,8 +175,15 @@ def plan_grid(
                     if digest not in found:
                         found[digest] = _find(part, runs_dir)
                     for cell in found[digest].cells(part, whole.pair.name, method, entry.label or ""):
-                        cells.setdefault((cell.pair, cell.method, cell.label, seed, cell.agent), cell)
+                        place = (cell.pair, cell.method, cell.label, seed, cell.agent)
+                        if cells.setdefault(place, cell) != cell:
+                            raise ConfigError(
+                                f"grid {name}: pair {cell.pair}, method {method} stands there twice, differently; "
+                                "give one entry a label"
+                            )
     plans = {item.plan.id: item.plan for item in found.values()}
+    evaluated = {benchmark for planned in plans.values() for benchmark in planned.config.evaluate.final}
+    check_layout(config.report.table, config.report.benchmarks, evaluated)
     return GridPlan(Path(name).stem, config, list(cells.values()), plans)
 
 

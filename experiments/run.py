@@ -16,9 +16,10 @@ import pandas as pd
 from experiments.estimate import Estimate, estimate
 from experiments.planner import STATES, GridPlan, matrix, plan_grid
 from experiments.report import write_report
+from flows.build import Plan
 from flows.display import format_table
 from flows.experiment import read_final
-from flows.grid import run_plans
+from flows.grid import run_plans, visible_devices
 from flows.server import auth_file, ensure_server
 from hacpo_core.errors import EngineError
 
@@ -42,12 +43,19 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
         return
     print(grid.config.title)
     print(pd.DataFrame(matrix(grid)).to_string(index=False))
-    print(f"\n{sum(counts.values())} experiments: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
+    print()
+    say_states(grid)
+    for name, found in cost.items():
+        print(f"{name:<11}{_in_words(found, grid)}")
+
+
+def say_states(grid: GridPlan) -> None:
+    """Print how many experiments are in each state, and why some cannot be run or failed."""
+    counts = count_experiments(grid)
+    print(f"{sum(counts.values())} experiments: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
     stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
     for reason, number in stuck.items():
         print(f"  {number} cells: {reason}")
-    for name, found in cost.items():
-        print(f"{name:<11}{_in_words(found, grid)}")
 
 
 def count_experiments(grid: GridPlan) -> dict[str, int]:
@@ -59,7 +67,7 @@ def count_experiments(grid: GridPlan) -> dict[str, int]:
 def _in_words(cost: Estimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
-    device = "GPU" if any(p.config.engine.device != "cpu" for p in grid.plans.values()) else "core"
+    device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
     hours = "hours unknown" if cost.device_hours is None else f"{cost.device_hours:,.1f} {device}-hours"
     stated = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
     return (
@@ -90,9 +98,13 @@ def run_grid(
         return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
 
     grid = planned()
-    for finished in grid.experiments("done"):
-        _say(f"{finished.id} is complete and is reused.", as_json=as_json)
     chosen = grid.experiments(*SELECTED[selection])
+    if not as_json:
+        for finished in grid.experiments("done"):
+            print(f"{finished.id} is complete and is reused.")
+        say_states(grid)
+    if not chosen and not grid.experiments("done"):
+        raise EngineError(f"grid {name}: nothing is done and nothing can be run now; see the reasons with --dry-run")
     server = ensure_server(runs_dir)
     log_in = f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
     failed: dict[str, Exception] = {}
@@ -100,7 +112,9 @@ def run_grid(
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
         _say(f"Prefect  {server.url}  ({log_in})", as_json=as_json)
-        failed = run_plans(chosen, server, runs_dir, num_workers=num_workers or default_workers(chosen))
+        devices = visible_devices() if uses_gpu(chosen) else []
+        number = num_workers or (len(devices) if devices else default_workers(chosen))
+        failed = run_plans(chosen, server, runs_dir, num_workers=number, devices=devices)
         grid = planned()
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
@@ -117,14 +131,21 @@ def run_grid(
         first, error = next(iter(failed.items()))
         raise EngineError(
             f"{len(failed)} of {len(chosen)} experiments failed, the first is {first}: {error}; "
-            f"`hacpo grid {name} --run failed` tries them again"
+            "the same command with --run failed tries them again"
         )
+    unavailable = count_experiments(grid)["unavailable"]
+    if unavailable:
+        raise EngineError(f"{unavailable} experiments could not be run; the reasons stand in the report")
 
 
-def default_workers(plans: Sequence[Any]) -> int:
-    """As many experiments at a time as there are cores; one where they need a GPU."""
-    on_cpu = all(planned.config.engine.device == "cpu" for planned in plans)
-    return max(1, (os.cpu_count() or 1) // max(p.config.engine.num_threads for p in plans)) if on_cpu else 1
+def uses_gpu(plans: Sequence[Plan]) -> bool:
+    """Whether any of the experiments runs its models on a GPU."""
+    return any(planned.config.engine.device != "cpu" for planned in plans)
+
+
+def default_workers(plans: Sequence[Plan]) -> int:
+    """As many experiments at a time as there are cores for their threads."""
+    return max(1, (os.cpu_count() or 1) // max(planned.config.engine.num_threads for planned in plans))
 
 
 def result_rows(grid: GridPlan) -> list[dict[str, Any]]:

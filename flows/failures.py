@@ -27,7 +27,7 @@ class Failure:
     @property
     def reason(self) -> str:
         """One line for a table."""
-        return f"{self.error}: {self.message}".strip().splitlines()[-1]
+        return f"{self.error}: {self.message.strip().partition(chr(10))[0]}"
 
 
 def read_failure(plan: Plan) -> Failure | None:

@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from flows.build import Plan, models_dir, save_plan
@@ -29,9 +30,17 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MOST_DEATHS = 2
 """times that the process of an experiment may die under it before it counts as failed"""
 _messages: Any = None
+_Job = tuple[Any, ...]
 
 
-def run_plans(plans: Sequence[Plan], server: ServerRecord, runs_dir: Path, *, num_workers: int) -> dict[str, Exception]:
+def run_plans(
+    plans: Sequence[Plan],
+    server: ServerRecord,
+    runs_dir: Path,
+    *,
+    num_workers: int,
+    devices: Sequence[str] = (),
+) -> dict[str, Exception]:
     """Train every experiment, warm-ups first, as many at a time as there are workers.
 
     Each goes on from wherever its store stands, so a call that was broken off is simply made again.
@@ -41,6 +50,7 @@ def run_plans(plans: Sequence[Plan], server: ServerRecord, runs_dir: Path, *, nu
         server: the managed Prefect server.
         runs_dir: folder of all runs.
         num_workers: processes.
+        devices: GPUs as CUDA_VISIBLE_DEVICES names them; worker i sees the i-th alone. None: workers see what there is.
 
     Returns:
         the error of each experiment that failed, by id; the others are complete.
@@ -50,92 +60,125 @@ def run_plans(plans: Sequence[Plan], server: ServerRecord, runs_dir: Path, *, nu
     """
     for planned in plans:
         save_plan(planned)
-    context = multiprocessing.get_context("spawn")
-    crew = _Crew(context, server, runs_dir, num_workers)
-    _warm_up_all(plans, crew)
-    longest_first = sorted(plans, key=_num_updates, reverse=True)
-    waiting = {planned.id: planned for planned in longest_first}
-    failed: dict[str, Exception] = {}
-    deaths: Counter[str] = Counter()
-    with _Bars(len(plans)) as bars:
-        while waiting:
-            started: set[str] = set()
-            with crew.pool(min(num_workers, len(waiting))) as pool:
-                futures = {pool.submit(_train, name, runs_dir): name for name in waiting}
-                for future in crew.follow(futures, bars, started):
-                    name, error = futures[future], future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        deaths[name] += name in started
-                        if deaths[name] < MOST_DEATHS:
-                            continue
-                        error = EngineError(f"its process died {MOST_DEATHS} times (killed, or out of memory)")
-                        record_failure(waiting[name], error)
-                    bars.finish(name, error)
-                    if error is not None:
-                        failed[name] = error
-                    del waiting[name]
-    return failed
+    workers = [
+        _Worker(server, runs_dir, devices[i % len(devices)] if devices else None)
+        for i in range(max(1, min(num_workers, len(plans))))
+    ]
+    try:
+        for error in _run_all(_warm_ups(plans), workers).values():
+            raise error
+        by_id = {planned.id: planned for planned in sorted(plans, key=_num_updates, reverse=True)}
+        failed = _run_all({name: (_train, name, runs_dir) for name in by_id}, workers)
+        for name, error in failed.items():
+            if isinstance(error, _DeathError):
+                record_failure(by_id[name], error)
+        return failed
+    finally:
+        for worker in workers:
+            worker.dismiss()
+
+
+def visible_devices() -> list[str]:
+    """GPUs of this machine as CUDA_VISIBLE_DEVICES names them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return chosen.split(",") if chosen else [str(i) for i in range(torch.cuda.device_count())]
 
 
 def _num_updates(planned: Plan) -> int:
     return len(planned.config.pair.agents) * num_minibatches(planned.config)
 
 
-def _warm_up_all(plans: Sequence[Plan], crew: _Crew) -> None:
-    cold: dict[Path, tuple[str, TinyModelConfig, Path]] = {}
+def _warm_ups(plans: Sequence[Plan]) -> dict[str, _Job]:
+    cold: dict[Path, tuple[str, _Job]] = {}
     for planned in plans:
         cache = models_dir(planned.config)
-        for name, agent in planned.config.pair.agents.items():
-            if agent.tiny is not None:
-                folder = tiny_model_folder(agent.tiny, cache)
-                if not folder.is_dir():
-                    cold[folder] = (f"warm-up {name}", agent.tiny, cache)
-    if not cold:
-        return
-    with _Bars(len(cold)) as bars, crew.pool(min(crew.num_workers, len(cold))) as pool:
-        futures = {pool.submit(_warm_up, *job): job[0] for job in cold.values()}
-        for future in crew.follow(futures, bars, set()):
-            future.result()
-            bars.finish(futures[future], None)
+        for agent, model in ((k, a.tiny) for k, a in planned.config.pair.agents.items() if a.tiny is not None):
+            folder = tiny_model_folder(model, cache)
+            name = f"warm-up {agent} {folder.name[-4:]}"
+            if not folder.is_dir():
+                cold[folder] = (name, (_warm_up, name, model, cache))
+    return dict(cold.values())
 
 
-class _Crew:
-    """Makes pools of worker processes and follows what they report."""
+def _run_all(jobs: Mapping[str, _Job], workers: Sequence[_Worker]) -> dict[str, Exception]:
+    """Run the jobs by name, in order; a job whose process dies is tried once more.
 
-    def __init__(self, context: Any, server: ServerRecord, runs_dir: Path, num_workers: int) -> None:
-        self._context, self._server, self._runs_dir = context, server, runs_dir
-        self.num_workers = num_workers
+    Returns:
+        the errors by name.
+    """
+    waiting, deaths = deque(jobs), Counter[str]()
+    failed: dict[str, Exception] = {}
+    with _Bars(len(jobs)) as bars:
+        while waiting or any(worker.job is not None for worker in workers):
+            for worker in workers:
+                if worker.job is None and waiting:
+                    name = waiting.popleft()
+                    worker.start(name, jobs[name])
+                name, is_done, error = worker.look(bars)
+                if not is_done:
+                    continue
+                if isinstance(error, BrokenProcessPool):
+                    deaths[name] += 1
+                    if deaths[name] < MOST_DEATHS:
+                        waiting.appendleft(name)
+                        continue
+                    error = _DeathError(f"its process died {MOST_DEATHS} times (killed, or out of memory)")
+                bars.finish(name, error)
+                if isinstance(error, Exception):
+                    failed[name] = error
+                elif error is not None:
+                    raise error
+            time.sleep(0.1)
+    return failed
 
-    def pool(self, num_workers: int) -> _ImpatientPool:
-        # A queue of its own: a worker that is killed may leave the queue's lock taken.
-        self._messages = self._context.SimpleQueue()
-        return _ImpatientPool(
-            num_workers,
-            mp_context=self._context,
-            initializer=_start_worker,
-            initargs=(self._messages, self._server, self._runs_dir),
-        )
 
-    def follow(self, futures: Mapping[Future[None], str], bars: _Bars, started: set[str]) -> Any:
-        """Yield the futures as they end; what the workers report meanwhile goes to the bars."""
-        pending = set(futures)
-        while pending:
-            ended = [future for future in pending if future.done()]
-            while not self._messages.empty():
-                name, position, total, note = self._messages.get()
-                started.add(name)
-                bars.show(name, position, total, note)
-            pending.difference_update(ended)
-            yield from ended
-            if pending and not ended:
-                time.sleep(0.1)
+class _DeathError(EngineError):
+    """A process ended without a word."""
 
 
-class _ImpatientPool(ProcessPoolExecutor):
-    """Leaving it on an error does not wait for what still runs."""
+class _Worker:
+    """One process that runs one job at a time, and is replaced when it dies."""
 
-    def __exit__(self, *exc_info: Any) -> None:
-        self.shutdown(wait=exc_info[0] is None, cancel_futures=True)
+    def __init__(self, server: ServerRecord, runs_dir: Path, device: str | None) -> None:
+        self._server, self._runs_dir, self._device = server, runs_dir, device
+        self._pool: ProcessPoolExecutor | None = None
+        self.job: str | None = None
+
+    def start(self, name: str, job: _Job) -> None:
+        """Begin a job."""
+        try:
+            self._future = (self._pool or self._recruit()).submit(*job)
+        except BrokenProcessPool:  # it died between two jobs
+            self._future = self._recruit().submit(*job)
+        self.job = name
+
+    def _recruit(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        # The queue is as young as its process: one that is killed may leave the queue's lock taken.
+        self._messages = context.SimpleQueue()
+        arguments = (self._messages, self._server, self._runs_dir, self._device)
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker, initargs=arguments)
+        return self._pool
+
+    def look(self, bars: _Bars) -> tuple[str, bool, BaseException | None]:
+        """The job's name, whether it has ended, and its error; what it reported meanwhile goes to the bars."""
+        if self.job is None:
+            return "", False, None
+        name, is_done = self.job, self._future.done()
+        while not self._messages.empty():
+            bars.show(*self._messages.get())
+        if not is_done:
+            return name, False, None
+        self.job, error = None, self._future.exception()
+        if isinstance(error, BrokenProcessPool):
+            self.dismiss()
+        return name, True, error
+
+    def dismiss(self) -> None:
+        """End the process once it is idle; one that still runs a job got the person's Ctrl-C, too."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=self.job is None, cancel_futures=True)
+            self._pool = None
 
 
 class _Bars:
@@ -168,9 +211,11 @@ class _Bars:
         self._all.update()
 
 
-def _start_worker(messages: Any, server: ServerRecord, runs_dir: Path) -> None:
+def _start_worker(messages: Any, server: ServerRecord, runs_dir: Path, device: str | None) -> None:
     global _messages
     _messages = messages
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device  # read when CUDA starts, which nothing has done yet
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # a grid that is killed leaves nothing running
     use_server(server, runs_dir)
 

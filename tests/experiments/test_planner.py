@@ -11,13 +11,13 @@ import pytest
 
 from experiments.estimate import estimate, num_evaluation_responses, num_rollouts
 from experiments.planner import experiment_state, plan_grid
-from experiments.run import count_experiments, show_grid
+from experiments.run import count_experiments, run_grid, show_grid
 from flows.build import Plan, save_plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.failures import read_failure
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.errors import ConfigError, EngineError, HacpoError
 from hacpo_core.store import ExperimentLock
 
 
@@ -146,7 +146,27 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ("title: x\nentries: [{pairs: [nope], methods: [gspo]}]", "pair: got 'nope', expected one of"),
         ("title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {clip: {nope: 1}}}]", "clip.nope"),
         ("title: x\nentires: []", "entires"),
-        ("title: x\nentries: []", "at least one seed and one entry"),
+        ("title: x\nentries: []", "entries is empty"),
+        ("title: x\nseeds: []\nentries: [{pairs: [tiny], methods: [gspo]}]", "seeds is empty"),
+        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "name one twice"),
+        ("title: x\nentries: [{pairs: [], methods: [gspo]}]", "no pairs or no methods"),
+        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {tabel: table1}", "tabel"),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {table: table99}",
+            "got 'table99'",
+        ),
+        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {benchmarks: [arithmetic_tset]}", "tset"),
+        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {benchmarks: arithmetic_test}", "benchmarks"),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\n"
+            "rates: {response_tokens: 1, sampled_tokens_per_gpu_s: 0, trained_tokens_per_gpu_s: 1, source: x}",
+            "rates must be above 0",
+        ),
+        (
+            "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
+            "  - {pairs: [tiny], methods: [hacpo], settings: {clip: {cross_floor: 0.5}}}",
+            "stands there twice, differently; give one entry a label",
+        ),
         ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),
         ("- a list", "expected a YAML mapping"),
     ],
@@ -166,6 +186,14 @@ def test_broken_grid_is_one_sentence_with_the_field(tmp_path: Path, text: str, m
 def test_words_that_cannot_take_effect_are_errors(tmp_path: Path, word: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_grid("demo", runs_dir=tmp_path, overrides=[word])
+
+
+def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EngineError, match="nothing can be run"):
+        run_grid("table2", runs_dir=tmp_path)
+    printed = capsys.readouterr().out
+    assert "2 experiments: 2 unavailable" in printed
+    assert "local model folder" in printed
 
 
 def test_unknown_grid_names_those_there_are(tmp_path: Path) -> None:

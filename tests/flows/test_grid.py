@@ -16,10 +16,11 @@ import psutil
 import pytest
 
 from experiments.planner import GridPlan, plan_grid
+from flows import grid as grid_module
 from flows.build import Plan, save_plan
 from flows.display import QuietWatcher
 from flows.experiment import read_final, run_experiment
-from flows.server import stop_server
+from flows.server import ServerRecord, stop_server
 from hacpo_core.algorithm import DirectRunner
 from tests.experiments_outcome import outcome
 
@@ -139,6 +140,28 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_
     result = json.loads(finish(start(runs_dir, "--run", "failed", "--json")).splitlines()[-1])
     assert result["failed"] == {}
     assert len(result["table"]) == 4
+
+
+def test_job_whose_process_always_dies_fails_alone(runs_dir: Path) -> None:
+    server = ServerRecord(pid=0, created=0.0, port=1, token="none")
+    workers = [grid_module._Worker(server, runs_dir, None) for _ in range(2)]
+    jobs: dict[str, tuple[Any, ...]] = {"dies": (os._exit, 3), "lives": (os.getpid,), "lives too": (os.getpid,)}
+    try:
+        failed = grid_module._run_all(jobs, workers)
+    finally:
+        for worker in workers:
+            worker.dismiss()
+    assert {name: str(error) for name, error in failed.items()} == {
+        "dies": "its process died 2 times (killed, or out of memory)"
+    }
+
+
+def test_worker_that_cannot_even_start_is_an_error_and_no_endless_loop(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid_module, "_start_worker", os._exit)
+    worker = grid_module._Worker(ServerRecord(pid=0, created=0.0, port=1, token="none"), runs_dir, None)
+    assert list(grid_module._run_all({"job": (os.getpid,)}, [worker])) == ["job"]
 
 
 def test_killed_worker_is_replaced_and_the_grid_goes_on(runs_dir: Path) -> None:

@@ -19,7 +19,7 @@ def data_file(config: DataConfig) -> Path | None:
     """Path of the training file; None for the embedded task.
 
     Raises:
-        DataError: no data directory is known, or the file is not there.
+        DataError: the file is not there.
     """
     if config.source == "arithmetic":
         return None
@@ -38,7 +38,8 @@ def load_problems(config: DataConfig) -> list[Problem]:
     in the log.
 
     Raises:
-        DataError: a file is missing, a line is no JSON, a field is missing, an id occurs twice, nothing is left.
+        DataError: a file is missing, a line is no JSON, a field is missing, an id or a problem is empty, an id occurs
+            twice, nothing is left.
     """
     path = data_file(config)
     found = arithmetic.problems("train") if path is None else _read_file(path)
@@ -52,7 +53,7 @@ def _read_file(path: Path) -> list[Problem]:
     problems: dict[str, Problem] = {}
     num_unanswerable = num_doubtful = 0
     for row in read_rows(path):
-        name, text, answer = (row.text(column) for column in ("id", "problem", "answer"))
+        name, text, answer = row.text("id"), row.text("problem"), row.text("answer", blanks=True)
         if not answer.strip():
             num_unanswerable += 1
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,18 +30,22 @@ class Row:
     place: str
     values: dict[str, Any]
 
-    def text(self, name: str, *, numbers: bool = False) -> str:
-        """Text of a column; with `numbers` a number is taken as it is written.
+    def text(self, name: str, *, numbers: bool = False, blanks: bool = False) -> str:
+        """Text of a column; with `numbers` a number is taken as it is written, with `blanks` it may be empty.
 
         Raises:
-            DataError: the column is missing, empty or something else.
+            DataError: the column is missing, empty or something else, such as NaN.
         """
         value = self.values.get(name)
         if numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise DataError(f"{self.place}: field {name!r}: got {value}, expected text or a finite number")
             return str(value)
         if not isinstance(value, str):
             columns = ", ".join(self.values) or "none"
             raise DataError(f"{self.place}: field {name!r} is missing or no text; the row has {columns}")
+        if not blanks and not value.strip():
+            raise DataError(f"{self.place}: field {name!r} is empty; mend or remove the row")
         return value
 
     def optional(self, name: str | None) -> Any:
@@ -68,15 +73,8 @@ def warn_once(message: str) -> None:
 
 
 def data_path(name: str, directory: str | None) -> Path:
-    """Path of a data file, there or not: in the directory, else in HACPO_DATA_DIR; an absolute one as it is.
-
-    Raises:
-        DataError: no folder is known for a relative name.
-    """
-    folder = directory or os.environ.get("HACPO_DATA_DIR")
-    if not folder and not Path(name).is_absolute():
-        raise DataError(f"no folder is known for {name}; set data.directory or HACPO_DATA_DIR")
-    return Path(folder or "") / name
+    """Path of a data file, there or not: in the directory, HACPO_DATA_DIR or ./data; an absolute one as it is."""
+    return Path(directory or os.environ.get("HACPO_DATA_DIR") or "data") / name
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -101,13 +99,15 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             place = f"{path}, line {number}"
             try:
-                values = json.loads(line)
+                values = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{place}: not UTF-8 ({error}); save the file as UTF-8") from error
             except ValueError as error:
                 raise DataError(f"{place}: no JSON ({error}); mend or remove the line") from error
             if not isinstance(values, dict):

@@ -45,6 +45,11 @@ CONFIG = BenchmarkConfig(
 )
 
 
+@pytest.fixture(autouse=True)
+def no_silent_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "_silent_hubs", set())
+
+
 def write(folder: Path, *lines: object) -> None:
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (folder / "b.jsonl").write_text(text, encoding="utf-8")
@@ -87,6 +92,9 @@ def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
         ({"id": "d", "problem": "x", "answer": "1"}, r"line 3: field 'unit' is missing; the row has id, problem"),
         ({**ROWS[0], "id": "d", "error": "a bit"}, r"line 3: field 'error': got 'a bit', expected an absolute error"),
         ({**ROWS[0], "id": "d", "error": -1}, r"line 3: field 'error': got -1"),
+        ('{"id": "d", "problem": "x", "answer": NaN}', r"line 3: field 'answer': got nan, expected text or a finite"),
+        ('{"id": "d", "problem": "x", "answer": -Infinity}', r"line 3: field 'answer': got -inf"),
+        ({**ROWS[0], "id": "d", "problem": ""}, r"line 3: field 'problem' is empty; mend or remove the row"),
         ({**ROWS[0], "id": "d", "many": "yes"}, r"line 3: field 'many': got 'yes', expected true or false"),
     ],
 )
@@ -141,7 +149,8 @@ def test_file_of_the_hub_is_read_by_its_own_columns(tmp_path: Path, monkeypatch:
         ("mine/2", "5"),
         ("mine/3", "7"),
     ]
-    assert asked == [(("owner/set", "data/t.parquet"), {"repo_type": "dataset", "revision": "v1"})]
+    options = {"repo_type": "dataset", "revision": "v1", "local_files_only": False}
+    assert asked == [(("owner/set", "data/t.parquet"), options)]
     write(tmp_path, *ROWS)
     assert [p.id for p in load(tmp_path, HUB).problems] == ["a", "b", "c"], "a local file comes first"
 
@@ -162,8 +171,25 @@ def test_missing_file_without_a_hub_and_unknown_folder_are_named(
     with pytest.raises(DataError, match=r"mine.file: .*b.jsonl is not there; set HACPO_DATA_DIR, or put the file at"):
         load(tmp_path)
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
-    with pytest.raises(DataError, match=r"no folder is known for b.jsonl; set data.directory or HACPO_DATA_DIR"):
+    with pytest.raises(DataError, match=r"mine.file: data/b.jsonl is not there; .* or put the file at data/b.jsonl"):
         load_benchmark("mine", CONFIG, None)
+
+
+def test_hub_is_tried_without_a_data_folder_and_its_cache_alone_once_it_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def unreachable(*args: Any, local_files_only: bool = False, **options: Any) -> str:
+        asked.append(local_files_only)
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
+    monkeypatch.setattr(benchmarks, "hf_hub_download", unreachable)
+    for name in ("one", "two"):
+        with pytest.raises(DataError, match=rf"{name}.file: data/b.jsonl is not there and no hub answers for owner/se"):
+            load_benchmark(name, HUB, None)
+    assert asked == [False, True]
 
 
 def real(name: str) -> Benchmark:

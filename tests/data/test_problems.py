@@ -45,11 +45,20 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
         ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or no text; the row has id, problem"),
         ({"id": "b", "problem": "x", "answer": 3}, r"line 2: field 'answer' is missing or no text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
+        ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; mend or remove the row"),
     ],
 )
 def test_broken_line_is_named_with_its_number(tmp_path: Path, line: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_problems(jsonl(tmp_path, row("a"), line))
+
+
+def test_byte_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    config = jsonl(tmp_path, row("a"))
+    with (tmp_path / "train.jsonl").open("ab") as file:
+        file.write(b'\n{"id": "b", "problem": "caf\xe9", "answer": "1"}')
+    with pytest.raises(DataError, match=r"train.jsonl, line 2: not UTF-8 .*; save the file as UTF-8"):
+        load_problems(config)
 
 
 def test_missing_file_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.compose import load_config, to_yaml
@@ -16,7 +16,7 @@ from hacpo_core.algorithm import Experiment, method_of
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
-from hacpo_core.engines.models import model_fingerprint
+from hacpo_core.engines.models import check_device, model_fingerprint
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.ledger import Ledger
 from hacpo_core.placement.local import LocalPlacement
@@ -100,6 +100,8 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
         names = ", ".join(found or sorted(path.name for path in folder.glob("*-*"))) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
     config = load_config(folder / found[0] / CONFIG_FILE)
+    # The folder may have been moved, or named from another working directory, since the configuration was saved.
+    config = replace(config, runtime=replace(config.runtime, runs_dir=str(runs_dir)))
     return Plan(found[0], config, folder / found[0])
 
 
@@ -115,9 +117,11 @@ def open_experiment(
 
     Raises:
         LockedError: another process is writing to it.
+        ConfigError: this machine lacks the engine's device.
         HacpoError: a model or a data file cannot be used.
     """
     config = plan.config
+    check_device(config.engine.device)
     with ExperimentLock(plan.root):
         for leftover in plan.root.rglob(".*.tmp"):
             _log.info("removing %s, left by a process that was killed", leftover)

@@ -40,8 +40,12 @@ def declaration(kind: str, name: str) -> DictConfig:
     """A declaration by name, or from a YAML file by path; `extends: <name>` in it lays it over another of its kind.
 
     Raises:
-        ConfigError: there is none, or it is no YAML mapping.
+        ConfigError: there is none, it is no YAML mapping, or it extends itself.
     """
+    return _extended(kind, name, ())
+
+
+def _extended(kind: str, name: str, above: tuple[Any, ...]) -> DictConfig:
     path: Any = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = files("experiments") / KINDS[kind] / f"{name}.yaml"
@@ -49,9 +53,14 @@ def declaration(kind: str, name: str) -> DictConfig:
         raise ConfigError(
             f"{kind}: got {name!r}, expected one of {', '.join(available(kind))} or a path to a YAML file"
         )
+    path = path.resolve() if isinstance(path, Path) else path
+    if path in above:
+        raise ConfigError(f"{path} extends itself; name another {kind} under extends, or remove the line")
     tree = _read(path)
     base = tree.pop("extends", None)
-    return OmegaConf.merge(declaration(kind, str(base)), tree) if base is not None else tree  # type: ignore[return-value]
+    if base is None:
+        return tree
+    return OmegaConf.merge(_extended(kind, str(base), (*above, path)), tree)  # type: ignore[return-value]
 
 
 def _read(path: Any) -> DictConfig:
@@ -108,6 +117,8 @@ def compose(
         ("the command line", words),
     ]
     presets = [layer.get("conformance") for _, layer in layers if layer.get("conformance")]
+    if not isinstance(presets[-1], str):
+        raise ConfigError(f"conformance: got {presets[-1]}, expected one of {', '.join(available('conformance'))}")
     layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
     _check_agent_words(words, OmegaConf.select(layers[2][1], "pair.agents") or {})
     merged = OmegaConf.structured(ExperimentConfig)

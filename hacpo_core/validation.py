@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hacpo_core.config import ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.config import ExperimentConfig, TinyModelConfig, as_dict, digest_of, flatten
 from hacpo_core.errors import ConfigError
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
@@ -115,6 +115,24 @@ _BENCHMARK_RANGES: dict[str, tuple[float, float, bool]] = {
     "limit": (1, 1e9, False),
 }
 
+# Fields of every tiny agent.
+_TINY_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "family": ("qwen3", "llama", "gpt_neox"),
+    "tokenizer": ("character", "merged", "word", "byte"),
+}
+_TINY_RANGES: dict[str, tuple[float, float, bool]] = {
+    "hidden_size": (1, 1e5, False),
+    "num_layers": (1, 1e4, False),
+    "num_heads": (1, 1e4, False),
+    "num_kv_heads": (1, 1e4, False),
+    "max_positions": (1, 1e7, False),
+    "warmup.num_demonstrations": (1, 1e9, False),
+    "warmup.steps": (0, 1e9, False),
+    "warmup.batch_size": (1, 1e9, False),
+    "warmup.learning_rate": (0, 1e3, True),
+}
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
+
 _REMEDIES = {
     "clip.cross_floor": "it is 1 - delta of the paper, so 0.8 for delta = 0.2",
     "capability.window": "K counts the steps that are averaged, the current one included; 5 in the paper",
@@ -133,6 +151,8 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     """
     flat = flatten(as_dict(config))
     _check_fields(flat, _CHOICES, _RANGES)
+    if not _DEVICE.fullmatch(config.engine.device):
+        raise ConfigError(f"engine.device: got {config.engine.device!r}, expected cpu, cuda or cuda:N")
     _check_agents(config)
     _check_minibatches(config)
     _check_benchmarks(config)
@@ -232,22 +252,25 @@ def _check_agents(config: ExperimentConfig) -> None:
         if (agent.path is None) == (agent.tiny is None):
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
         if agent.tiny is not None:
-            if agent.tiny.family not in ("qwen3", "llama", "gpt_neox"):
-                raise ConfigError(
-                    f"pair.agents.{name}.tiny.family: got {agent.tiny.family!r}, expected qwen3, llama or gpt_neox"
-                )
-            if agent.tiny.tokenizer not in ("character", "merged", "word", "byte"):
-                raise ConfigError(
-                    f"pair.agents.{name}.tiny.tokenizer: got {agent.tiny.tokenizer!r}, "
-                    "expected character, merged, word or byte"
-                )
-            if any(not 0 <= p <= 1 for p in agent.tiny.warmup.misconceptions) or (
-                len(agent.tiny.warmup.misconceptions) != 3
-            ):
-                raise ConfigError(
-                    f"pair.agents.{name}.tiny.warmup.misconceptions: got {list(agent.tiny.warmup.misconceptions)}, "
-                    "expected three probabilities in [0, 1]"
-                )
+            _check_tiny(agent.tiny, f"pair.agents.{name}.tiny.")
+
+
+def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
+    _check_fields(flatten(as_dict(tiny)), _TINY_CHOICES, _TINY_RANGES, prefix=prefix)
+    # Rotary embeddings turn the two halves of a head against each other.
+    if tiny.hidden_size % (2 * tiny.num_heads):
+        raise ConfigError(
+            f"{prefix}hidden_size: got {tiny.hidden_size}, expected an even number for each of the {tiny.num_heads} "
+            f"heads; set it to a multiple of {2 * tiny.num_heads}"
+        )
+    if tiny.family != "gpt_neox" and tiny.num_heads % tiny.num_kv_heads:
+        raise ConfigError(
+            f"{prefix}num_kv_heads: got {tiny.num_kv_heads}, which does not divide num_heads={tiny.num_heads}; "
+            "set it to a divisor"
+        )
+    shares = tiny.warmup.misconceptions
+    if len(shares) != 3 or any(not 0 <= share <= 1 for share in shares):
+        raise ConfigError(f"{prefix}warmup.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]")
 
 
 def num_samples(config: ExperimentConfig) -> int:

@@ -29,6 +29,26 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("method.ratio=word", r"method.ratio: got 'word', expected one of token, sequence"),
         ("method.ratio=token", r"method.ratio: got token with method.shares_rollouts"),
         ("clip.token_low=0.1", r"clip.token_low cannot take effect: method.ratio is sequence; leave it out"),
+        ("engine.device=gpu", r"engine.device: got 'gpu', expected cpu, cuda or cuda:N"),
+        ("conformance=[paper]", r"conformance: got \['paper'\], expected one of official, paper"),
+        (
+            "pair.agents.qwen-tiny.tiny.num_layers=0",
+            r"pair.agents.qwen-tiny.tiny.num_layers: got 0, expected a value in \[1,",
+        ),
+        (
+            "pair.agents.qwen-tiny.tiny.num_heads=5",
+            r"qwen-tiny.tiny.hidden_size: got \d+, .*set it to a multiple of 10",
+        ),
+        (
+            "pair.agents.qwen-tiny.tiny.num_kv_heads=3",
+            r"qwen-tiny.tiny.num_kv_heads: got 3, which does not divide num_heads=4",
+        ),
+        ("pair.agents.qwen-tiny.tiny.max_positions=0", r"qwen-tiny.tiny.max_positions: got 0"),
+        (
+            "pair.agents.qwen-tiny.tiny.warmup.steps=-1",
+            r"qwen-tiny.tiny.warmup.steps: got -1, expected a value in \[0,",
+        ),
+        ("pair.agents.qwen-tiny.tiny.warmup.batch_size=0", r"qwen-tiny.tiny.warmup.batch_size: got 0"),
         ("nonsense", r"'nonsense': expected section.field=value"),
     ],
 )
@@ -111,6 +131,17 @@ def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
     path.write_text("method: [", encoding="utf-8")
     with pytest.raises(ConfigError, match="is no YAML"):
         compose("tiny", str(path))
+
+
+def test_declaration_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(f"extends: {one}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"one.yaml extends itself; name another method under extends"):
+        compose("tiny", str(one))
+    one.write_text(f"extends: {two}", encoding="utf-8")
+    two.write_text(f"extends: {one}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"one.yaml extends itself"):
+        compose("tiny", str(one))
 
 
 def test_every_declared_benchmark_can_be_evaluated() -> None:

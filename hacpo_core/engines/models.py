@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
-from hacpo_core.errors import ModelError
+from hacpo_core.errors import ConfigError, ModelError
 
 _log = logging.getLogger(__name__)
 _SAMPLES, _SAMPLE_BYTES = 16, 4096
@@ -138,6 +138,15 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(int(i) for i in ids if i is not None)
 
 
+def check_device(device: str) -> None:
+    """Raise a ConfigError when this machine lacks the device: "cpu", "cuda" or "cuda:N"."""
+    if device == "cpu":
+        return
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(device.partition(":")[2] or 0) >= num_gpus:
+        raise ConfigError(f"engine.device: got {device}, but PyTorch sees {num_gpus} GPUs here; set engine.device=cpu")
+
+
 def load_model(
     folder: Path, *, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
 ) -> PreTrainedModel:
@@ -145,7 +154,9 @@ def load_model(
 
     Raises:
         ModelError: the folder cannot be loaded, or its weights do not fill the model.
+        ConfigError: this machine lacks the device.
     """
+    check_device(device)
     transformers_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
 from hacpo_core.engines.models import (
+    check_device,
     check_model_folder,
     check_vocabulary,
     disable_dropout,
@@ -26,7 +27,7 @@ from hacpo_core.engines.models import (
     model_fingerprint,
     scoring_head,
 )
-from hacpo_core.errors import ModelError
+from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import FAMILIES, TOKENIZER, VOCAB_SIZE, small_model
 
@@ -270,6 +271,19 @@ def test_pickled_weights_are_not_read_though_they_lie_beside(folder: Path) -> No
 def test_model_is_loaded_in_the_dtype_that_is_asked_for(dtype: str, folder: Path) -> None:
     model = load_model(folder, dtype=dtype)
     assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
+
+
+def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"engine.device: got cuda, but PyTorch sees 0 GPUs here; set engine.device="):
+        load_model(folder, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_device("cuda:1")
+    with pytest.raises(ConfigError, match=r"engine.device: got cuda:2, but PyTorch sees 2 GPUs here"):
+        check_device("cuda:2")
 
 
 def test_dropout_is_off_even_while_training() -> None:

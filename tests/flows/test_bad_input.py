@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.build import plan
+from flows.build import find_plan, open_experiment, plan, save_plan
 from flows.cli import main
 from flows.compose import compose
 from hacpo_core.config import TinyModelConfig, WarmupConfig
@@ -41,6 +41,32 @@ def folders(tmp_path: Path) -> dict[str, Path]:
 def plan_of(tmp_path: Path, *overrides: str) -> str:
     words = [f"runtime.runs_dir={tmp_path / 'runs'}", *overrides]
     return plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=words)).id
+
+
+def test_gpu_experiment_can_be_planned_and_not_opened_without_a_gpu(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    words = [f"runtime.runs_dir={tmp_path / 'runs'}", "engine.device=cuda"]
+    planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=words))
+    with (
+        pytest.raises(ConfigError, match=r"engine.device: got cuda, but PyTorch sees 0 GPUs"),
+        open_experiment(planned),
+    ):
+        pass
+
+
+def test_moved_runs_folder_is_found_from_another_working_directory(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=["runtime.runs_dir=runs"]))
+    save_plan(planned)
+    (tmp_path / "here" / "runs").rename(tmp_path / "moved")
+    found = find_plan(tmp_path / "moved", planned.id)
+    assert found.config.runtime.runs_dir == str(tmp_path / "moved")
+    assert found.root == tmp_path / "moved" / "experiments" / planned.id
 
 
 def test_sound_folders_are_planned(folders: dict[str, Path], tmp_path: Path) -> None:

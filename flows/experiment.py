@@ -109,7 +109,10 @@ def _train(
     num_steps, version = config.train.num_steps, x.placement.agent(x.names[0]).version
     logged = tracker.logged_steps() if tracker is not None else set()
     if version == 0:
-        evaluate_agents(x, 0, [*config.evaluate.during, *config.evaluate.final], benchmarks, runner, watcher)
+        names = [*config.evaluate.during, *config.evaluate.final]
+        found = evaluate_agents(x, 0, names, benchmarks, runner, watcher)
+        if tracker is not None:
+            log_results(x, tracker, found)
     for step in range(1, version + 1):
         if tracker is not None and step not in logged:
             tracker.log_step(step, _metrics(x, step))

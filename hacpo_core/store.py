@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 HEARTBEAT_S = 10.0
 STALE_S = 90.0
+_PATIENCE_S, _PAUSE_S = 1.0, 0.05
 
 
 def sha256_of(path: Path) -> str:
@@ -219,7 +220,7 @@ class ExperimentLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a+", encoding="utf-8")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._acquire()
         except BlockingIOError as error:
             holder = self._holder()
             self._file.close()
@@ -247,6 +248,18 @@ class ExperimentLock:
         self._file.seek(0)
         self._file.truncate()
         self._file.close()
+
+    def _acquire(self) -> None:
+        # is_locked of another process holds the file for an instant, so one refusal does not mean a writer.
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _holder(self) -> dict[str, Any]:
         self._file.seek(0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pandas as pd
@@ -100,6 +102,16 @@ def test_lock_is_refused_to_another_process_and_free_after_its_death(tmp_path: P
     with ExperimentLock(tmp_path):
         assert True, "the kernel freed the lock at the kill"
     assert not is_locked(tmp_path)
+
+
+def test_lock_waits_for_a_reader_that_looks_at_it_for_an_instant(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("a+") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        release = threading.Timer(0.2, fcntl.flock, (reader, fcntl.LOCK_UN))
+        release.start()
+        with ExperimentLock(tmp_path):
+            assert is_locked(tmp_path)
+        release.join()
 
 
 def test_fresh_heartbeat_of_another_host_counts_as_held(tmp_path: Path) -> None:

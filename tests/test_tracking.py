@@ -87,6 +87,23 @@ def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> N
     assert set(before.values()) == {1}
 
 
+def test_evaluations_before_training_are_logged_before_it(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = small_plan("gspo", "tracking.enabled=true")
+
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flows.experiment.train_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+    points = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
+    found = {(run.rpartition("/")[2], name) for run, name, step, _ in points if step == 0}
+    expected = {(k, f"evaluate/{benchmark}_accuracy") for k in ("qwen", "llama") for benchmark in ("dev", "test")}
+    assert expected <= found
+
+
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     from hacpo_core.engines.torch_learner import TorchLearner
 

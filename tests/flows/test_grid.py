@@ -142,6 +142,21 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_
     assert len(result["table"]) == 4
 
 
+def write_device(path: Path) -> None:
+    path.write_text(os.environ["CUDA_VISIBLE_DEVICES"], encoding="utf-8")
+
+
+def test_each_worker_sees_its_own_gpu_alone(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert grid_module.visible_devices() == ["3", "5"]
+    server = ServerRecord(pid=0, created=0.0, port=1, token="none")
+    for device in grid_module.visible_devices():
+        worker = grid_module._Worker(server, runs_dir, device)
+        assert grid_module._run_all({device: (write_device, runs_dir / device)}, [worker]) == {}
+        worker.dismiss()
+    assert [(runs_dir / device).read_text() for device in ("3", "5")] == ["3", "5"]
+
+
 def test_job_whose_process_always_dies_fails_alone(runs_dir: Path) -> None:
     server = ServerRecord(pid=0, created=0.0, port=1, token="none")
     workers = [grid_module._Worker(server, runs_dir, None) for _ in range(2)]

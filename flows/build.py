@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.compose import load_config, to_yaml
-from hacpo_core.agents import Agent, initial_folder
+from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.algo.methods import find_baseline
 from hacpo_core.algorithm import Experiment, method_of
 from hacpo_core.config import ExperimentConfig
@@ -19,6 +19,7 @@ from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.models import check_device, model_fingerprint
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.ledger import Ledger
+from hacpo_core.placement.base import Placement
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem
 from hacpo_core.store import ExperimentLock, StepStore, sha256_of, write_atomically
@@ -121,7 +122,8 @@ def open_experiment(
         HacpoError: a model or a data file cannot be used.
     """
     config = plan.config
-    check_device(config.engine.device)
+    if config.placement.kind == "local":
+        check_device(config.engine.device)
     with ExperimentLock(plan.root):
         for leftover in plan.root.rglob(".*.tmp"):
             _log.info("removing %s, left by a process that was killed", leftover)
@@ -132,10 +134,9 @@ def open_experiment(
             )
             for name, agent in config.pair.agents.items()
         }
-        with closing(LocalPlacement(config, root=plan.root, initial=initial)) as placement:
+        with closing(_placement(config, plan.root, initial)) as placement:
             checkpoint = placement.open()
-            agents = [placement.agent(name) for name in initial]
-            problems = _short_enough(load_problems(config.data), agents, config)
+            problems = _short_enough(load_problems(config.data), list(placement.tokenizers.values()), config)
             benchmarks = load_benchmarks(config)
             verifier = config.verifier
             with VerifierPool(
@@ -160,7 +161,15 @@ def open_experiment(
                 )
 
 
-def _short_enough(problems: list[Problem], agents: list[Agent], config: ExperimentConfig) -> list[Problem]:
+def _placement(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:
+    if config.placement.kind == "local":
+        return LocalPlacement(config, root=root, initial=initial)
+    from hacpo_core.placement.ray_actors import RayPlacement  # Ray is an extra, and takes a third of a second
+
+    return RayPlacement(config, root=root, initial=initial)
+
+
+def _short_enough(problems: list[Problem], agents: list[AgentTokenizer], config: ExperimentConfig) -> list[Problem]:
     """Problems whose prompt every agent can read within `rollout.max_prompt_tokens`; the others are counted."""
     limit = config.rollout.max_prompt_tokens
     kept = [problem for problem in problems if all(len(agent.prompt_ids(problem)) <= limit for agent in agents)]

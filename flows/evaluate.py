@@ -15,7 +15,7 @@ from prefect.artifacts import create_table_artifact
 
 from flows.build import Plan, find_plan, open_experiment
 from flows.compose import benchmark, benchmark_name
-from flows.experiment import Watcher, evaluate_agents, log_evaluations, open_tracker, read_final
+from flows.experiment import Watcher, evaluate_agents, log_evaluations, open_tracker, read_final, side_by_side
 from flows.runner import PrefectRunner, watcher_of_flow
 from hacpo_core.algorithm import Experiment, Runner
 from hacpo_core.config import BenchmarkConfig
@@ -88,7 +88,8 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     is_complete = read_final(plan) is not None
     with open_experiment(plan) as (x, benchmarks):
         _check_questions(x, benchmarks)
-        evaluate_agents(x, step, names, benchmarks, runner, watcher)
+        with side_by_side(x, runner) as runner_of_agents:
+            evaluate_agents(x, step, names, benchmarks, runner_of_agents, watcher)
         tracker = open_tracker(plan, x)
         if tracker is not None:
             log_evaluations(x, tracker)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,12 +17,13 @@ import pandas as pd
 from flows.build import CONFIG_FILE, Plan, data_files, open_experiment
 from flows.failures import failures_recorded
 from flows.results import benchmarks_figure, curves_figure, result_table, result_values
-from hacpo_core.algorithm import Experiment, Runner, train_step
-from hacpo_core.config import as_dict, flatten
+from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
+from hacpo_core.config import ExperimentConfig, as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.run import EvaluationResult, evaluate, result_phase
+from hacpo_core.evaluation.run import EvaluationResult, finish_evaluation, result_phase, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, results
+from hacpo_core.side_by_side import SideBySideRunner
 from hacpo_core.store import read_json, write_json
 from hacpo_core.tracking import Tracker, version_tags
 
@@ -85,7 +88,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         tracker = open_tracker(plan, x)
         status = "FAILED"
         try:
-            _train(plan, x, benchmarks, runner, watcher, tracker)
+            with side_by_side(x, runner) as runner_of_agents:
+                _train(plan, x, benchmarks, runner_of_agents, watcher, tracker)
             result = _finish(plan, x, tracker)
             status = "FINISHED"
         except KeyboardInterrupt:
@@ -95,6 +99,25 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
             if tracker is not None:
                 tracker.finish(status)
     return result
+
+
+@contextmanager
+def side_by_side(x: Experiment, runner: Runner) -> Iterator[Runner]:
+    """The runner; where agents can work at the same time, one that hands it their phases side by side.
+
+    When a phase fails, the others that have begun end and commit what they make; Ctrl-C breaks them off.
+    """
+    if not x.placement.is_side_by_side:
+        yield runner
+        return
+    together = SideBySideRunner(runner)
+    try:
+        yield together
+    except KeyboardInterrupt:
+        x.placement.break_off()
+        raise
+    finally:
+        together.wait()
 
 
 def _train(
@@ -116,22 +139,41 @@ def _train(
     for step in range(1, version + 1):
         if tracker is not None and step not in logged:
             tracker.log_step(step, _metrics(x, step))
-    started = time.monotonic()
+    begun_at = time.monotonic()
+
+    def complete(started: StartedStep) -> None:
+        finish_step(x, started)
+        metrics = _metrics(x, started.step)
+        if tracker is not None and started.step not in logged:
+            tracker.log_step(started.step, metrics)
+        seconds_left = (time.monotonic() - begun_at) / (started.step - version) * (num_steps - started.step)
+        watcher.stepped(started.step, num_steps, metrics, seconds_left)
+
+    is_pipelined = x.placement.is_side_by_side and config.placement.pipelined
+    before: StartedStep | None = None
     for step in range(version + 1, num_steps + 1):
-        train_step(x, step, runner)
-        metrics = _metrics(x, step)
-        if tracker is not None and step not in logged:
-            tracker.log_step(step, metrics)
-        is_last, every = step == num_steps, config.evaluate.every
-        names = [*config.evaluate.during] if every and step % every == 0 else []
-        names += config.evaluate.final if is_last else []
+        started = train_step(x, step, runner, before=before)
+        if before is not None:
+            complete(before)
+        before = started
+        names = _benchmarks_after(config, step)
+        saves = step == num_steps or step % config.checkpoint.every == 0
+        if is_pipelined and not names and not saves:
+            continue
+        complete(started)
+        before = None
         found = evaluate_agents(x, step, names, benchmarks, runner, watcher)
         if tracker is not None:
             log_results(x, tracker, found)
-        if is_last or step % config.checkpoint.every == 0:
+        if saves:
             x.placement.checkpoint(step, x.ledger.advantages(step).capability.window)
-        seconds_left = (time.monotonic() - started) / (step - version) * (num_steps - step)
-        watcher.stepped(step, num_steps, metrics, seconds_left)
+
+
+def _benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
+    """Benchmarks that the agents are evaluated on after a step."""
+    is_last, every = step == config.train.num_steps, config.evaluate.every
+    names = [*config.evaluate.during] if every and step % every == 0 else []
+    return [*names, *config.evaluate.final] if is_last else names
 
 
 def _metrics(x: Experiment, step: int) -> dict[str, Any]:
@@ -148,12 +190,18 @@ def evaluate_agents(
     watcher: Watcher,
 ) -> list[EvaluationResult]:
     """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
+    started: dict[tuple[str, str], Handle | None] = {}
+    busy: dict[str, Handle] = {}  # an agent's benchmarks come one after the other
+    for name, k in itertools.product(dict.fromkeys(names), x.names):
+        after = [busy[k]] if k in busy else []
+        last = started[name, k] = start_evaluation(x, step, k, benchmarks[name], runner, after=after)
+        if last is not None:
+            busy[k] = last
     found = []
-    for name in dict.fromkeys(names):
-        for k in x.names:
-            result = evaluate(x, step, k, benchmarks[name], runner)
-            watcher.evaluated(step, name, k, result.value)
-            found.append(result)
+    for (name, k), last in started.items():
+        result = finish_evaluation(x, step, k, benchmarks[name], last)
+        watcher.evaluated(step, name, k, result.value)
+        found.append(result)
     return found
 
 

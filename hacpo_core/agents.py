@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Minibatch
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.data.retokenize import decode_response
-from hacpo_core.engines.base import SampledResponse, Sampler, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import (
+    SampledResponse,
+    Sampler,
+    SampleRequest,
+    SamplingLimits,
+    ScoreRequest,
+    UpdateOutcome,
+)
 from hacpo_core.engines.models import (
     check_model_folder,
     check_vocabulary,
@@ -47,6 +58,60 @@ def initial_folder(
     return folder
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingTask:
+    """What one call for responses asks for; the fields decide, with the weights, every response to the bit.
+
+    `purpose` keeps the random numbers of training and of evaluations apart.
+    """
+
+    step: int
+    purpose: Literal["rollout", "evaluate"]
+    num_samples: int
+    limits: SamplingLimits
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedUpdate:
+    """What an update phase did, and the digest of the weights after it."""
+
+    outcome: UpdateOutcome
+    digest: str
+
+
+def rollout_task(config: ExperimentConfig, step: int) -> SamplingTask:
+    """The responses that a training step needs of every agent."""
+    rollout = config.rollout
+    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
+    return SamplingTask(step, "rollout", num_samples(config), limits)
+
+
+class AgentTokenizer:
+    """What of an agent can be had without its weights: tokenizer, chat template and EOS ids."""
+
+    def __init__(self, name: str, config: AgentConfig, *, initial: Path) -> None:
+        """Load them from the folder of the initial model.
+
+        Raises:
+            ModelError: they cannot be loaded.
+        """
+        self.name = name
+        try:
+            self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(
+                initial, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code
+            )
+            self.eos_ids = eos_ids(initial, self.tokenizer)
+        except ModelError as error:
+            raise ModelError(f"pair.agents.{name}: {error}") from error
+        self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        """The problem under this tokenizer and chat template."""
+        if problem.messages not in self._prompt_ids:
+            self._prompt_ids[problem.messages] = render_prompt(self.tokenizer, problem.messages)
+        return self._prompt_ids[problem.messages]
+
+
 class Agent:
     """One language model that samples and learns.
 
@@ -54,19 +119,22 @@ class Agent:
     way: after a failure the weights are then between two versions, and must be restored before anything else.
     """
 
-    def __init__(self, name: str, config: ExperimentConfig, *, initial: Path, folder: Path, version: int) -> None:
+    def __init__(
+        self, tokens: AgentTokenizer, config: ExperimentConfig, *, initial: Path, folder: Path, version: int
+    ) -> None:
         """Load the weights that lie in `folder` (the initial model or a checkpoint).
 
         Args:
-            name: of the agent in the configuration.
+            tokens: the agent's tokenizer, which knows its name.
             config: of the experiment.
-            initial: folder of the initial model: tokenizer, EOS ids, reference.
+            initial: folder of the initial model, for the reference and for samplers that start from a folder.
             folder: folder of the weights.
             version: of those weights.
         """
+        name = tokens.name
         agent, engine = config.pair.agents[name], config.engine
         torch.set_num_threads(engine.num_threads)
-        self.name, self.version, self.is_dirty = name, version, False
+        self.name, self.tokens, self.version, self.is_dirty = name, tokens, version, False
         self.config = config
         self.initial = initial
 
@@ -74,15 +142,11 @@ class Agent:
             return load_model(path, dtype=engine.dtype, device=engine.device, trust_remote_code=agent.trust_remote_code)
 
         try:
-            self.tokenizer = load_tokenizer(
-                initial, chat_template=agent.chat_template, trust_remote_code=agent.trust_remote_code
-            )
-            self.eos_ids = eos_ids(initial, self.tokenizer)
             self.model = load(folder)
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
-        check_vocabulary(self.model, self.tokenizer, agent=name)  # type: ignore[arg-type]
+        check_vocabulary(self.model, self.tokens.tokenizer, agent=name)  # type: ignore[arg-type]
         self.learner = TorchLearner(
             self.model,  # type: ignore[arg-type]
             optimizer=config.optimizer,
@@ -91,7 +155,6 @@ class Agent:
             total_updates=config.train.num_steps * num_minibatches(config),
             reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
         )
-        self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
         self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
 
     def _new_sampler(self) -> Sampler:
@@ -100,8 +163,8 @@ class Agent:
         if config.engine.sampler == "transformers":
             return TransformersSampler(
                 self.model,  # type: ignore[arg-type]
-                eos_ids=self.eos_ids,
-                pad_id=int(self.tokenizer.pad_token_id),
+                eos_ids=self.tokens.eos_ids,
+                pad_id=int(self.tokens.tokenizer.pad_token_id),
                 batch_size=config.rollout.batch_size,
             )
         return VllmSampler(
@@ -110,7 +173,7 @@ class Agent:
             engine=config.engine,
             rollout=config.rollout,
             max_tokens=config.engine.vllm.max_model_tokens or longest_sequence(config),
-            eos_ids=self.eos_ids,
+            eos_ids=self.tokens.eos_ids,
             trust_remote_code=agent.trust_remote_code,
         )
 
@@ -118,75 +181,67 @@ class Agent:
         """End what the sampler started."""
         self.sampler.close()
 
-    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        """The problem under this agent's tokenizer and chat template."""
-        if problem.messages not in self._prompt_ids:
-            self._prompt_ids[problem.messages] = render_prompt(self.tokenizer, problem.messages)
-        return self._prompt_ids[problem.messages]
+    def sample(self, problems: Sequence[Problem], task: SamplingTask, *, part: slice = slice(None)) -> list[Rollout]:
+        """Answer each problem `task.num_samples` times.
 
-    def rollout(self, problems: Sequence[Problem], *, step: int) -> list[Rollout]:
-        """Sample G responses to each problem, and score them with the training engine where that is asked for.
-
-        Returns:
-            P x G rollouts in problem-major order; a function of (seed, step, agent, problem, sample) and the weights.
-        """
-        torch.set_num_threads(self.config.engine.num_threads)
-        rollout = self.config.rollout
-        samples = range(num_samples(self.config))
-        requests = [
-            SampleRequest(
-                self.prompt_ids(problem),
-                derive_seed(self.config.seed, "rollout", step, self.name, problem.id, index),
-            )
-            for problem in problems
-            for index in samples
-        ]
-        limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
-        responses = self._sample(requests, limits)
-        owners = [(problem, index) for problem in problems for index in samples]
-        rollouts = [
-            self._rollout(problem, index, response)
-            for (problem, index), response in zip(owners, responses, strict=True)
-        ]
-        if self.config.old_logprobs == "sampler":
-            return rollouts
-        old = self.learner.logprobs([ScoreRequest(rollout.prompt_ids, rollout.token_ids) for rollout in rollouts])
-        return [replace(rollout, old_logprobs=logprobs) for rollout, logprobs in zip(rollouts, old, strict=True)]
-
-    def answer(
-        self, problems: Sequence[Problem], *, step: int, num_samples: int, limits: SamplingLimits
-    ) -> list[Rollout]:
-        """Answer each problem k times, for an evaluation.
+        Args:
+            problems: P problems.
+            task: see there.
+            part: problems of them that are answered here, while other ranks answer the others.
 
         Returns:
-            P x k rollouts in problem-major order; a function of (seed, step, agent, problem, sample) and the weights.
+            rollouts of that part in problem-major order, without the training engine's log-probabilities.
         """
         torch.set_num_threads(self.config.engine.num_threads)
-        owners = [(problem, index) for problem in problems for index in range(num_samples)]
+        owners = [(problem, index) for problem in problems[part] for index in range(task.num_samples)]
         requests = [
             SampleRequest(
-                self.prompt_ids(problem),
-                derive_seed(self.config.seed, "evaluate", step, self.name, problem.id, index),
+                self.tokens.prompt_ids(problem),
+                derive_seed(self.config.seed, task.purpose, task.step, self.name, problem.id, index),
             )
             for problem, index in owners
         ]
-        responses = self._sample(requests, limits)
+        # All ranks check the same few prompts, whatever their own part is.
+        self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))
+        responses = self.sampler.sample(requests, task.limits)
+        self.sampler.rest()
         return [
             self._rollout(problem, index, response)
             for (problem, index), response in zip(owners, responses, strict=True)
         ]
 
-    def _sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
-        """Sample from the weights as they are now; the sampler's memory is free again afterwards."""
-        self.sampler.synchronise(self.version, lambda: self._compare(requests))
-        responses = self.sampler.sample(requests, limits)
-        self.sampler.rest()
-        return responses
+    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts with the training engine's log-probabilities under the current weights."""
+        torch.set_num_threads(self.config.engine.num_threads)
+        old = self.learner.logprobs([ScoreRequest(rollout.prompt_ids, rollout.token_ids) for rollout in rollouts])
+        return [replace(rollout, old_logprobs=logprobs) for rollout, logprobs in zip(rollouts, old, strict=True)]
 
-    def _compare(self, requests: Sequence[SampleRequest]) -> None:
+    def update(
+        self,
+        minibatches: Sequence[Minibatch],
+        method: Method,
+        *,
+        version: int,
+        num_agents: int,
+        measures_cosine: bool,
+    ) -> AppliedUpdate:
+        """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
+        torch.set_num_threads(self.config.engine.num_threads)
+        self.is_dirty = True
+        outcome = self.learner.update(
+            minibatches,
+            method,
+            num_agents=num_agents,
+            max_response_tokens=self.config.rollout.max_response_tokens,
+            measures_cosine=measures_cosine,
+        )
+        self.version, self.is_dirty = version, False
+        return AppliedUpdate(outcome, self.learner.digest())
+
+    def _compare(self, prompts: Sequence[tuple[int, ...]]) -> None:
         """Raise an EngineError when sampler and learner do not agree on the first tokens of a few responses."""
         rollout, vllm = self.config.rollout, self.config.engine.vllm
-        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))[: vllm.sync_prompts]
+        prompts = list(dict.fromkeys(prompts))[: vllm.sync_prompts]
         probes = [
             SampleRequest(prompt, derive_seed(self.config.seed, "synchronise", self.version, self.name, index))
             for index, prompt in enumerate(prompts)
@@ -213,16 +268,10 @@ class Agent:
             index=index,
             sampler=self.sampler.name,
             policy_version=self.version,
-            prompt_ids=self.prompt_ids(problem),
+            prompt_ids=self.tokens.prompt_ids(problem),
             token_ids=response.token_ids,
             logprobs=response.logprobs,
             old_logprobs=None,
-            text=decode_response(self.tokenizer, response.token_ids),
+            text=decode_response(self.tokens.tokenizer, response.token_ids),
             finish_reason=response.finish_reason,
         )
-
-    def require_version(self, version: int) -> None:
-        """Raise an EngineError unless the weights are exactly of that version."""
-        if self.is_dirty or self.version != version:
-            state = "in the middle of an update" if self.is_dirty else f"at version {self.version}"
-            raise EngineError(f"agent {self.name} is {state}, expected version {version}; resume the experiment")

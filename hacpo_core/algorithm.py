@@ -10,14 +10,15 @@ Shapes: P problem, A agent, G response. Index k learns, j sampled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
-from hacpo_core.agents import Agent
+from hacpo_core.agents import AgentTokenizer, rollout_task
 from hacpo_core.algo.capability import batch_capability, capability_ratios, unit_ratios, windowed_capability
 from hacpo_core.algo.methods import Method, joint_advantages
 from hacpo_core.batches import LearnerBatch, learner_batch, minibatch_slots
@@ -25,18 +26,21 @@ from hacpo_core.checkpoints import Checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.problems import step_batch
 from hacpo_core.data.retokenize import Retokenizer
-from hacpo_core.errors import ReplayError, VerificationError
+from hacpo_core.errors import AgentLostError, ReplayError, VerificationError
 from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.metrics import step_metrics
-from hacpo_core.placement.local import LocalPlacement
+from hacpo_core.placement.base import PlacedAgent, Placement
 from hacpo_core.records import Problem
 from hacpo_core.stopwatch import Stopwatch
-from hacpo_core.validation import num_minibatches, num_samples
+from hacpo_core.validation import num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.verify.pool import VerifierPool
 
 LARGEST_SAMPLER_ERROR = 1e-3
 """mean |s - 1| between sampler and learner, above which a step warns"""
+MOST_LOSSES = 3
+"""times that an agent's process may die under one phase before the phase fails"""
 _log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,12 @@ class Experiment:
     config: ExperimentConfig
     method: Method
     problems: Sequence[Problem]
-    placement: LocalPlacement
+    placement: Placement
     ledger: Ledger
     verifier: VerifierPool
     opened_at: Checkpoint | None = None
     _retokenizers: dict[tuple[str, str], Retokenizer] = field(default_factory=dict)
+    text_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ class Experiment:
             return self.opened_at.window
         return self.ledger.advantages(step - 1).capability.window
 
-    def retokenizer(self, source: Agent, target: Agent) -> Retokenizer:
+    def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:
         """The one that turns the source's responses into the target's tokens; comparing tokenizers is done once."""
         key = source.name, target.name
         if key not in self._retokenizers:
@@ -128,9 +133,28 @@ class Experiment:
             )
         return self._retokenizers[key]
 
-    def agent_at(self, k: str, version: int) -> Agent:
-        """Agent k with the weights of that version, restored from a checkpoint and stored rollouts if need be."""
-        return self.placement.agent_at(k, version, replay=lambda agent, step: _apply_update(self, agent, step))
+    def with_agent(self, k: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
+        """Result of `work` on agent k with the weights of that version.
+
+        The agent is restored from a checkpoint and stored rollouts if need be. One whose process dies meanwhile is
+        replaced, and the work done again.
+        """
+        for losses in range(1, MOST_LOSSES + 1):
+            try:
+                with self.placement.turn():
+                    return work(self.placement.agent_at(k, version, replay=self._replay))
+            except AgentLostError as error:
+                if losses == MOST_LOSSES:
+                    raise
+                _log.warning("%s; it is replaced", error)
+        raise AssertionError("the last loss is raised")
+
+    def _replay(self, agent: PlacedAgent, step: int) -> None:
+        _apply_update(self, agent, step)
+
+    def stopwatch(self, k: str) -> Stopwatch:
+        """One for the GPUs that agent k works on."""
+        return Stopwatch(num_ranks(self.config, k) * num_gpus(self.config))
 
 
 def method_of(config: ExperimentConfig) -> Method:
@@ -160,18 +184,31 @@ def method_of(config: ExperimentConfig) -> Method:
     )
 
 
-def train_step(x: Experiment, step: int, runner: Runner) -> None:
-    """One step of Algorithm 1.
+@dataclass(frozen=True, slots=True)
+class StartedStep:
+    """A step whose phases are under way: the update of each agent, by name."""
+
+    step: int
+    updates: Mapping[str, Handle]
+
+
+def train_step(x: Experiment, step: int, runner: Runner, *, before: StartedStep | None = None) -> StartedStep:
+    """Start one step of Algorithm 1; agent k samples as soon as its own update of the step before is done.
 
     Args:
         x: the experiment.
         step: 1-based.
         runner: where and when the phases run.
+        before: the step before, where it is still under way.
     Source: HACPO, Algorithm 1.
     """
     problems = step_batch(x.problems, step=step, size=x.config.train.problems, seed=x.config.seed)  # line 5
     rollouts = [  # line 10: sample G outputs from every agent's old policy
-        runner.start(Phase("rollout", step, k), lambda k=k: rollout(x, step, k, problems))  # type: ignore[misc]
+        runner.start(
+            Phase("rollout", step, k),
+            lambda k=k: rollout(x, step, k, problems),  # type: ignore[misc]
+            after=[before.updates[k]] if before is not None else [],
+        )
         for k in x.names
     ]
     verdicts = [  # line 11: verify
@@ -179,24 +216,33 @@ def train_step(x: Experiment, step: int, runner: Runner) -> None:
         for k, done in zip(x.names, rollouts, strict=True)
     ]
     joint = runner.start(Phase("advantage", step), lambda: advantage(x, step, problems), after=verdicts)  # 12, 15
-    updates = [  # lines 16-18: update every agent on its mini-batches
-        runner.start(Phase("update", step, k), lambda k=k: update(x, step, k), after=[joint])  # type: ignore[misc]
+    updates = {  # lines 16-18: update every agent on its mini-batches
+        k: runner.start(Phase("update", step, k), lambda k=k: update(x, step, k), after=[joint])  # type: ignore[misc]
         for k in x.names
-    ]
-    for done in updates:
-        done.result()
-    metrics(x, step)
+    }
+    return StartedStep(step, updates)
+
+
+def finish_step(x: Experiment, started: StartedStep) -> None:
+    """Wait for a step's updates, and commit what is measured of it."""
+    for update_done in started.updates.values():
+        update_done.result()
+    metrics(x, started.step)
 
 
 def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:
     """Agent k samples G responses to each problem."""
     if x.ledger.has(step, f"rollout.{k}"):
         return
-    agent = x.agent_at(k, step - 1)
-    with Stopwatch(x.config.engine.device) as watch:
-        rollouts = agent.rollout(problems, step=step)
-    num_tokens = sum(len(rollout.token_ids) for rollout in rollouts)
-    x.ledger.save_rollouts(step, k, SampledBatch(tuple(rollouts), watch.cost(num_tokens)))
+
+    def sample(agent: PlacedAgent) -> SampledBatch:
+        with x.stopwatch(k) as watch:
+            rollouts = agent.sample(problems, rollout_task(x.config, step))
+            if x.config.old_logprobs == "learner":
+                rollouts = agent.score(rollouts)
+        return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)))
+
+    x.ledger.save_rollouts(step, k, x.with_agent(k, step - 1, sample))
 
 
 def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:
@@ -209,7 +255,7 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
         return
     rollouts = x.ledger.rollouts(step, k).rollouts
     golds = [problem.gold for problem in problems for _ in range(num_samples(x.config))]
-    with Stopwatch("cpu") as watch:
+    with Stopwatch() as watch:
         verdicts = x.verifier.verify([rollout.text for rollout in rollouts], golds)
     num_unscored = sum(verdict.status == "unscored" for verdict in verdicts)
     if num_unscored:
@@ -227,7 +273,7 @@ def advantage(x: Experiment, step: int, problems: Sequence[Problem]) -> None:
     """Capabilities, baselines and advantages of all responses for all learners."""
     if x.ledger.has(step, "advantage"):
         return
-    with Stopwatch("cpu") as watch:
+    with Stopwatch() as watch:
         reward_PAG, is_scored_PAG = _rewards(x, step, len(problems))
         batch_A = batch_capability(reward_PAG, is_scored_PAG, metric=x.method.capability_metric)
         before = x.window_before(step)
@@ -277,26 +323,25 @@ def update(x: Experiment, step: int, k: str) -> None:
     Raises:
         ReplayError: a repeated update ends in other weights, and `checkpoint.accept_divergence` is off.
     """
-    if x.ledger.has(step, f"update.{k}") and x.placement.agent(k).version >= step and not x.placement.agent(k).is_dirty:
+    agent = x.placement.agent(k)
+    if x.ledger.has(step, f"update.{k}") and agent.version >= step and not agent.is_dirty:
         return
-    _apply_update(x, x.agent_at(k, step - 1), step)
+    x.with_agent(k, step - 1, lambda agent: _apply_update(x, agent, step))
 
 
-def _apply_update(x: Experiment, agent: Agent, step: int) -> None:
+def _apply_update(x: Experiment, agent: PlacedAgent, step: int) -> None:
     k = agent.name
-    with Stopwatch(x.config.engine.device) as watch:
-        batch = build_batch(x, step, agent)
+    with x.stopwatch(k) as watch:
+        batch = build_batch(x, step, k)
         every = x.config.diagnostics.every
-        agent.is_dirty = True
-        outcome = agent.learner.update(
+        applied = agent.update(
             batch.minibatches,
             x.method,
+            version=step,
             num_agents=len(x.names),
-            max_response_tokens=x.config.rollout.max_response_tokens,
             measures_cosine=bool(every) and step % every == 0 and len(_sources(x, k)) > 1,
         )
-        agent.version, agent.is_dirty = step, False
-        digest = agent.learner.digest()
+    outcome, digest = applied.outcome, applied.digest
     if x.ledger.has(step, f"update.{k}"):
         before = x.ledger.update(step, k).digest
         if before != digest:
@@ -321,32 +366,35 @@ def _sources(x: Experiment, k: str) -> list[int]:
     return [own, *(j for j in range(len(x.names)) if j != own and x.method.shares_rollouts)]
 
 
-def build_batch(x: Experiment, step: int, agent: Agent) -> LearnerBatch:
-    """Agent's mini-batches of a step, from what the step store holds."""
-    config, k = x.config, agent.name
+def build_batch(x: Experiment, step: int, k: str) -> LearnerBatch:
+    """Agent k's mini-batches of a step, from what the step store holds."""
+    config, tokens = x.config, x.placement.tokenizers[k]
     problems = step_batch(x.problems, step=step, size=config.train.problems, seed=config.seed)
     sources = _sources(x, k)
     drops_eos = config.retokenize.eos == "drop"
-    others = {j: x.placement.agent(x.names[j]) for j in sources[1:]}
+    others = {j: x.placement.tokenizers[x.names[j]] for j in sources[1:]}
     _, is_scored_PAG = _rewards(x, step, len(problems))
-    return learner_batch(
-        learner=sources[0],
-        rollouts=[x.ledger.rollouts(step, j).rollouts if i in sources else () for i, j in enumerate(x.names)],
-        is_scored_PAG=is_scored_PAG.numpy(),
-        joint=x.ledger.advantages(step).joint,
-        slots=minibatch_slots(
-            num_problems=len(problems),
-            num_samples=num_samples(config),
-            sources=sources,
-            num_minibatches=num_minibatches(config),
-            order=config.minibatch.order,  # type: ignore[arg-type]
-            seed_parts=(config.seed, "minibatch", step, k),
-        ),
-        retokenizers={j: x.retokenizer(other, agent) for j, other in others.items()},
-        prompt_ids=[agent.prompt_ids(problem) for problem in problems],
-        eos_ids=agent.eos_ids if drops_eos else None,
-        source_eos_ids={sources[0]: agent.eos_ids, **{j: other.eos_ids for j, other in others.items()}},
+    rollouts = [x.ledger.rollouts(step, j).rollouts if i in sources else () for i, j in enumerate(x.names)]
+    slots = minibatch_slots(
+        num_problems=len(problems),
+        num_samples=num_samples(config),
+        sources=sources,
+        num_minibatches=num_minibatches(config),
+        order=config.minibatch.order,  # type: ignore[arg-type]
+        seed_parts=(config.seed, "minibatch", step, k),
     )
+    with x.text_lock:  # a tokenizer serves one thread at a time
+        return learner_batch(
+            learner=sources[0],
+            rollouts=rollouts,
+            is_scored_PAG=is_scored_PAG.numpy(),
+            joint=x.ledger.advantages(step).joint,
+            slots=slots,
+            retokenizers={j: x.retokenizer(other, tokens) for j, other in others.items()},
+            prompt_ids=[tokens.prompt_ids(problem) for problem in problems],
+            eos_ids=tokens.eos_ids if drops_eos else None,
+            source_eos_ids={sources[0]: tokens.eos_ids, **{j: other.eos_ids for j, other in others.items()}},
+        )
 
 
 def metrics(x: Experiment, step: int) -> None:

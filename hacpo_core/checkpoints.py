@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.agents import Agent
+from hacpo_core.agents import Agent, AgentTokenizer
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.store import MANIFEST, read_json, sha256_of, sync_folder, write_json
@@ -42,39 +42,60 @@ class Checkpoint:
     window: dict[str, list[float]]
 
 
+def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, Any]:
+    """Write everything that the agent needs to go on into a new folder.
+
+    Args:
+        agent: not in mid-update.
+        folder: made here.
+        writes: False on all ranks of an agent but one: gathering the state takes all, writing it one.
+
+    Returns:
+        what the manifest says of the agent.
+    """
+    tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
+    if writes:
+        transformers_logging.disable_progress_bar()
+        agent.model.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+        agent.tokens.tokenizer.save_pretrained(folder)
+        save_file(tensors, folder / OPTIMIZER_FILE)
+    return {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}
+
+
 def save_checkpoint(
-    root: Path, step: int, agents: Mapping[str, Agent], window: Mapping[str, list[float]], *, keep: int
+    root: Path,
+    step: int,
+    agents: Iterable[str],
+    save: Callable[[str, Path], dict[str, Any]],
+    window: Mapping[str, list[float]],
+    *,
+    keep: int,
 ) -> None:
     """Write a checkpoint of all agents after `step`, then remove older ones beyond the newest `keep`.
+
+    Args:
+        root: the experiment's folder.
+        step: that every agent has seen.
+        agents: their names.
+        save: writes the agent of a name into a folder, as `save_agent` does.
+        window: capability window after that step.
+        keep: newest checkpoints kept.
 
     Raises:
         StoreError: the disk is full or not writable; older checkpoints stay.
     """
     folder = root / "checkpoints" / f"{step:06d}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    transformers_logging.disable_progress_bar()
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        for name, agent in agents.items():
-            agent.require_version(step)
-            agent.model.save_pretrained(temporary / name, safe_serialization=True)  # type: ignore[operator]
-            agent.tokenizer.save_pretrained(temporary / name)
-            tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
-            save_file(tensors, temporary / name / OPTIMIZER_FILE)
+        entries = {name: save(name, temporary / name) for name in agents}
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         for path in files:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
         manifest = {
             "step": step,
-            "agents": {
-                name: {
-                    "version": agent.version,
-                    "num_updates": agent.learner.num_updates,
-                    "digest": agent.learner.digest(),
-                }
-                for name, agent in agents.items()
-            },
+            "agents": entries,
             "capability_window": dict(window),
             "files": {str(path.relative_to(temporary)): sha256_of(path) for path in files},
         }
@@ -121,17 +142,20 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
     return None
 
 
-def load_agent(name: str, checkpoint: Checkpoint, *, config: ExperimentConfig, initial: Path) -> Agent:
-    """The agent as it was when the checkpoint was taken.
+def load_agent(
+    tokens: AgentTokenizer, checkpoint: Checkpoint | None, *, config: ExperimentConfig, initial: Path
+) -> Agent:
+    """The agent as it was when the checkpoint was taken; from its initial model where there is none.
 
     Raises:
         StoreError: its weights do not have the digest that the manifest names.
     """
-    entry = checkpoint.agents[name]
-    agent = Agent(name, config, initial=initial, folder=checkpoint.folder / name, version=entry["version"])
-    tensors = load_file(checkpoint.folder / name / OPTIMIZER_FILE)
-    agent.learner.load_optimizer_tensors(tensors, num_updates=entry["num_updates"])
+    if checkpoint is None:
+        return Agent(tokens, config, initial=initial, folder=initial, version=0)
+    entry, folder = checkpoint.agents[tokens.name], checkpoint.folder / tokens.name
+    agent = Agent(tokens, config, initial=initial, folder=folder, version=entry["version"])
+    agent.learner.load_optimizer_tensors(load_file(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
     digest = agent.learner.digest()
     if digest != entry["digest"]:
-        raise StoreError(f"{checkpoint.folder}/{name} loads with digest {digest[:12]}, expected {entry['digest'][:12]}")
+        raise StoreError(f"{folder} loads with digest {digest[:12]}, expected {entry['digest'][:12]}")
     return agent

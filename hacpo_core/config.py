@@ -63,6 +63,8 @@ class AgentConfig:
     """Jinja template that replaces the tokenizer's own"""
     trust_remote_code: bool = False
     """run Python code that lies in the model folder"""
+    num_ranks: Optional[int] = None  # noqa: UP045
+    """processes of this agent, >= 1; null: placement.num_ranks"""
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,32 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class RayConfig:
+    """Which Ray cluster, and how patient with it."""
+
+    address: Optional[str] = None  # noqa: UP045
+    """host:port of a running cluster, or auto: the one that this machine belongs to; null: Ray is started here, for
+    this run alone"""
+    timeout_s: float = 120.0
+    """longest wait for the cluster's answer and for an agent's processes to be placed"""
+
+
+@dataclass(frozen=True)
+class PlacementConfig:
+    """Where agents live."""
+
+    kind: str = "local"
+    """local: in this process, taking turns | ray: each agent in processes of its own, side by side"""
+    num_ranks: int = 1
+    """processes of one agent; over 1 they sample shares of the problems, and train as DeepSpeed's ranks"""
+    colocated: bool = False
+    """all agents on the same devices, taking turns"""
+    pipelined: bool = True
+    """an agent samples its next responses as soon as its own update is done, whatever the others do"""
+    ray: RayConfig = field(default_factory=RayConfig)
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Training problems, and the folder of all data files."""
 
@@ -436,6 +464,7 @@ class ExperimentConfig:
     minibatch: MinibatchConfig = field(default_factory=MinibatchConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
     data: DataConfig = field(default_factory=DataConfig)
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

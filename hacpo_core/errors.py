@@ -25,6 +25,10 @@ class EngineError(HacpoError):
     """A sampler or a learner failed, or an engine that a configuration asks for is not installed."""
 
 
+class AgentLostError(EngineError):
+    """A process that held an agent's weights died; a new one can go on from the last checkpoint."""
+
+
 class VerificationError(HacpoError):
     """Verification as a whole cannot be trusted: the workers do not start, or too many answers are unscored."""
 

@@ -5,6 +5,7 @@ Shapes: L learner, P problem, A agent, G response.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -99,14 +100,16 @@ class Ledger:
         self.store = store
         self.agents = tuple(agents)
         self._fresh: dict[tuple[int, str], Any] = {}
+        self._mutex = threading.Lock()
 
     def has(self, step: int, phase: str) -> bool:
         """True when the phase's output is at hand, or committed and intact."""
         return (step, phase) in self._fresh or self.store.is_intact(step, phase)
 
     def _keep(self, step: int, phase: str, value: Any) -> None:
-        self._fresh = {key: kept for key, kept in self._fresh.items() if key[0] >= step - 1}
-        self._fresh[step, phase] = value
+        with self._mutex:
+            fresh = {key: kept for key, kept in self._fresh.items() if key[0] >= step - 1}
+            self._fresh = fresh | {(step, phase): value}
 
     def save_rollouts(self, step: int, agent: str, batch: SampledBatch) -> None:
         """Commit phase rollout.<agent>."""

@@ -10,10 +10,10 @@ from hacpo_core.ledger import PhaseCost
 
 
 class Stopwatch:
-    """Seconds of a block of code; on a GPU they count as GPU-seconds too."""
+    """Seconds of a block of code, and of each GPU that works in it."""
 
-    def __init__(self, device: str) -> None:
-        self._is_cuda = device.startswith("cuda")
+    def __init__(self, num_gpus: int = 0) -> None:
+        self._num_gpus = num_gpus
         self._seconds = 0.0
 
     def __enter__(self) -> Stopwatch:
@@ -21,10 +21,10 @@ class Stopwatch:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._is_cuda:
+        if self._num_gpus and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         self._seconds = time.perf_counter() - self._start
 
     def cost(self, num_tokens: int = 0) -> PhaseCost:
         """What the block cost."""
-        return PhaseCost(self._seconds, self._seconds if self._is_cuda else 0.0, num_tokens)
+        return PhaseCost(self._seconds, self._seconds * self._num_gpus, num_tokens)

@@ -15,6 +15,7 @@ _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
     r"|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
+    r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -37,6 +38,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "engine.vllm.process": ("shared", "own"),
     "engine.learner": ("torch",),
     "engine.dtype": ("float32", "bfloat16"),
+    "placement.kind": ("local", "ray"),
     "data.source": ("arithmetic", "jsonl"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
     "runtime.runner": ("prefect", "direct"),
@@ -81,6 +83,8 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.vllm.sync_prompts": (1, 1e5, False),
     "engine.vllm.sync_tokens": (1, 1e5, False),
     "engine.vllm.sync_tolerance": (0, 1e3, True),
+    "placement.num_ranks": (1, 4096, False),
+    "placement.ray.timeout_s": (0, 86400, True),
     "engine.micro_batch_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
@@ -157,6 +161,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_minibatches(config)
     _check_benchmarks(config)
     _check_vllm(config)
+    _check_placement(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -243,6 +248,24 @@ def _check_vllm(config: ExperimentConfig) -> None:
         )
 
 
+def _check_placement(config: ExperimentConfig) -> None:
+    for name in config.pair.agents:
+        ranks = num_ranks(config, name)
+        if not 1 <= ranks <= 4096:
+            raise ConfigError(f"pair.agents.{name}.num_ranks: got {ranks}, expected a value in [1, 4096]")
+        if ranks > 1 and config.placement.kind != "ray":
+            raise ConfigError(f"placement.num_ranks: got {ranks} for {name} in one process; set placement.kind=ray")
+        if ranks > 1 and config.engine.learner != "deepspeed":
+            raise ConfigError(
+                f"placement.num_ranks: got {ranks} for {name}, but engine.learner is {config.engine.learner}, which "
+                "trains in one process; set engine.learner=deepspeed"
+            )
+    if config.placement.kind == "ray" and config.engine.device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"engine.device: got {config.engine.device}, but Ray chooses each process's GPU; set engine.device=cuda"
+        )
+
+
 def _check_agents(config: ExperimentConfig) -> None:
     if not config.pair.agents:
         raise ConfigError("pair.agents: got none, expected at least one agent; choose a file of experiments/pairs")
@@ -286,6 +309,18 @@ def num_sources(config: ExperimentConfig) -> int:
 def num_minibatches(config: ExperimentConfig) -> int:
     """Updates of one learner in one step."""
     return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
+
+
+def num_ranks(config: ExperimentConfig, agent: str) -> int:
+    """Processes that an agent is spread over."""
+    return config.pair.agents[agent].num_ranks or config.placement.num_ranks
+
+
+def num_gpus(config: ExperimentConfig) -> int:
+    """GPUs of one process of an agent."""
+    if config.engine.device == "cpu":
+        return 0
+    return config.engine.vllm.tensor_parallel_size if config.engine.sampler == "vllm" else 1
 
 
 def longest_sequence(config: ExperimentConfig) -> int:
@@ -340,6 +375,11 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+    if config.placement.kind != "ray":
+        names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
+        mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))
+    if all(agent.num_ranks is not None for agent in config.pair.agents.values()):
+        mark("every agent has a number of its own", "placement.num_ranks")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

@@ -92,7 +92,7 @@ def test_evaluations_before_training_are_logged_before_it(
 ) -> None:
     planned = small_plan("gspo", "tracking.enabled=true")
 
-    def stop(*args: object) -> None:
+    def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flows.experiment.train_step", stop)

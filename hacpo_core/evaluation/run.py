@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hacpo_core.algorithm import Experiment, Phase, Runner
+from hacpo_core.agents import SamplingTask
+from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
 from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.base import SamplingLimits
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.metrics import Estimate, estimates
-from hacpo_core.ledger import PhaseCost
+from hacpo_core.ledger import PhaseCost, SampledBatch
+from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Rollout, Verdict
-from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.store import StepStore
 
 _log = logging.getLogger(__name__)
@@ -64,24 +65,38 @@ class EvaluationResult:
         return self.headline_estimate.value
 
 
-def evaluate(x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Runner) -> EvaluationResult:
-    """Answer every problem with agent k as it is after `step`, verify, sum up; what is committed is not repeated.
+def start_evaluation(
+    x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Runner, *, after: Sequence[Handle] = ()
+) -> Handle | None:
+    """Start to answer every problem with agent k as it is after `step`, to verify and to sum up, shard after shard.
+
+    Returns:
+        the last phase; None where the figures are committed already.
+    """
+    if x.ledger.store.is_intact(step, result_phase(benchmark.name, k)):
+        return None
+    shards = _shards(len(benchmark.problems), x.config.evaluate.shard_problems)
+    for shard in shards:
+        done = runner.start(
+            Phase(_shard_kind(benchmark.name, shard), step, k),
+            lambda shard=shard: answer_shard(x, step, k, benchmark, shard),  # type: ignore[misc]
+            after=after,
+        )
+        after = [done]
+    return runner.start(
+        Phase(f"evaluate.{benchmark.name}", step, k), lambda: sum_up(x, step, k, benchmark, shards), after=after
+    )
+
+
+def finish_evaluation(x: Experiment, step: int, k: str, benchmark: Benchmark, last: Handle | None) -> EvaluationResult:
+    """Wait for an evaluation's last phase and read its figures.
 
     Raises:
         ConfigError: figures of another question are committed under this name; they are never replaced.
     """
-    phase, store = result_phase(benchmark.name, k), x.ledger.store
-    if not store.is_intact(step, phase):
-        shards = _shards(len(benchmark.problems), x.config.evaluate.shard_problems)
-        for shard in shards:
-            runner.start(
-                Phase(_shard_kind(benchmark.name, shard), step, k),
-                lambda shard=shard: answer_shard(x, step, k, benchmark, shard),  # type: ignore[misc]
-            ).result()
-        runner.start(
-            Phase(f"evaluate.{benchmark.name}", step, k), lambda: sum_up(x, step, k, benchmark, shards)
-        ).result()
-    result = read_result(store, step, phase)
+    if last is not None:
+        last.result()
+    result = read_result(x.ledger.store, step, result_phase(benchmark.name, k))
     if result.digest != question_digest(x, benchmark):
         raise other_question(step, benchmark.name)
     return result
@@ -145,16 +160,20 @@ def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: 
     phase, digest = f"{_shard_kind(benchmark.name, shard)}.{k}", question_digest(x, benchmark)
     if _is_done(x.ledger.store, step, phase, digest):
         return
-    agent = x.agent_at(k, step)
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
-    with Stopwatch(x.config.engine.device) as watch:
-        rollouts = agent.answer(problems, step=step, num_samples=num_samples, limits=_limits(x, benchmark.config))
+    task = SamplingTask(step, "evaluate", num_samples, _limits(x, benchmark.config))
+
+    def sample(agent: PlacedAgent) -> SampledBatch:
+        with x.stopwatch(k) as watch:
+            rollouts = agent.sample(problems, task)
+        return SampledBatch(tuple(rollouts), watch.cost(sum(len(rollout.token_ids) for rollout in rollouts)))
+
+    batch = x.with_agent(k, step, sample)
     golds = [problem.gold for problem in problems for _ in range(num_samples)]
     style = _style(x, benchmark)
-    verdicts = x.verifier.verify([rollout.text for rollout in rollouts], golds, style=style)  # type: ignore[arg-type]
-    cost = watch.cost(sum(len(rollout.token_ids) for rollout in rollouts))
-    frame = _responses(benchmark, shard, rollouts, verdicts)
-    outputs = {f"{phase}.parquet": frame, f"{phase}.json": {"digest": digest, "cost": asdict(cost)}}
+    verdicts = x.verifier.verify([rollout.text for rollout in batch.rollouts], golds, style=style)  # type: ignore[arg-type]
+    frame = _responses(benchmark, shard, batch.rollouts, verdicts)
+    outputs = {f"{phase}.parquet": frame, f"{phase}.json": {"digest": digest, "cost": asdict(batch.cost)}}
     x.ledger.store.commit(step, phase, outputs)
 
 

@@ -21,7 +21,7 @@ from flows.samples import benchmark_samples
 from hacpo_core.agents import Agent
 from hacpo_core.algorithm import DirectRunner, Phase
 from hacpo_core.errors import ConfigError, StoreError
-from hacpo_core.evaluation.run import evaluate
+from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.records import Verdict
 from hacpo_core.verify.pool import VerifierPool
@@ -49,7 +49,8 @@ class Counting(DirectRunner):
 def evaluated(planned: Plan, runner: DirectRunner | None = None) -> pd.DataFrame:
     """Responses of the first agent, untrained, to the benchmark `test`."""
     with open_experiment(planned) as (x, benchmarks):
-        evaluate(x, 0, "qwen", benchmarks["test"], runner or DirectRunner())
+        last = start_evaluation(x, 0, "qwen", benchmarks["test"], runner or DirectRunner())
+        finish_evaluation(x, 0, "qwen", benchmarks["test"], last)
     return read_responses(planned.root, step=0, benchmark="test", agent="qwen")
 
 

@@ -1,0 +1,148 @@
+"""Where agents live: what is asked of a placed agent, and how one gets to the version that a phase needs."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+from hacpo_core.agents import AgentTokenizer, AppliedUpdate, SamplingTask
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Minibatch
+from hacpo_core.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import EngineError
+from hacpo_core.records import Problem, Rollout
+
+_log = logging.getLogger(__name__)
+
+
+class PlacedAgent(Protocol):
+    """An agent, wherever its weights are; `hacpo_core.agents.Agent` says what the methods do.
+
+    `version` counts the update phases that its weights have seen. `is_dirty` is True where they are not of that
+    version: an update is under way, was broken off, or the process that held them is gone.
+    """
+
+    name: str
+    version: int
+    is_dirty: bool
+
+    def sample(self, problems: Sequence[Problem], task: SamplingTask) -> list[Rollout]:
+        """Answer each problem `task.num_samples` times, in problem-major order."""
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts with the training engine's log-probabilities under the current weights."""
+
+    def update(
+        self,
+        minibatches: Sequence[Minibatch],
+        method: Method,
+        *,
+        version: int,
+        num_agents: int,
+        measures_cosine: bool,
+    ) -> AppliedUpdate:
+        """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
+
+    def close(self) -> None:
+        """End what was started for it."""
+
+
+Replay = Callable[[PlacedAgent, int], None]
+
+
+class Placement(ABC):
+    """Holds the agents and brings any of them back to the version that a phase needs."""
+
+    is_side_by_side = False
+    """whether different agents can work at the same time, each called from a thread of its own"""
+
+    def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
+        """Place agents without loading their weights yet.
+
+        Args:
+            config: of the experiment.
+            root: its folder, where checkpoints lie.
+            initial: folder of each agent's initial model.
+
+        Raises:
+            ModelError: a tokenizer cannot be loaded.
+        """
+        self._config, self._root, self._initial = config, root, dict(initial)
+        self.tokenizers = {
+            name: AgentTokenizer(name, config.pair.agents[name], initial=folder) for name, folder in initial.items()
+        }
+        self._agents: dict[str, PlacedAgent] = {}
+
+    @abstractmethod
+    def _load(self, name: str, checkpoint: Checkpoint | None) -> PlacedAgent:
+        """A new agent with the checkpoint's weights, or with the initial ones."""
+
+    @abstractmethod
+    def _save(self, name: str, folder: Path) -> dict[str, Any]:
+        """Write the agent into a folder, as `hacpo_core.checkpoints.save_agent` does."""
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Held by whoever works with an agent; agents that share a device wait here for each other."""
+        return nullcontext()
+
+    def open(self) -> Checkpoint | None:
+        """Load every agent from the newest intact checkpoint, or from its initial model when there is none.
+
+        Returns:
+            that checkpoint.
+        """
+        checkpoint = latest_checkpoint(self._root)
+        for name in self._initial:
+            self._agents[name] = self._load(name, checkpoint)
+        return checkpoint
+
+    def break_off(self) -> None:  # noqa: B027  local agents have no other threads
+        """End what the agents are doing for other threads, where that is possible."""
+
+    def close(self) -> None:
+        """End what the agents started."""
+        while self._agents:
+            self._agents.popitem()[1].close()
+
+    def agent(self, name: str) -> PlacedAgent:
+        """The agent as it is."""
+        return self._agents[name]
+
+    def agent_at(self, name: str, version: int, *, replay: Replay) -> PlacedAgent:
+        """The agent with the weights of that version.
+
+        An agent that failed in mid-update, that was lost, or that is elsewhere, is loaded from a checkpoint and taken
+        through the stored rollouts again.
+
+        Args:
+            name: of the agent.
+            version: update phases that its weights must have seen.
+            replay: repeats the update phase of one step on the agent.
+        """
+        agent = self._agents[name]
+        if agent.is_dirty or agent.version > version:
+            _log.warning("agent %s is restored to version %d", name, version)
+            agent.close()
+            agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version))
+        for step in range(agent.version + 1, version + 1):
+            replay(agent, step)
+        _require_version(agent, version)
+        return agent
+
+    def checkpoint(self, step: int, window: Mapping[str, list[float]]) -> None:
+        """Save all agents after `step`."""
+        for agent in self._agents.values():
+            _require_version(agent, step)
+        keep = self._config.checkpoint.keep
+        save_checkpoint(self._root, step, list(self._agents), self._save, window, keep=keep)
+
+
+def _require_version(agent: PlacedAgent, version: int) -> None:
+    if agent.is_dirty or agent.version != version:
+        state = "in the middle of an update" if agent.is_dirty else f"at version {agent.version}"
+        raise EngineError(f"agent {agent.name} is {state}, expected version {version}; resume the experiment")

@@ -1,0 +1,358 @@
+"""Agents in processes of their own, placed by Ray, the one file that imports it.
+
+    phase ─▶ RemoteAgent ─▶ actor of rank 0   ┐ sample: each rank its share of the problems
+             (this process)  actor of rank 1   ├ score, update: all ranks, the same rows
+                             ...               ┘ a process dies ─▶ AgentLostError ─▶ next generation, from a checkpoint
+
+Actors are named `<experiment>/<agent>/<generation>/<rank>`. They read and write the experiment's folder, which all
+machines must see under the same path; everything else travels through Ray.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+
+from hacpo_core.agents import Agent, AgentTokenizer, AppliedUpdate, SamplingTask
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Minibatch
+from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError
+from hacpo_core.placement.base import Placement
+from hacpo_core.records import Problem, Rollout
+from hacpo_core.validation import num_gpus, num_ranks
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ImportError as error:
+    raise EngineError(
+        f"placement.kind: ray cannot be imported ({error}); pip install 'hacpo[ray]', or set placement.kind=local"
+    ) from error
+
+LAST_WORDS_S = 10.0
+"""after one rank fails, how long the others are waited for, to see whether one of them died"""
+_log = logging.getLogger(__name__)
+
+
+class _Rank:
+    """One process of an agent: Ray's actor."""
+
+    def __init__(self, config: ExperimentConfig, name: str, initial: Path, rank: int, ranks: int) -> None:
+        self._config, self._name, self._initial = config, name, initial
+        self._rank, self._ranks = rank, ranks
+        self._agent: Agent | None = None
+
+    def process(self) -> int:
+        """Its process id; answers as soon as the actor is placed."""
+        return os.getpid()
+
+    def meeting_point(self) -> str:
+        """An address at which the ranks of this agent can meet, tcp://host:port."""
+        with socket.socket() as found:
+            found.bind(("", 0))
+            return f"tcp://{_address()}:{found.getsockname()[1]}"
+
+    def load(self, checkpoint: Checkpoint | None, root: Path, meeting_point: str | None) -> int:
+        """Load the agent, together with all other ranks; returns the version of its weights."""
+        if not root.is_dir():
+            raise ConfigError(
+                f"{socket.gethostname()} does not see {root}; set runtime.runs_dir to a folder that all machines share"
+            )
+        if meeting_point is not None:
+            _join(meeting_point, self._rank, self._ranks, self._config.engine.device)
+        tokens = AgentTokenizer(self._name, self._config.pair.agents[self._name], initial=self._initial)
+        self._agent = load_agent(tokens, checkpoint, config=self._config, initial=self._initial)
+        return self._agent.version
+
+    def sample(self, version: int, problems: Sequence[Problem], task: SamplingTask) -> list[Rollout]:
+        """The responses to the rank's share of the problems."""
+        edges = [len(problems) * rank // self._ranks for rank in (self._rank, self._rank + 1)]
+        return self._at(version).sample(problems, task, part=slice(*edges))
+
+    def score(self, version: int, rollouts: Sequence[Rollout]) -> list[tuple[float, ...] | None]:
+        """The training engine's log-probabilities; from rank 0 alone."""
+        scored = self._at(version).score(rollouts)
+        return [rollout.old_logprobs for rollout in scored] if self._rank == 0 else []
+
+    def update(
+        self, version: int, minibatches: Sequence[Minibatch], method: Method, options: Mapping[str, Any]
+    ) -> AppliedUpdate:
+        """As `Agent.update`, from weights of `version`."""
+        return self._at(version).update(minibatches, method, **options)
+
+    def save(self, version: int, folder: Path) -> dict[str, Any]:
+        """As `save_agent`; rank 0 writes."""
+        return save_agent(self._at(version), folder, writes=self._rank == 0)
+
+    def close(self) -> None:
+        """End what the agent started."""
+        if self._agent is not None:
+            self._agent.close()
+
+    def _at(self, version: int) -> Agent:
+        assert self._agent is not None, "loaded before it is asked for anything"
+        if self._agent.is_dirty or self._agent.version != version:
+            raise AgentLostError(f"rank {self._rank} of {self._name} does not hold version {version}")
+        return self._agent
+
+
+def _address() -> str:
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def _join(meeting_point: str, rank: int, ranks: int, device: str) -> None:
+    backend = "gloo" if device == "cpu" else "nccl"
+    torch.distributed.init_process_group(backend, init_method=meeting_point, rank=rank, world_size=ranks)
+
+
+class RemoteAgent:
+    """Stands for an agent whose weights live in Ray's actors, one per rank."""
+
+    def __init__(self, name: str, ranks: Sequence[Any], *, version: int) -> None:
+        self.name, self.version, self.is_dirty = name, version, False
+        self._ranks = tuple(ranks)
+
+    def sample(self, problems: Sequence[Problem], task: SamplingTask) -> list[Rollout]:
+        """Answer each problem `task.num_samples` times, in problem-major order."""
+        shares = self._call("sample", list(problems), task)
+        return [rollout for share in shares for rollout in share]
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts with the training engine's log-probabilities under the current weights."""
+        scores = self._call("score", list(rollouts))[0]
+        return [replace(rollout, old_logprobs=found) for rollout, found in zip(rollouts, scores, strict=True)]
+
+    def update(
+        self,
+        minibatches: Sequence[Minibatch],
+        method: Method,
+        *,
+        version: int,
+        num_agents: int,
+        measures_cosine: bool,
+    ) -> AppliedUpdate:
+        """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
+        options = {"version": version, "num_agents": num_agents, "measures_cosine": measures_cosine}
+        self.is_dirty = True
+        applied: AppliedUpdate = self._call("update", list(minibatches), method, options)[0]
+        self.version, self.is_dirty = version, False
+        return applied
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the agent into a folder that all machines see."""
+        entry: dict[str, Any] = self._call("save", folder)[0]
+        return entry
+
+    def close(self) -> None:
+        """End its processes, whatever they are doing."""
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all ranks with the version that they must hold, and the same arguments."""
+        shared = [ray.put(argument) for argument in arguments]
+        calls = [getattr(rank, method).remote(self.version, *shared) for rank in self._ranks]
+        return self._results(calls)
+
+    def _results(self, calls: Sequence[Any]) -> list[Any]:
+        try:
+            return gather(calls, what=f"agent {self.name}")
+        except BaseException:
+            self.is_dirty = True
+            raise
+
+
+def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
+    """Results of calls that were made together, as soon as all are there or one has failed.
+
+    Raises:
+        AgentLostError: a process died; it may be another one's complaint that came first.
+        HacpoError: as an actor raised it.
+        EngineError: an actor failed in any other way.
+    """
+    try:
+        waiting = list(calls)
+        while waiting:  # the first failure counts: ranks that miss one of theirs would wait for ever
+            ready, waiting = ray.wait(waiting)
+            ray.get(ready)
+        return list(ray.get(list(calls)))
+    except RayTaskError as error:
+        finished, _ = ray.wait(list(calls), num_returns=len(calls), timeout=LAST_WORDS_S if len(calls) > 1 else 0)
+        for call in finished:
+            try:
+                ray.get(call)
+            except RayTaskError:
+                continue
+            except RayError as death:
+                raise _lost(what, death) from death
+        cause = error.cause
+        if isinstance(cause, HacpoError):
+            raise cause from error
+        raise EngineError(f"{what}: {type(cause).__name__}: {cause}; its traceback is in Ray's log") from error
+    except RayError as error:
+        raise _lost(what, error) from error
+
+
+def _lost(what: str, error: Exception) -> AgentLostError:
+    reason = " ".join(str(error).split("\n\n")[0].split())
+    return AgentLostError(f"{what}: a process was lost ({reason[:300]})")
+
+
+class RayPlacement(Placement):
+    """Each agent a group of actors with its processors and GPUs; an agent whose process dies gets a new group."""
+
+    is_side_by_side = True
+
+    def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
+        """Join the cluster, or start one on this machine, and reserve every agent's resources there.
+
+        Raises:
+            EngineError: Ray is not installed, no cluster answers, or the cluster lacks what the agents ask for.
+        """
+        super().__init__(config, root=root.absolute(), initial={k: path.absolute() for k, path in initial.items()})
+        self._generation = 0
+        self._turn = threading.Lock() if config.placement.colocated else None
+        self._groups: dict[str, Any] = {}
+        self._mutex = threading.Lock()
+        self._is_closed = False
+        _start_ray(config)
+        try:
+            self._reserve()
+        except BaseException:
+            self.close()
+            raise
+
+    def turn(self) -> AbstractContextManager[object]:
+        """One agent at a time where they share their devices; otherwise nobody waits."""
+        return self._turn or nullcontext()
+
+    def _reserve(self) -> None:
+        """Reserve processors and GPUs, each agent's all at once: per agent, or once where all share them."""
+        config, names = self._config, list(self._initial)
+        bundle = {"CPU": float(config.engine.num_threads)}
+        if num_gpus(config):
+            bundle["GPU"] = float(num_gpus(config))
+        ranks = {k: num_ranks(config, k) for k in names}
+        counts = {"": max(ranks.values())} if config.placement.colocated else ranks
+        for resource, each in bundle.items():
+            wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call]
+            if wanted > there:
+                raise EngineError(
+                    f"placement: {len(names)} agents ask for {wanted:g} {resource}s, but Ray's cluster has {there:g}; "
+                    "lower num_ranks, set placement.colocated=true, or join more machines"
+                )
+        groups = {k: placement_group([bundle] * count, strategy="PACK") for k, count in counts.items()}
+        self._groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
+        for k, group in groups.items():
+            if not group.wait(timeout_s := config.placement.ray.timeout_s):
+                raise EngineError(
+                    f"placement: Ray found no room for {counts[k]} x {bundle} within {timeout_s:g} s; wait until the "
+                    "cluster is less busy, or raise placement.ray.timeout_s"
+                )
+
+    def _load(self, name: str, checkpoint: Checkpoint | None) -> RemoteAgent:
+        config, ranks = self._config, num_ranks(self._config, name)
+        with self._mutex:
+            if self._is_closed:
+                raise EngineError(f"agent {name}: the placement is closed")
+            self._generation += 1
+            generation = self._generation
+        sharers = len(self._initial) if config.placement.colocated else 1
+        actors: list[Any] = [
+            ray.remote(_Rank)
+            .options(
+                name=f"{self._root.name}/{name}/{generation}/{rank}",
+                num_cpus=config.engine.num_threads / sharers,
+                num_gpus=num_gpus(config) / sharers,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[name], rank),
+            )
+            .remote(config, name, self._initial[name], rank, ranks)
+            for rank in range(ranks)
+        ]
+        agent = RemoteAgent(name, actors, version=0)
+        try:
+            placed = [actor.process.remote() for actor in actors]
+            late = ray.wait(placed, num_returns=ranks, timeout=config.placement.ray.timeout_s)[1]
+            if late:
+                raise EngineError(f"agent {name}: {len(late)} of {ranks} processes did not start; see Ray's log")
+            pids = gather(placed, what=f"agent {name}")
+            where = gather([actors[0].meeting_point.remote()], what=f"agent {name}")[0] if ranks > 1 else None
+            calls = [actor.load.remote(checkpoint, self._root, where) for actor in actors]
+            agent.version = gather(calls, what=f"agent {name}")[0]
+        except BaseException:
+            agent.close()
+            raise
+        _log.info("agent %s, generation %d: version %d in processes %s", name, generation, agent.version, pids)
+        return agent
+
+    def _save(self, name: str, folder: Path) -> dict[str, Any]:
+        agent = self._agents[name]
+        assert isinstance(agent, RemoteAgent)
+        return agent.save(folder)
+
+    def break_off(self) -> None:
+        """End the agents' processes, whatever they are doing."""
+        with self._mutex:
+            self._is_closed = True
+        super().close()
+
+    def close(self) -> None:
+        """End the agents' processes, give the resources back, and end a Ray that was started for this run."""
+        self.break_off()
+        if ray.is_initialized():
+            for group in {group.id: group for group in self._groups.values()}.values():
+                remove_placement_group(group)
+            ray.shutdown()
+
+
+def _start_ray(config: ExperimentConfig) -> None:
+    """Join the cluster that the configuration names, or start one here.
+
+    Raises:
+        EngineError: see `RayPlacement`.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports to Ray's makers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        ray.init(address="local", include_dashboard=False, **common)
+        return
+    if address != "auto":
+        _knock(address, timeout_s)
+    try:
+        ray.init(address=address, **common)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise EngineError(f"placement.ray.address: {address}: {_first_line(error)}; {_REMEDY}") from error
+
+
+_REMEDY = "start the cluster with `ray start --head`, or leave placement.ray.address out"
+
+
+def _knock(address: str, timeout_s: float) -> None:
+    """Raise an EngineError unless something listens there: Ray itself would try for ever."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise EngineError(f"placement.ray.address: got {address!r}, expected host:port or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=min(timeout_s, 10.0)).close()
+    except OSError as error:
+        raise EngineError(f"placement.ray.address: nothing answers at {address} ({error}); {_REMEDY}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

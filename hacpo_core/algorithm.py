@@ -9,7 +9,9 @@ Shapes: P problem, A agent, G response. Index k learns, j sampled.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +28,7 @@ from hacpo_core.checkpoints import Checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.problems import step_batch
 from hacpo_core.data.retokenize import Retokenizer
-from hacpo_core.errors import AgentLostError, ReplayError, VerificationError
+from hacpo_core.errors import AgentLostError, EngineError, ReplayError, VerificationError
 from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.metrics import step_metrics
 from hacpo_core.placement.base import PlacedAgent, Placement
@@ -231,7 +233,11 @@ def finish_step(x: Experiment, started: StartedStep) -> None:
 
 
 def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:
-    """Agent k samples G responses to each problem."""
+    """Agent k samples G responses to each problem.
+
+    Raises:
+        EngineError: log-probabilities are no numbers.
+    """
     if x.ledger.has(step, f"rollout.{k}"):
         return
 
@@ -242,7 +248,14 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
                 rollouts = agent.score(rollouts)
         return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)))
 
-    x.ledger.save_rollouts(step, k, x.with_agent(k, step - 1, sample))
+    batch = x.with_agent(k, step - 1, sample)
+    logprobs = itertools.chain.from_iterable(found.old_logprobs or found.logprobs for found in batch.rollouts)
+    if not all(map(math.isfinite, logprobs)):
+        raise EngineError(
+            f"step {step}, {k}: some log-probabilities are no numbers, so its weights are spoilt; start again "
+            "with a lower optimizer.learning_rate or optimizer.max_grad_norm"
+        )
+    x.ledger.save_rollouts(step, k, batch)
 
 
 def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:

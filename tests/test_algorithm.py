@@ -17,7 +17,7 @@ from flows.experiment import run_experiment
 from flows.samples import step_samples
 from hacpo_core.algo.advantages import Baseline, own_baseline
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.errors import VerificationError
+from hacpo_core.errors import EngineError, VerificationError
 from hacpo_core.metrics import DEFINITIONS
 from hacpo_core.records import Verdict
 from hacpo_core.store import StepStore
@@ -140,3 +140,11 @@ def test_complete_experiment_is_returned_without_running_again(small_plan: Calla
     second = run_experiment(planned, DirectRunner(), QuietWatcher())
     assert (first.is_reused, second.is_reused) == (False, True)
     assert second.table == first.table
+
+
+def test_weights_that_became_no_numbers_stop_the_run(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan(
+        "gspo", "optimizer.learning_rate=1e3", "optimizer.epsilon=1e-30", "engine.skip_zero_advantage=false"
+    )
+    with pytest.raises(EngineError, match="are no numbers, so its weights are spoilt|gradient norm is nan"):
+        run(planned)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,13 @@ from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.store import StepStore
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import AgentLostError, EngineError
 from tests.experiments_outcome import outcome
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
+from hacpo_core.placement import ray_actors
+
 pytestmark = pytest.mark.ray
 RAY = ("placement.kind=ray", "engine.num_threads=1")
 
@@ -40,10 +41,97 @@ def run(planned: Plan) -> dict[str, Any]:
     return outcome(planned)
 
 
-@pytest.fixture(scope="module")
-def expected(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the experiment comes to in one process; filled by the first test that asks."""
-    return {}
+class DyingRank(ray_actors._Rank):
+    """Kills its own process, once, in the middle of what the file `die` of the runs folder says: agent, place, call."""
+
+    def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
+        super().__init__(config, name, *arguments)
+        from hacpo_core.engines.torch_learner import TorchLearner
+        from hacpo_core.engines.transformers_sampler import TransformersSampler
+
+        order = Path(config.runtime.runs_dir) / "die"
+        agent, place, call = order.read_text(encoding="utf-8").split() if order.exists() else ("", "", "0")
+        if agent == name:
+            owner: Any = {"_step": TorchLearner, "logprobs": TorchLearner, "_prefill": TransformersSampler}[place]
+            inner, calls = getattr(owner, place), []
+
+            def dying(*args: Any, **kwargs: Any) -> Any:
+                calls.append(1)
+                if len(calls) == int(call) and order.exists():
+                    order.unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return inner(*args, **kwargs)
+
+            setattr(owner, place, dying)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["qwen _step 6", "llama _prefill 4", "qwen logprobs 2"])
+def test_actor_killed_in_mid_phase_is_replaced_and_the_run_ends_in_the_same_bits(
+    small_plan: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    order: str,
+) -> None:
+    expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    planned = small_plan("hacpo", *RAY)
+    monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
+    Path(planned.config.runtime.runs_dir, "die").write_text(order, encoding="utf-8")
+    assert run(planned) == expected
+    assert f"agent {order.split()[0]}: a process was lost" in caplog.text
+
+
+def test_agent_whose_processes_keep_dying_is_one_clear_error(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead(ray_actors._Rank):
+        def load(self, *arguments: Any) -> int:
+            os._exit(1)
+
+    monkeypatch.setattr(ray_actors, "_Rank", Dead)
+    with pytest.raises(AgentLostError, match="agent qwen: a process was lost"):
+        run(small_plan("hacpo", *RAY))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (EngineError("gradient norm is nan; lower optimizer.learning_rate"), "^gradient norm is nan; lower"),
+        (ZeroDivisionError("division by zero"), "agent qwen: ZeroDivisionError: division by zero; its traceback is in"),
+    ],
+)
+def test_error_in_an_actor_is_raised_here_with_its_own_words(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    class Refusing(ray_actors._Rank):
+        def load(self, *arguments: Any) -> int:
+            raise error
+
+    monkeypatch.setattr(ray_actors, "_Rank", Refusing)
+    with pytest.raises(EngineError, match=message):
+        run(small_plan("hacpo", *RAY))
+
+
+def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
+    with pytest.raises(EngineError, match=r"2 agents ask for 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
+        run(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))
+
+
+def test_gpus_that_the_cluster_lacks_are_one_clear_error(small_plan: Callable[..., Plan]) -> None:
+    with pytest.raises(EngineError, match=r"2 agents ask for 2 GPUs, but Ray's cluster has 0"):
+        run(small_plan("hacpo", *RAY, "engine.device=cuda"))
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [("127.0.0.1:9", "nothing answers at 127.0.0.1:9.*ray start --head"), ("nowhere", "expected host:port or auto")],
+)
+def test_cluster_that_cannot_be_reached_is_one_clear_error(
+    small_plan: Callable[..., Plan], address: str, message: str
+) -> None:
+    with pytest.raises(EngineError, match=f"placement.ray.address: .*{message}"):
+        run(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
 
 
 def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..., Plan], tmp_path: Path) -> None:

@@ -84,6 +84,24 @@ def tasks_of(record: ServerRecord, plan: Plan) -> list[dict[str, Any]]:
     return ask(record, "task_runs", flow_runs={"id": {"any_": [runs[0]["id"]]}}, limit=200)
 
 
+@pytest.mark.ray
+def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
+    small_plan: Callable[..., Plan], server: tuple[Path, ServerRecord], tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
+    runs_dir, record = server
+    local = small_plan("hacpo", "seed=5", runs_dir=tmp_path / "local")
+    run_experiment(local, DirectRunner(), QuietWatcher())
+    remote = small_plan("hacpo", "seed=5", "placement.kind=ray", runs_dir=runs_dir)
+    run_child(remote, runs_dir, "none")
+    assert outcome(remote) == outcome(local)
+    (flow_run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [remote.id]}})
+    tasks = ask(record, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    assert {"step 4 · rollout · llama", "step 4 · update · qwen"} <= {run["name"] for run in tasks}
+    assert {run["state_type"] for run in tasks} == {"COMPLETED"}
+
+
+
 def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
     small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, ServerRecord]
 ) -> None:

@@ -101,7 +101,6 @@ def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     assert {run["state_type"] for run in tasks} == {"COMPLETED"}
 
 
-
 def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
     small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, ServerRecord]
 ) -> None:

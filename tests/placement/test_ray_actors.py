@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -139,3 +141,37 @@ def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..
     for words in (("placement.pipelined=false",), (), ("placement.colocated=true",)):
         remote = small_plan("hacpo", *RAY, *words, runs_dir=tmp_path / "-".join(["ray", *words]))
         assert run(remote) == local, words
+
+
+@pytest.mark.slow
+def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        first = cluster.add_node(num_cpus=2)
+        planned = small_plan("hacpo", *RAY, f"placement.ray.address={cluster.address}")
+
+        def lose_first_machine() -> None:
+            while not (planned.root / "steps" / "000003" / "rollouts.qwen.parquet").exists():
+                time.sleep(0.02)
+            cluster.remove_node(first)
+
+        operator = threading.Thread(target=lose_first_machine, daemon=True)
+        inner = ray_actors.RayPlacement.open
+
+        def open_and_join_second(placement: ray_actors.RayPlacement) -> Any:
+            checkpoint = inner(placement)  # on the first machine: there was no other
+            cluster.add_node(num_cpus=2)
+            operator.start()
+            return checkpoint
+
+        monkeypatch.setattr(ray_actors.RayPlacement, "open", open_and_join_second)
+        assert run(planned) == expected
+        assert not operator.is_alive()
+    finally:
+        cluster.shutdown()
+    assert "a process was lost" in caplog.text

@@ -16,12 +16,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.layouts import check_layout
+from experiments.published.models import published_shapes
 from flows.build import Plan, plan
 from flows.compose import compose, declaration
 from flows.experiment import read_final
 from flows.failures import read_failure
 from hacpo_core.config import ExperimentConfig, PairConfig
-from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.engines.memory import check_fits
+from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.store import StepStore, is_locked
 from hacpo_core.validation import experiment_id, validate
 
@@ -248,8 +250,9 @@ class _Found:
 
 def _find(config: ExperimentConfig, runs_dir: Path) -> _Found:
     try:
+        check_fits(config, published_shapes(config))  # before anybody fetches a model that has no room
         planned = plan(config)
-    except (ModelError, DataError) as error:
+    except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the real one depends on the files that are not there
         return _Found(Plan(name, config, runs_dir / "experiments" / name), "unavailable", str(error))
     return _Found(planned, *experiment_state(planned))

@@ -112,7 +112,8 @@ def run_grid(
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
         _say(f"Prefect  {server.url}  ({log_in})", as_json=as_json)
-        devices = visible_devices() if uses_gpu(chosen) else []
+        # Ray hands out the GPUs by itself; otherwise each worker has one.
+        devices = visible_devices() if uses_gpu(chosen) and not uses_ray(chosen) else []
         number = num_workers or (len(devices) if devices else default_workers(chosen))
         failed = run_plans(chosen, server, runs_dir, num_workers=number, devices=devices)
         grid = planned()
@@ -143,8 +144,15 @@ def uses_gpu(plans: Sequence[Plan]) -> bool:
     return any(planned.config.engine.device != "cpu" for planned in plans)
 
 
+def uses_ray(plans: Sequence[Plan]) -> bool:
+    """Whether any of the experiments spreads its agents over processes of their own."""
+    return any(planned.config.placement.kind == "ray" for planned in plans)
+
+
 def default_workers(plans: Sequence[Plan]) -> int:
-    """As many experiments at a time as there are cores for their threads."""
+    """As many experiments at a time as there are cores for their threads; one where Ray spreads it over all devices."""
+    if uses_ray(plans):
+        return 1
     return max(1, (os.cpu_count() or 1) // max(planned.config.engine.num_threads for planned in plans))
 
 

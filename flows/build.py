@@ -16,6 +16,7 @@ from hacpo_core.algorithm import Experiment, method_of
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
+from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
 from hacpo_core.engines.models import check_device, model_fingerprint
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.ledger import Ledger
@@ -49,16 +50,25 @@ def plan(config: ExperimentConfig) -> Plan:
     """Check everything that can be checked without loading a model, and name the experiment.
 
     Raises:
-        HacpoError: a model folder or a data file cannot be used.
+        HacpoError: a model folder or a data file cannot be used, or the models do not fit into the GPU.
     """
     try:
         find_baseline(config.method.baseline)
     except ValueError as error:
         raise ConfigError(f"method.baseline: {error}") from error
-    fingerprints: dict[str, str] = {}
-    for name, agent in config.pair.agents.items():
-        if agent.path is not None:
-            fingerprints[name] = model_fingerprint(initial_folder(name, agent, models_dir=models_dir(config)))
+    folders = {
+        name: initial_folder(name, agent, models_dir=models_dir(config))
+        for name, agent in config.pair.agents.items()
+        if agent.path is not None
+    }
+    fingerprints = {name: model_fingerprint(folder) for name, folder in folders.items()}
+    if gpu_gib(config) is not None:
+        agents = config.pair.agents
+        shapes = {
+            name: folder_shape(folder, trust_remote_code=agents[name].trust_remote_code)
+            for name, folder in folders.items()
+        }
+        check_fits(config, shapes)
     fingerprints |= {context: digest for context, (_, digest) in data_files(config).items()}
     found = load_problems(config.data)
     if len(found) < config.train.problems:

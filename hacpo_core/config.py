@@ -256,6 +256,8 @@ class EngineConfig:
     learner: str = "torch"
     device: str = "cpu"
     """cpu | cuda | cuda:N"""
+    gpu_memory_gb: Optional[float] = None  # noqa: UP045
+    """GiB of one GPU; what cannot fit is refused before it starts. null: as the GPU of this machine says"""
     dtype: str = "float32"
     """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
     num_threads: int = 1

@@ -13,6 +13,10 @@ class ConfigError(HacpoError, ValueError):
     """A configuration field is unknown, out of range, inert or contradicts another one."""
 
 
+class CapacityError(HacpoError, ValueError):
+    """The hardware that a configuration names cannot hold what it asks for."""
+
+
 class DataError(HacpoError, ValueError):
     """A data file is missing, broken or holds something other than it should."""
 

@@ -14,7 +14,7 @@ from hacpo_core.errors import ConfigError
 _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
-    r"|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
+    r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
@@ -76,6 +76,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "optimizer.max_grad_norm": (0, 1e12, True),
     "optimizer.warmup_updates": (0, 1e9, False),
     "engine.num_threads": (1, 4096, False),
+    "engine.gpu_memory_gb": (0, 1e5, True),
     "engine.vllm.memory_share": (0, 1, True),
     "engine.vllm.kv_cache_gb": (0, 1e5, True),
     "engine.vllm.tensor_parallel_size": (1, 1024, False),
@@ -238,13 +239,19 @@ def _check_vllm(config: ExperimentConfig) -> None:
         )
     if vllm.process == "own":
         return
+    if config.engine.learner == "deepspeed":
+        raise ConfigError(
+            "engine.vllm.process: got shared with engine.learner=deepspeed, and each brings a process group of its "
+            "own; set engine.vllm.process=own"
+        )
     remedy = "set engine.vllm.process=own"
     if vllm.tensor_parallel_size > 1:
         raise ConfigError(f"engine.vllm.tensor_parallel_size: got {vllm.tensor_parallel_size} in one process; {remedy}")
-    if vllm.sleeps and config.engine.device != "cpu" and len(config.pair.agents) > 1:
+    num_here = len(config.pair.agents) if config.placement.kind == "local" else 1
+    if vllm.sleeps and config.engine.device != "cpu" and num_here > 1:
         raise ConfigError(
             "engine.vllm.sleeps: only one engine of a process can sleep, and "
-            f"{len(config.pair.agents)} agents share this one; {remedy} or engine.vllm.sleeps=false"
+            f"{num_here} agents share this one; {remedy} or engine.vllm.sleeps=false"
         )
 
 
@@ -375,6 +382,7 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+        mark("engine.device is cpu", "engine.gpu_memory_gb")
     if config.placement.kind != "ray":
         names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
         mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))

@@ -1,0 +1,61 @@
+"""Which hardware file holds which pair of the paper: the tables of docs/scaling.md.
+
+Usage: python -m experiments.scaling; writes them into the page, between its markers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.published.models import published_shapes
+from flows.compose import compose
+from hacpo_core.engines.memory import agent_memory, gpu_gib, peak_gib
+from hacpo_core.validation import num_ranks
+
+PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
+BEGIN, END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
+HARDWARE = ("one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes")
+PAIRS = (
+    "qwen3-4b+qwen3-4b-instruct",
+    "qwen3-1.7b-base+qwen3-4b-base",
+    "qwen3-4b-base+llama3.2-3b-instruct",
+    "qwen3-1.7b-base+llama3.2-1b-instruct",
+    "llama3.2-1b-instruct+llama3.2-3b-instruct",
+    "qwen3-4b-base+qwen3-8b-base",
+)
+
+
+def hardware_table(hardware: str) -> str:
+    """Markdown: a row per pair and agent with what it takes of one GPU in GiB, and what that GPU comes to."""
+    columns = ("weights", "gradients", "optimizer", "activations", "sampler", "updating", "sampling", "least", "most")
+    lines = [f"| pair | agent | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
+    for pair in PAIRS:
+        config = compose(pair, "hacpo", hardware=hardware)
+        shapes, room = published_shapes(config), gpu_gib(config) or 0.0
+        least, most = (peak_gib(config, shapes, gpu_gib=room, is_least=is_least) for is_least in (True, False))
+        for k, shape in shapes.items():
+            found = agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room)
+            parts = (found.weights, found.gradients, found.optimizer, found.activations, found.sampler)
+            figures = [f"{value:.1f}" for value in (*parts, found.updating, found.sampling)]
+            peaks = (
+                [f"{least:.0f}", f"{most:.0f}{'' if most <= room else ' (!)'}"] if k == next(iter(shapes)) else ["", ""]
+            )
+            name = pair if k == next(iter(shapes)) else ""
+            lines.append("| " + " | ".join([name, k, *figures, *peaks]) + " |")
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """All tables, each under the name of its hardware file."""
+    return "\n\n".join(f"### hardware={name}\n\n{hardware_table(name)}" for name in HARDWARE)
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

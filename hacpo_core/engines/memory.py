@@ -1,0 +1,216 @@
+"""Device memory that training takes: what must fit into a GPU, from a model's shape and the configuration alone.
+
+Bytes per trained weight: dtype for the weight and for its gradient; 8 for AdamW's two moments; in bfloat16 4 more for
+the master weight and, with the torch learner, 4 for its gradient. ZeRO divides them among the ranks: the optimizer's
+from stage 1, gradients from stage 2, weights from stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import CapacityError, ModelError
+from hacpo_core.validation import longest_sequence, num_ranks
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What of a model decides its memory; widths in elements, `query_width` and `kv_width` over all heads."""
+
+    num_parameters: int
+    num_layers: int
+    hidden_size: int
+    query_width: int
+    kv_width: int
+    intermediate_size: int
+
+
+def model_shape(config: PretrainedConfig) -> ModelShape:
+    """Shape of a transformers configuration; the parameters are counted on a model without storage."""
+    text: Any = config.get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return ModelShape(
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        num_layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+        query_width=head * text.num_attention_heads,
+        kv_width=head * (getattr(text, "num_key_value_heads", None) or text.num_attention_heads),
+        intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+    )
+
+
+def folder_shape(folder: Path, *, trust_remote_code: bool = False) -> ModelShape:
+    """Shape of the model in a folder.
+
+    Raises:
+        ModelError: its config.json cannot be read.
+    """
+    try:
+        return model_shape(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder}: config.json cannot be read ({error}); copy or save the model again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMemory:
+    """GiB of one GPU that an agent's process works on.
+
+    `sampler` is the cache of keys and values and, with vLLM, its copy of the weights; `activations` are what the
+    backward pass needs, logits included; `reference` is the frozen initial model of the KL.
+    """
+
+    weights: float
+    reference: float
+    gradients: float
+    optimizer: float
+    activations: float
+    sampler: float
+    offloads: bool
+    sampler_sleeps: bool
+
+    @property
+    def updating(self) -> float:
+        """While the agent's update is under way."""
+        awake = 0.0 if self.sampler_sleeps else self.sampler
+        return self.weights + self.reference + self.gradients + self.optimizer + self.activations + awake
+
+    @property
+    def sampling(self) -> float:
+        """While it samples."""
+        return self.weights + self.reference + self.sampler + (0.0 if self.offloads else self.optimizer)
+
+    @property
+    def resting(self) -> float:
+        """While another agent has the GPU."""
+        awake = 0.0 if self.sampler_sleeps else self.sampler
+        return self.reference + awake + (0.0 if self.offloads else self.weights + self.optimizer)
+
+
+def agent_memory(
+    config: ExperimentConfig, shape: ModelShape, *, ranks: int, gpu_gib: float, is_least: bool = False
+) -> AgentMemory:
+    """What one agent takes of each of its GPUs.
+
+    Args:
+        config: of the experiment.
+        shape: of the agent's model.
+        ranks: processes that the agent is spread over, one GPU each.
+        gpu_gib: memory of one GPU in GiB; vLLM takes a share of it.
+        is_least: what it cannot do without, a single response at a time; else what it may come to, every response as
+            long as allowed.
+    """
+    engine, rollout = config.engine, config.rollout
+    is_narrow, is_deepspeed = engine.dtype != "float32", engine.learner == "deepspeed"
+    width = 2 if is_narrow else 4
+    stage = engine.deepspeed.stage if is_deepspeed else 0
+    total, trained = shape.num_parameters, _num_trained(config, shape)
+    weights = width * total / (ranks if stage == 3 else 1)
+    if is_deepspeed and engine.deepspeed.offload_parameters:
+        weights = 0.0
+    gradients = width * trained / (ranks if stage >= 2 else 1)
+    if is_narrow and not is_deepspeed:
+        gradients += 4 * trained
+    optimizer = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
+    if is_deepspeed and engine.deepspeed.offload_optimizer:
+        optimizer = 0.0
+
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
+    activations = tokens * _activation_bytes(shape, width, engine.gradient_checkpointing)
+    activations += 3 * engine.logprob_chunk_mb * 2**20
+
+    is_vllm = engine.sampler == "vllm"
+    cache_of_one = longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width
+    if not is_vllm:
+        sampler = cache_of_one * (1 if is_least else rollout.batch_size)
+    elif is_least:
+        sampler = width * total + cache_of_one
+    elif engine.vllm.kv_cache_gb is not None:
+        sampler = width * total + engine.vllm.kv_cache_gb * GIB
+    else:
+        sampler = engine.vllm.memory_share * gpu_gib * GIB
+    has_reference = config.objective.kl_coef > 0 and engine.lora.rank == 0
+    return AgentMemory(
+        weights=weights / GIB,
+        reference=width * total / GIB if has_reference else 0.0,
+        gradients=gradients / GIB,
+        optimizer=optimizer / GIB,
+        activations=activations / GIB,
+        sampler=sampler / GIB,
+        offloads=engine.offloads,
+        sampler_sleeps=not is_vllm or engine.vllm.sleeps,
+    )
+
+
+def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool) -> float:
+    """Bytes per token that the backward pass needs: tensors that autograd was seen to save in Qwen3's layers."""
+    heads = shape.query_width + shape.kv_width
+    if width == 2:  # norms are computed in fp32 and saved so
+        layer = 16 * shape.hidden_size + 8 * shape.intermediate_size + 10 * heads
+    else:
+        layer = 24 * shape.hidden_size + 16 * shape.intermediate_size + 16 * heads
+    if not has_checkpointing:
+        return shape.num_layers * layer
+    return shape.num_layers * width * shape.hidden_size + layer
+
+
+def _num_trained(config: ExperimentConfig, shape: ModelShape) -> float:
+    rank = config.engine.lora.rank
+    if rank == 0:
+        return shape.num_parameters
+    d, q, k, f = shape.hidden_size, shape.query_width, shape.kv_width, shape.intermediate_size
+    return rank * shape.num_layers * (2 * (d + q) + 2 * (d + k) + 3 * (d + f))
+
+
+def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float, is_least: bool) -> float:
+    """Most memory of any one GPU, in GiB: agents that share it rest while one of them works.
+
+    Args:
+        config: of the experiment.
+        shapes: of all its agents.
+        gpu_gib: memory of one GPU in GiB.
+        is_least: see `agent_memory`.
+    """
+    found = {
+        k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=gpu_gib, is_least=is_least)
+        for k, shape in shapes.items()
+    }
+    shares_gpu = config.placement.kind == "local" or config.placement.colocated
+    resting = {k: sum(other.resting for j, other in found.items() if j != k) if shares_gpu else 0.0 for k in found}
+    return max(max(each.updating, each.sampling) + resting[k] for k, each in found.items())
+
+
+def gpu_gib(config: ExperimentConfig) -> float | None:
+    """Memory of one GPU in GiB: as configured, else as the GPU here says; None on the CPU, or where nobody knows."""
+    if config.engine.device == "cpu":
+        return None
+    if config.engine.gpu_memory_gb is not None:
+        return config.engine.gpu_memory_gb
+    if torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory) / GIB
+    return None
+
+
+def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
+    """Raise a CapacityError when the experiment cannot fit, even with one response at a time."""
+    room = gpu_gib(config)
+    if room is None:
+        return
+    least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
+    if least > room:
+        billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
+        raise CapacityError(
+            f"engine: agents of {billions} billion parameters need at least {least:.0f} GiB of a GPU that has "
+            f"{room:.0f}; take other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"
+        )

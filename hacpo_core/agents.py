@@ -11,7 +11,8 @@ import torch
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.data.retokenize import decode_response
-from hacpo_core.engines.base import SampledResponse, Sampler, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import Learner, SampledResponse, Sampler, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.models import (
     check_model_folder,
     check_vocabulary,
@@ -83,29 +84,35 @@ class Agent:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
         check_vocabulary(self.model, self.tokenizer, agent=name)  # type: ignore[arg-type]
-        self.learner = TorchLearner(
-            self.model,  # type: ignore[arg-type]
-            optimizer=config.optimizer,
-            engine=engine,
-            temperature=config.rollout.temperature,
-            total_updates=config.train.num_steps * num_minibatches(config),
-            reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
-        )
+        self.learner = self._new_learner(load(initial) if config.objective.kl_coef > 0 else None)
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
         self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
+
+    def _new_learner(self, reference: torch.nn.Module | None) -> Learner:
+        """The learner that the configuration names."""
+        config = self.config
+        kind = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
+        return kind(
+            self.model,  # type: ignore[arg-type]
+            optimizer=config.optimizer,
+            engine=config.engine,
+            temperature=config.rollout.temperature,
+            total_updates=config.train.num_steps * num_minibatches(config),
+            reference=reference.requires_grad_(False) if reference is not None else None,  # type: ignore[arg-type]
+        )
 
     def _new_sampler(self) -> Sampler:
         """The sampler that the configuration names."""
         config, agent = self.config, self.config.pair.agents[self.name]
         if config.engine.sampler == "transformers":
             return TransformersSampler(
-                self.model,  # type: ignore[arg-type]
+                self.learner.policy,
                 eos_ids=self.eos_ids,
                 pad_id=int(self.tokenizer.pad_token_id),
                 batch_size=config.rollout.batch_size,
             )
         return VllmSampler(
-            self.model,  # type: ignore[arg-type]
+            self.learner.policy,
             initial=self.initial,
             engine=config.engine,
             rollout=config.rollout,
@@ -115,8 +122,9 @@ class Agent:
         )
 
     def close(self) -> None:
-        """End what the sampler started."""
+        """End what the sampler and the learner started."""
         self.sampler.close()
+        self.learner.close()
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem under this agent's tokenizer and chat template."""
@@ -178,6 +186,7 @@ class Agent:
 
     def _sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
         """Sample from the weights as they are now; the sampler's memory is free again afterwards."""
+        self.learner.refresh_policy()
         self.sampler.synchronise(self.version, lambda: self._compare(requests))
         responses = self.sampler.sample(requests, limits)
         self.sampler.rest()

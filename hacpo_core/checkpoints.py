@@ -57,7 +57,8 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         for name, agent in agents.items():
             agent.require_version(step)
-            agent.model.save_pretrained(temporary / name, safe_serialization=True)  # type: ignore[operator]
+            agent.learner.refresh_policy()
+            agent.learner.policy.save_pretrained(temporary / name, safe_serialization=True)
             agent.tokenizer.save_pretrained(temporary / name)
             tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
             save_file(tensors, temporary / name / OPTIMIZER_FILE)

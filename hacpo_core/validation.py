@@ -15,6 +15,7 @@ _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
     r"|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
+    r"|^engine\.deepspeed\.offload_\w+$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -35,7 +36,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.schedule": ("constant", "cosine"),
     "engine.sampler": ("transformers", "vllm"),
     "engine.vllm.process": ("shared", "own"),
-    "engine.learner": ("torch",),
+    "engine.learner": ("torch", "deepspeed"),
     "engine.dtype": ("float32", "bfloat16"),
     "data.source": ("arithmetic", "jsonl"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
@@ -81,6 +82,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.vllm.sync_prompts": (1, 1e5, False),
     "engine.vllm.sync_tokens": (1, 1e5, False),
     "engine.vllm.sync_tolerance": (0, 1e3, True),
+    "engine.deepspeed.stage": (0, 3, False),
     "engine.micro_batch_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
@@ -157,6 +159,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_minibatches(config)
     _check_benchmarks(config)
     _check_vllm(config)
+    _check_deepspeed(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -240,6 +243,22 @@ def _check_vllm(config: ExperimentConfig) -> None:
         raise ConfigError(
             "engine.vllm.sleeps: only one engine of a process can sleep, and "
             f"{len(config.pair.agents)} agents share this one; {remedy} or engine.vllm.sleeps=false"
+        )
+
+
+def _check_deepspeed(config: ExperimentConfig) -> None:
+    deepspeed = config.engine.deepspeed
+    if config.engine.learner != "deepspeed":
+        return
+    if deepspeed.offload_optimizer and deepspeed.stage == 0:
+        raise ConfigError(
+            "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; "
+            "set engine.deepspeed.stage to 1, 2 or 3"
+        )
+    if deepspeed.offload_parameters and deepspeed.stage != 3:
+        raise ConfigError(
+            f"engine.deepspeed.offload_parameters: stage {deepspeed.stage} keeps whole weights on every device; "
+            "set engine.deepspeed.stage=3"
         )
 
 
@@ -340,6 +359,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+    if config.engine.learner != "deepspeed":
+        mark(
+            f"engine.learner is {config.engine.learner}",
+            *(f"engine.deepspeed.{name}" for name in as_dict(config.engine.deepspeed)),
+        )
+    elif config.engine.deepspeed.stage == 3:
+        mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

@@ -149,3 +149,6 @@ class Learner(Protocol):
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
         """Inverse of `optimizer_tensors`; the schedule continues at `num_updates`."""
+
+    def close(self) -> None:
+        """Give back what the learner holds outside its own memory."""

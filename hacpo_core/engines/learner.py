@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -160,7 +160,6 @@ class BaseLearner(ABC):
             skips = self._engine.skip_zero_advantage
             live = [(row, w) for row, w in weighted if not skips or row.advantage != 0.0 or self._has_kl(method, row)]
             cosine = self._gradient_cosine(live, method, m) if measures_cosine and m == 0 else None
-            self._clear_gradients()
             totals = self._accumulate(live, method, m)
             stepped = self._step()
             rows.extend(totals.outcomes.values())
@@ -184,17 +183,26 @@ class BaseLearner(ABC):
     def _has_kl(method: Method, row: Row) -> bool:
         return method.kl_coef > 0 and row.is_own
 
-    def _accumulate(
-        self, weighted: Sequence[tuple[Row, float]], method: Method, update: int, *, sign: float = -1.0
+    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+        """Add the gradient of minus the objective of these rows."""
+        return self._pass_over(weighted, method, update, self._head, lambda value: self._backward(-value))
+
+    def _pass_over(
+        self,
+        weighted: Sequence[tuple[Row, float]],
+        method: Method,
+        update: int,
+        head: Head,
+        differentiate: Callable[[Tensor], None],
     ) -> Totals:
-        """Add `sign` times the objective's gradient."""
+        """Hand the objective of each micro-batch of these rows to `differentiate`."""
         own_value = cross_value = 0.0
         outcomes: dict[int, RowOutcome] = {}
         requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
-        for positions, scores in self._score_groups(self._head, requests):
+        for positions, scores in self._score_groups(head, requests):
             part = [weighted[position] for position in positions]
             value, entropy_B = self._objective(part, scores, method, update)
-            self._backward(sign * (value.own + value.cross))
+            differentiate(value.own + value.cross)
             own_value += float(value.own.detach())
             cross_value += float(value.cross.detach())
             outcomes |= zip(positions, _row_outcomes(part, value, entropy_B, method, update), strict=True)
@@ -266,10 +274,6 @@ class BaseLearner(ABC):
             raise EngineError(f"optimizer state names {name!r}, which this model does not have; wrong checkpoint")
 
     @abstractmethod
-    def _clear_gradients(self) -> None:
-        """Forget gradients of an update that did not come to its end."""
-
-    @abstractmethod
     def _backward(self, loss: Tensor) -> None:
         """Add the gradient of a micro-batch's loss."""
 
@@ -280,6 +284,10 @@ class BaseLearner(ABC):
     @abstractmethod
     def _step(self) -> Stepped:
         """Clip the gradient and step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the learner holds outside its own memory."""
 
     @abstractmethod
     def digest(self) -> str:

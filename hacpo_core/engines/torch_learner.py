@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.learner import BaseLearner, Stepped
+from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.weights import weights_digest
 
@@ -49,6 +49,13 @@ class TorchLearner(BaseLearner):
     def refresh_policy(self) -> None:
         """Nothing to do: the policy is the model that is trained."""
 
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+        self._clear_gradients()
+        return super()._accumulate(weighted, method, update)
+
     def _clear_gradients(self) -> None:
         for parameter in self._named.values():
             parameter.grad = None
@@ -58,7 +65,7 @@ class TorchLearner(BaseLearner):
 
     def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
         self._clear_gradients()
-        self._accumulate(weighted, method, update, sign=1.0)
+        self._pass_over(weighted, method, update, self._head, self._backward)
         return {n: p.grad.double() for n, p in self._named.items() if p.grad is not None}
 
     def _step(self) -> Stepped:

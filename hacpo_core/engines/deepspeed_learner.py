@@ -1,0 +1,394 @@
+"""Training with DeepSpeed's ZeRO, the one file that imports it.
+
+    all rows ─deal─▶ this rank's rows ─passes─▶ gradient, averaged over ranks by DeepSpeed ─step─▶ this rank's part
+                          └─▶ outcomes, gathered: every rank returns those of all rows
+
+A learner lives on every rank of a torch.distributed group; all ranks call the same methods with the same arguments. A
+row's weight is that in the whole mini-batch, so the ranks' gradients add up to what one process would have computed.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from transformers import PreTrainedModel
+
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Row
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.learner import BaseLearner, Stepped, Totals, micro_batches
+from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.models import ScoringHead
+from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.weights import digest_in_order
+from hacpo_core.errors import EngineError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+LARGEST_BUCKET = 500_000_000  # elements that are reduced at once, DeepSpeed's own default
+_PADDING = ScoreRequest((0,), (0,))
+
+
+def deal(lengths: Sequence[int], *, num_ranks: int) -> list[list[int]]:
+    """Positions of each rank, in order: the longest first, each to the rank with the fewest tokens so far."""
+    tokens = [0] * num_ranks
+    shares: list[list[int]] = [[] for _ in range(num_ranks)]
+    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
+        rank = tokens.index(min(tokens))
+        shares[rank].append(position)
+        tokens[rank] += lengths[position]
+    return [sorted(share) for share in shares]
+
+
+class _Scorer(nn.Module):
+    """Model and head in one module: whatever a score needs is gathered for its forward pass, and for its backward."""
+
+    def __init__(self, head: ScoringHead) -> None:
+        super().__init__()
+        self.model, self._head = head.model, head
+
+    def forward(
+        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, temperature: float, chunk_mb: int
+    ) -> tuple[Tensor, Tensor]:
+        scores = self._head.scores(input_BT, select_BT, target_N, temperature=temperature, chunk_mb=chunk_mb)
+        return scores.logprob_N, scores.entropy_N
+
+
+class _EngineHead:
+    """Scores through DeepSpeed's engine."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def scores(
+        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, *, temperature: float, chunk_mb: int
+    ) -> TokenScores:
+        return TokenScores(*self._engine(input_BT, select_BT, target_N, temperature, chunk_mb))
+
+
+class DeepspeedLearner(BaseLearner):
+    """Owns a model's weights together with the other ranks.
+
+    `deepspeed.stage` says what is divided: the optimizer (1), gradients (2), weights (3). The fp32 weights that are
+    stepped are kept beside the model in stages 1 to 3, and in stage 0 with `dtype: bfloat16`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        optimizer: OptimizerConfig,
+        engine: EngineConfig,
+        temperature: float,
+        total_updates: int,
+        reference: PreTrainedModel | None = None,
+    ) -> None:
+        """Divide the model; the arguments are those of `BaseLearner`, the same on all ranks.
+
+        Raises:
+            EngineError: DeepSpeed is not installed, or does not start here.
+        """
+        deepspeed = _import(model.device)
+        super().__init__(
+            model,
+            optimizer=optimizer,
+            engine=engine,
+            temperature=temperature,
+            total_updates=total_updates,
+            reference=reference,
+        )
+        assert isinstance(self._head, ScoringHead)
+        self._zero = deepspeed.zero
+        self._stage = engine.deepspeed.stage
+        if not dist.is_initialized():
+            backend = "nccl" if model.device.type == "cuda" else "gloo"
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
+        if self._stage == 3:
+            self.policy = copy.deepcopy(model).requires_grad_(False)
+        self._is_policy_current = True
+        self._is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
+        self._shapes = {name: p.shape for name, p in self._named.items()}
+        self._whole_head = self._head
+        scorer = _Scorer(self._head)
+        if self._stage == 3 and self._head.is_linear:
+            for parameter in model.get_output_embeddings().parameters(recurse=False):
+                deepspeed.zero.register_external_parameter(scorer, parameter)
+        # At a learning rate of 0 DeepSpeed's first, empty step (bf16, stage 0) changes no weight.
+        self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
+        os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # which device is ours: it asks again in each pass
+        self._deepspeed, *_ = deepspeed.initialize(
+            model=scorer,
+            optimizer=self._adamw,
+            config=_settings(engine, optimizer, num_elements=sum(shape.numel() for shape in self._shapes.values())),
+            dist_init_required=False,
+        )
+        self._adamw.state.clear()
+        self._head = _EngineHead(self._deepspeed)
+        self._norm = float("inf")
+        if self._stage == 0:
+            self._adamw.register_step_pre_hook(lambda *_: self._clip())
+
+    def close(self) -> None:
+        """Take DeepSpeed's hooks off the model; nothing can be scored or trained afterwards."""
+        self._deepspeed.destroy()
+
+    def refresh_policy(self) -> None:
+        """Gather the weights into `policy`, where they are divided; all ranks must call it."""
+        if self._stage < 3 or self._is_policy_current:
+            return
+        with torch.no_grad():
+            for parameter, whole in zip(self.model.parameters(), self.policy.parameters(), strict=True):
+                with self._zero.GatheredParameters([parameter]):
+                    whole.copy_(parameter)
+        self._is_policy_current = True
+
+    # --- a share of the rows ---
+
+    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+        """Log-probabilities (nats) of the response tokens under the current weights, in order, on every rank."""
+        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+        share = deal(lengths, num_ranks=self._num_ranks)[self._rank]
+        found = super().logprobs([requests[position] for position in share])
+        with torch.no_grad():
+            for _ in range(self._missing_passes(lengths)):
+                self._score(self._head, [_PADDING])
+        everywhere = {
+            p: value for part in self._gather(dict(zip(share, found, strict=True))) for p, value in part.items()
+        }
+        return [everywhere[position] for position in range(len(requests))]
+
+    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+        lengths = [len(row.prompt_ids) + len(row.response_ids) for row, _ in weighted]
+        share = deal(lengths, num_ranks=self._num_ranks)[self._rank]
+        totals = super()._accumulate([weighted[position] for position in share], method, update)
+        for _ in range(self._missing_passes(lengths)):
+            self._backward(0.0 * self._score(self._head, [_PADDING]).logprob_N.sum())
+        mine = replace(totals, outcomes={share[position]: row for position, row in totals.outcomes.items()})
+        parts: list[Totals] = self._gather(mine)
+        everywhere = {position: row for part in parts for position, row in part.outcomes.items()}
+        order = [p for group in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens) for p in group]
+        return Totals(
+            own=sum(part.own for part in parts),
+            cross=sum(part.cross for part in parts),
+            outcomes={position: everywhere[position] for position in order},  # in one process's order
+        )
+
+    def _missing_passes(self, lengths: Sequence[int]) -> int:
+        """Passes that this rank must add: ranks communicate in each, so all make the same number, and at least one."""
+        num_passes = [
+            len(micro_batches([lengths[p] for p in share], max_tokens=self._engine.micro_batch_tokens))
+            for share in deal(lengths, num_ranks=self._num_ranks)
+        ]
+        return max(1, *num_passes) - num_passes[self._rank]
+
+    def _gather(self, value: Any) -> list[Any]:
+        """The value of every rank."""
+        values = [value] * self._num_ranks
+        if self._num_ranks > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    # --- gradient and step ---
+
+    def _backward(self, loss: Tensor) -> None:
+        # DeepSpeed averages over ranks; the rows' weights ask for a sum.
+        self._deepspeed.backward(loss * self._num_ranks)
+
+    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+        sums = {name: torch.zeros_like(parameter) for name, parameter in self._named.items()}
+
+        def add(value: Tensor) -> None:
+            # Past the engine, whose hooks would take this gradient for the update's.
+            found = torch.autograd.grad(value, list(self._named.values()), allow_unused=True)
+            for total, gradient in zip(sums.values(), found, strict=True):
+                if gradient is not None:
+                    total += gradient
+
+        share = deal([len(row.prompt_ids) + len(row.response_ids) for row, _ in weighted], num_ranks=self._num_ranks)
+        self._pass_over([weighted[position] for position in share[self._rank]], method, update, self._whole_head, add)
+        whole = {name: total.double() for name, total in sums.items()}
+        for total in whole.values():
+            dist.all_reduce(total)
+        return whole
+
+    def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
+        """None in stage 3, where no rank holds a whole gradient."""
+        return None if self._stage == 3 else super()._gradient_cosine(weighted, method, update)
+
+    def _clip(self) -> None:
+        """Clip before the step of stage 0, which DeepSpeed does in bf16 alone, and against another norm."""
+        self._norm = float(clip_grad_norm_(self._adamw.param_groups[0]["params"], self._config.max_grad_norm))
+        self._check_norm(self._norm)
+
+    def _step(self) -> Stepped:
+        rate = self._rate()
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        self._norm = float("inf")  # what is left when DeepSpeed skips the step
+        self._deepspeed.step()
+        norm = self._norm if self._stage == 0 else float(self._deepspeed.get_global_grad_norm())
+        self._check_norm(norm)
+        self.num_updates += 1
+        self._is_policy_current = False
+        return Stepped(norm, rate)
+
+    # --- whole weights and optimizer state ---
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the trained weights, the fp32 masters where there are any; the same on all ranks."""
+        return digest_in_order((name, self._weight(name)) for name in sorted(self._named))
+
+    def _weight(self, name: str) -> Tensor:
+        """The whole fp32 weight."""
+        parameter = self._named[name]
+        if self._stage == 0:
+            return self._stepped(name)
+        if self._stage < 3 and not self._is_narrow:
+            return parameter.detach()
+        whole: Tensor = _utils().safe_get_full_fp32_param(parameter)
+        if self._stage < 3:  # the parts were added to zeros, which makes -0 a 0: the narrow weight knows
+            whole = torch.where(whole == 0, parameter.detach().float(), whole)
+        return whole.detach().reshape(self._shapes[name])
+
+    def _stepped(self, name: str) -> Tensor:
+        """The tensor that stage 0 steps: the parameter itself, or its fp32 master."""
+        tensors: list[Tensor] = self._adamw.param_groups[0]["params"]
+        return tensors[list(self._named).index(name)]
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """AdamW's moments and step counts, and the fp32 master weights, whole, by parameter name.
+
+        On the processor, one parameter after another: no device could hold them all.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name in self._named:
+            if self._is_narrow:
+                tensors[f"master.{name}"] = self._weight(name).detach().cpu().clone()
+            if self._adamw.state:
+                for key in MOMENTS:
+                    tensors[f"{key}.{name}"] = self._moment(name, key).detach().cpu().clone()
+                tensors[f"step.{name}"] = torch.tensor(float(next(iter(self._adamw.state.values()))["step"]))
+        return tensors
+
+    def _moment(self, name: str, key: str) -> Tensor:
+        if self._stage == 0:
+            moment: Tensor = self._adamw.state[self._stepped(name)][key]
+            return moment
+        moment = _utils().safe_get_full_optimizer_state(self._named[name], key)
+        return moment.reshape(self._shapes[name])
+
+    def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
+        """Inverse of `optimizer_tensors`, whatever the number of ranks and the stage that they were saved with.
+
+        Raises:
+            EngineError: the tensors belong to another model.
+        """
+        for key in tensors:
+            self._check_name(key.partition(".")[2])
+        steps = [float(value) for key, value in tensors.items() if key.startswith("step.")]
+        self._adamw.state.clear()
+        if steps:
+            self._make_state(step=max(steps))
+        for key, value in tensors.items():
+            kind, _, name = key.partition(".")
+            if kind == "master":
+                self._set(name, value.float(), None)
+            elif kind in MOMENTS:
+                self._set(name, value.float(), kind)
+        self.num_updates = num_updates
+
+    def _make_state(self, *, step: float) -> None:
+        """Empty moments for every tensor that AdamW steps on this rank."""
+        if self._stage == 0:
+            stepped = self._adamw.param_groups[0]["params"]
+        elif self._stage < 3:
+            stepped = self._deepspeed.optimizer.single_partition_of_fp32_groups
+        else:
+            stepped = self._deepspeed.optimizer.fp32_partitioned_groups_flat
+        for tensor in stepped:
+            state = {"step": torch.tensor(step, device=tensor.device)}
+            self._adamw.state[tensor] = state | {key: torch.zeros_like(tensor) for key in MOMENTS}
+        if self._stage in (1, 2):
+            self._deepspeed.optimizer._hp_optimizer_states_linked = False
+            self._deepspeed.optimizer._lazy_init_hp_params_optimizer_state()
+
+    def _set(self, name: str, value: Tensor, key: str | None) -> None:
+        """Set a whole moment, or the fp32 weight where `key` is None."""
+        parameter, utils = self._named[name], _utils()
+        if self._stage == 0:
+            with torch.no_grad():
+                (self._stepped(name) if key is None else self._adamw.state[self._stepped(name)][key]).copy_(value)
+            return
+        value = value.to(self.model.device)
+        if self._stage == 3:
+            size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+            padded = nn.functional.pad(value.flatten(), (0, size * self._num_ranks - value.numel()))
+            part = padded[self._rank * size : (self._rank + 1) * size]
+            if key is None:
+                utils.safe_set_local_fp32_param(parameter, part)
+            else:
+                utils.safe_set_local_optimizer_state(parameter, part, key)
+        elif key is None:
+            utils.safe_set_full_fp32_param(parameter, value)
+        else:
+            utils.safe_set_full_optimizer_state(parameter, value, key)
+
+
+def _settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
+    """DeepSpeed's configuration."""
+    stage = engine.deepspeed.stage
+    zero: dict[str, Any] = {
+        "stage": stage,
+        "overlap_comm": False,
+        "reduce_bucket_size": min(LARGEST_BUCKET, num_elements),
+        # Weights that stay whole because gathering them costs more than they take: no more than a thousandth of all.
+        "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
+    }
+    has_pins = engine.device != "cpu"
+    if engine.deepspeed.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": has_pins}
+    if engine.deepspeed.offload_parameters:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": has_pins}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "managed_gradient_accumulation": False,  # a step comes when we call for it, after any number of passes
+        "gradient_clipping": optimizer.max_grad_norm if stage else 0.0,
+        "bf16": {"enabled": engine.dtype == "bfloat16"},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # theirs would be compiled at the first run
+        "steps_per_print": None,
+    }
+
+
+def _import(device: torch.device) -> Any:
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise EngineError(
+            f"engine.learner: deepspeed cannot be imported ({error}); pip install 'hacpo[deepspeed]', or set "
+            "engine.learner=torch"
+        ) from error
+    # It calls torch by names that torch 2.13 finds old, in every pass.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    # On the CPU it would compile a shared-memory reduction at the first run, half a minute; gloo does it, too.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _utils() -> Any:
+    import deepspeed.utils
+
+    return deepspeed.utils

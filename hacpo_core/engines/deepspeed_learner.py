@@ -31,9 +31,9 @@ from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.models import ScoringHead
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.weights import digest_in_order
+from hacpo_core.engines.zero_state import ZeroState
 from hacpo_core.errors import EngineError
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 LARGEST_BUCKET = 500_000_000  # elements that are reduced at once, DeepSpeed's own default
 _PADDING = ScoreRequest((0,), (0,))
 
@@ -117,8 +117,7 @@ class DeepspeedLearner(BaseLearner):
         if self._stage == 3:
             self.policy = copy.deepcopy(model).requires_grad_(False)
         self._is_policy_current = True
-        self._is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
-        self._shapes = {name: p.shape for name, p in self._named.items()}
+        num_elements = sum(parameter.numel() for parameter in self._named.values())
         self._whole_head = self._head
         scorer = _Scorer(self._head)
         if self._stage == 3 and self._head.is_linear:
@@ -130,10 +129,11 @@ class DeepspeedLearner(BaseLearner):
         self._deepspeed, *_ = deepspeed.initialize(
             model=scorer,
             optimizer=self._adamw,
-            config=_settings(engine, optimizer, num_elements=sum(shape.numel() for shape in self._shapes.values())),
+            config=_settings(engine, optimizer, num_elements=num_elements),
             dist_init_required=False,
         )
         self._adamw.state.clear()
+        self._state = ZeroState(self._named, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
         self._head = _EngineHead(self._deepspeed)
         self._norm = float("inf")
         if self._stage == 0:
@@ -247,46 +247,11 @@ class DeepspeedLearner(BaseLearner):
 
     def digest(self) -> str:
         """SHA-256 (hex) of the trained weights, the fp32 masters where there are any; the same on all ranks."""
-        return digest_in_order((name, self._weight(name)) for name in sorted(self._named))
-
-    def _weight(self, name: str) -> Tensor:
-        """The whole fp32 weight."""
-        parameter = self._named[name]
-        if self._stage == 0:
-            return self._stepped(name)
-        if self._stage < 3 and not self._is_narrow:
-            return parameter.detach()
-        whole: Tensor = _utils().safe_get_full_fp32_param(parameter)
-        if self._stage < 3:  # the parts were added to zeros, which makes -0 a 0: the narrow weight knows
-            whole = torch.where(whole == 0, parameter.detach().float(), whole)
-        return whole.detach().reshape(self._shapes[name])
-
-    def _stepped(self, name: str) -> Tensor:
-        """The tensor that stage 0 steps: the parameter itself, or its fp32 master."""
-        tensors: list[Tensor] = self._adamw.param_groups[0]["params"]
-        return tensors[list(self._named).index(name)]
+        return digest_in_order((name, self._state.weight(name)) for name in sorted(self._named))
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts, and the fp32 master weights, whole, by parameter name.
-
-        On the processor, one parameter after another: no device could hold them all.
-        """
-        tensors: dict[str, Tensor] = {}
-        for name in self._named:
-            if self._is_narrow:
-                tensors[f"master.{name}"] = self._weight(name).detach().cpu().clone()
-            if self._adamw.state:
-                for key in MOMENTS:
-                    tensors[f"{key}.{name}"] = self._moment(name, key).detach().cpu().clone()
-                tensors[f"step.{name}"] = torch.tensor(float(next(iter(self._adamw.state.values()))["step"]))
-        return tensors
-
-    def _moment(self, name: str, key: str) -> Tensor:
-        if self._stage == 0:
-            moment: Tensor = self._adamw.state[self._stepped(name)][key]
-            return moment
-        moment = _utils().safe_get_full_optimizer_state(self._named[name], key)
-        return moment.reshape(self._shapes[name])
+        """AdamW's moments and step counts, and the fp32 master weights, whole, on the processor, by parameter name."""
+        return self._state.tensors()
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
         """Inverse of `optimizer_tensors`, whatever the number of ranks and the stage that they were saved with.
@@ -296,53 +261,8 @@ class DeepspeedLearner(BaseLearner):
         """
         for key in tensors:
             self._check_name(key.partition(".")[2])
-        steps = [float(value) for key, value in tensors.items() if key.startswith("step.")]
-        self._adamw.state.clear()
-        if steps:
-            self._make_state(step=max(steps))
-        for key, value in tensors.items():
-            kind, _, name = key.partition(".")
-            if kind == "master":
-                self._set(name, value.float(), None)
-            elif kind in MOMENTS:
-                self._set(name, value.float(), kind)
+        self._state.load(tensors)
         self.num_updates = num_updates
-
-    def _make_state(self, *, step: float) -> None:
-        """Empty moments for every tensor that AdamW steps on this rank."""
-        if self._stage == 0:
-            stepped = self._adamw.param_groups[0]["params"]
-        elif self._stage < 3:
-            stepped = self._deepspeed.optimizer.single_partition_of_fp32_groups
-        else:
-            stepped = self._deepspeed.optimizer.fp32_partitioned_groups_flat
-        for tensor in stepped:
-            state = {"step": torch.tensor(step, device=tensor.device)}
-            self._adamw.state[tensor] = state | {key: torch.zeros_like(tensor) for key in MOMENTS}
-        if self._stage in (1, 2):
-            self._deepspeed.optimizer._hp_optimizer_states_linked = False
-            self._deepspeed.optimizer._lazy_init_hp_params_optimizer_state()
-
-    def _set(self, name: str, value: Tensor, key: str | None) -> None:
-        """Set a whole moment, or the fp32 weight where `key` is None."""
-        parameter, utils = self._named[name], _utils()
-        if self._stage == 0:
-            with torch.no_grad():
-                (self._stepped(name) if key is None else self._adamw.state[self._stepped(name)][key]).copy_(value)
-            return
-        value = value.to(self.model.device)
-        if self._stage == 3:
-            size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
-            padded = nn.functional.pad(value.flatten(), (0, size * self._num_ranks - value.numel()))
-            part = padded[self._rank * size : (self._rank + 1) * size]
-            if key is None:
-                utils.safe_set_local_fp32_param(parameter, part)
-            else:
-                utils.safe_set_local_optimizer_state(parameter, part, key)
-        elif key is None:
-            utils.safe_set_full_fp32_param(parameter, value)
-        else:
-            utils.safe_set_full_optimizer_state(parameter, value, key)
 
 
 def _settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
@@ -386,9 +306,3 @@ def _import(device: torch.device) -> Any:
     # On the CPU it would compile a shared-memory reduction at the first run, half a minute; gloo does it, too.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
-
-
-def _utils() -> Any:
-    import deepspeed.utils
-
-    return deepspeed.utils

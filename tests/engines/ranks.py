@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,12 +14,14 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT_S = 240
+PRELOADED = ["tests.engines.training", "deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.muon.muon_optimizer"]
 
 
 def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returns on each rank; it must be importable."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.engines.ranks", "hacpo_core.engines.learner", "deepspeed"])
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    context.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         torch.save((function, arguments), Path(folder) / "call.pt")
         processes = [context.Process(target=_rank, args=(folder, rank, num_ranks)) for rank in range(num_ranks)]

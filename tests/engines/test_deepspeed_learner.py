@@ -52,6 +52,7 @@ class Job:
     offloads: bool = False
     checkpoints: bool = False
     skips_all: bool = False
+    num_rows: int = 8
     has_reference: bool = False
     start: Saved | None = None
 
@@ -103,7 +104,10 @@ def train(job: Job) -> Trained:
 def trained_by(learner: BaseLearner, job: Job) -> Trained:
     method = replace(GRPO if job.method == "grpo" else HACPO, kl_coef=0.1 if job.has_reference else 0.0)
     source = small_model(job.family, num_layers=2)
-    rows = [rows_of(num_cross=0 if job.method == "grpo" else 3, seed=seed, model=source) for seed in job.seeds]
+    rows = [
+        rows_of(num_cross=0 if job.method == "grpo" else 3, seed=seed, model=source)[: job.num_rows]
+        for seed in job.seeds
+    ]
     if job.skips_all:
         rows = [[replace(row, advantage=0.0) for row in batch] for batch in rows]
     steps = [run(learner, rows[start : start + 2], method, measures_cosine=True) for start in range(0, len(rows), 2)]
@@ -250,7 +254,7 @@ def undisturbed() -> Trained:
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "stage"), [(2, 2), (1, 3), (1, 0), (1, 1), (1, None), (2, 3)], ids=lambda value: str(value)
+    ("num_ranks", "stage"), [(2, 2), (1, 3), (1, 0), (1, 1), (1, None), (2, 3), (3, 3)], ids=lambda value: str(value)
 )
 def test_checkpoint_of_two_ranks_goes_on_anywhere(
     num_ranks: int, stage: int | None, interrupted: Trained, undisturbed: Trained
@@ -266,6 +270,14 @@ def test_checkpoint_of_two_ranks_goes_on_anywhere(
         assert found.digest == undisturbed.digest
         assert found.outcome.rows == undisturbed.outcome.rows[len(interrupted.outcome.rows) :]
         assert all(torch.equal(found.saved.optimizer[n], t) for n, t in undisturbed.saved.optimizer.items())
+
+
+def test_rank_without_a_row_takes_part() -> None:
+    """Three ranks divide no width of this model evenly."""
+    expected = train(Job(None, num_rows=1))
+    for stage in (2, 3):
+        for found in on_ranks(3, train, Job(stage, num_rows=1)):
+            assert_same_training(found, expected)
 
 
 def test_moments_that_were_lost_would_be_seen(interrupted: Trained, undisturbed: Trained) -> None:

@@ -9,6 +9,7 @@ row's weight is that in the whole mini-batch, so the ranks' gradients add up to 
 
 from __future__ import annotations
 
+import atexit
 import copy
 import os
 import warnings
@@ -113,6 +114,7 @@ class DeepspeedLearner(BaseLearner):
             backend = "nccl" if model.device.type == "cuda" else "gloo"
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
+            atexit.register(dist.destroy_process_group)
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         if self._stage == 3:
             self.policy = copy.deepcopy(model).requires_grad_(False)
@@ -126,12 +128,19 @@ class DeepspeedLearner(BaseLearner):
         # At a learning rate of 0 DeepSpeed's first, empty step (bf16, stage 0) changes no weight.
         self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
         os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # which device is ours: it asks again in each pass
-        self._deepspeed, *_ = deepspeed.initialize(
-            model=scorer,
-            optimizer=self._adamw,
-            config=_settings(engine, optimizer, num_elements=num_elements),
-            dist_init_required=False,
-        )
+        try:
+            self._deepspeed, *_ = deepspeed.initialize(
+                model=scorer,
+                optimizer=self._adamw,
+                config=_settings(engine, optimizer, num_elements=num_elements),
+                dist_init_required=False,
+            )
+        except Exception as error:  # it raises many kinds
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise EngineError(
+                f"DeepSpeed: the engine did not start: {words[:400]}; where memory is short, raise "
+                "engine.deepspeed.stage or offload; `hacpo doctor` says whether DeepSpeed works here"
+            ) from error
         self._adamw.state.clear()
         self._state = ZeroState(self._named, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
         self._head = _EngineHead(self._deepspeed)
@@ -163,9 +172,8 @@ class DeepspeedLearner(BaseLearner):
         with torch.no_grad():
             for _ in range(self._missing_passes(lengths)):
                 self._score(self._head, [_PADDING])
-        everywhere = {
-            p: value for part in self._gather(dict(zip(share, found, strict=True))) for p, value in part.items()
-        }
+        parts = self._gather(dict(zip(share, found, strict=True)))
+        everywhere = {position: logprobs for part in parts for position, logprobs in part.items()}
         return [everywhere[position] for position in range(len(requests))]
 
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
@@ -224,7 +232,9 @@ class DeepspeedLearner(BaseLearner):
 
     def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
         """None in stage 3, where no rank holds a whole gradient."""
-        return None if self._stage == 3 else super()._gradient_cosine(weighted, method, update)
+        if self._stage == 3:
+            return None
+        return super()._gradient_cosine(weighted, method, update)
 
     def _clip(self) -> None:
         """Clip before the step of stage 0, which DeepSpeed does in bf16 alone, and against another norm."""

@@ -83,3 +83,25 @@ def test_missing_deepspeed_is_one_error_that_names_the_extra(monkeypatch: pytest
             temperature=1.0,
             total_updates=1,
         )
+
+
+@pytest.mark.deepspeed
+def test_engine_that_does_not_start_is_one_error_with_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    deepspeed = pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+
+    def initialize(**options: object) -> None:
+        raise RuntimeError("out of memory:\n tried to allocate")
+
+    monkeypatch.setattr(deepspeed, "initialize", initialize)
+    message = (
+        "did not start: out of memory: tried to allocate; where memory is short, raise engine.deepspeed.stage or off"
+    )
+    with pytest.raises(EngineError, match=message):
+        DeepspeedLearner(
+            small_model(),
+            optimizer=OptimizerConfig(),
+            engine=EngineConfig(learner="deepspeed"),
+            temperature=1.0,
+            total_updates=1,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is imported
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import UpdateOutcome
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner, deal
-from hacpo_core.engines.learner import BaseLearner
+from hacpo_core.engines.learner import BaseLearner, micro_batches
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
@@ -48,7 +50,7 @@ class Job:
     dtype: str = "float32"
     family: str = "qwen3"
     method: str = "hacpo"
-    tokens: int = 20  # of a micro-batch: several passes, not the same number for both ranks
+    tokens: int = 12  # of a micro-batch: three passes on one of two ranks, two on the other
     offloads: bool = False
     checkpoints: bool = False
     skips_all: bool = False
@@ -322,6 +324,12 @@ def test_optimizer_state_of_another_model_is_refused() -> None:
     learner = learner_of(Job(2))
     with pytest.raises(EngineError, match=r"no\.such\.weight.*wrong checkpoint"):
         learner.load_optimizer_tensors({"exp_avg.no.such.weight": torch.zeros(1)}, num_updates=1)
+
+
+def test_ranks_of_these_tests_would_make_unequal_numbers_of_passes() -> None:
+    lengths = [len(row.prompt_ids) + len(row.response_ids) for row in rows_of() if row.advantage != 0.0]
+    shares = [[lengths[position] for position in share] for share in deal(lengths, num_ranks=2)]
+    assert [len(micro_batches(share, max_tokens=Job(2).tokens)) for share in shares] == [3, 2]
 
 
 def test_rows_are_dealt_by_their_tokens() -> None:

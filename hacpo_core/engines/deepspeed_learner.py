@@ -13,8 +13,9 @@ import atexit
 import copy
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,15 +28,15 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import ScoreRequest
-from hacpo_core.engines.learner import BaseLearner, Stepped, Totals, micro_batches
+from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.models import ScoringHead
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.weights import digest_in_order
+from hacpo_core.engines.zero_settings import zero_settings
 from hacpo_core.engines.zero_state import ZeroState
 from hacpo_core.errors import EngineError
 
-LARGEST_BUCKET = 500_000_000  # elements that are reduced at once, DeepSpeed's own default
 _PADDING = ScoreRequest((0,), (0,))
 
 
@@ -55,25 +56,25 @@ class _Scorer(nn.Module):
 
     def __init__(self, head: ScoringHead) -> None:
         super().__init__()
-        self.model, self._head = head.model, head
+        self.model, self.head = head.model, head
+        self.call: Callable[[], TokenScores] | None = None
 
-    def forward(
-        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, temperature: float, chunk_mb: int
-    ) -> tuple[Tensor, Tensor]:
-        scores = self._head.scores(input_BT, select_BT, target_N, temperature=temperature, chunk_mb=chunk_mb)
+    def forward(self) -> tuple[Tensor, Tensor]:
+        assert self.call is not None
+        scores = self.call()
         return scores.logprob_N, scores.entropy_N
 
 
 class _EngineHead:
     """Scores through DeepSpeed's engine."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, engine: Any, scorer: _Scorer) -> None:
+        self._engine, self._scorer = engine, scorer
 
-    def scores(
-        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, *, temperature: float, chunk_mb: int
-    ) -> TokenScores:
-        return TokenScores(*self._engine(input_BT, select_BT, target_N, temperature, chunk_mb))
+    def scores(self, *arguments: Any, **options: Any) -> TokenScores:
+        """Those of `ScoringHead.scores`, whose arguments go past the engine: it warns of what is no tensor."""
+        self._scorer.call = partial(self._scorer.head.scores, *arguments, **options)
+        return TokenScores(*self._engine())
 
 
 class DeepspeedLearner(BaseLearner):
@@ -132,7 +133,7 @@ class DeepspeedLearner(BaseLearner):
             self._deepspeed, *_ = deepspeed.initialize(
                 model=scorer,
                 optimizer=self._adamw,
-                config=_settings(engine, optimizer, num_elements=num_elements),
+                config=zero_settings(engine, optimizer, num_elements=num_elements),
                 dist_init_required=False,
             )
         except Exception as error:  # it raises many kinds
@@ -143,7 +144,7 @@ class DeepspeedLearner(BaseLearner):
             ) from error
         self._adamw.state.clear()
         self._state = ZeroState(self._named, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
-        self._head = _EngineHead(self._deepspeed)
+        self._head = _EngineHead(self._deepspeed, scorer)
         self._norm = float("inf")
         if self._stage == 0:
             self._adamw.register_step_pre_hook(lambda *_: self._clip())
@@ -166,39 +167,46 @@ class DeepspeedLearner(BaseLearner):
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order, on every rank."""
-        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
-        share = deal(lengths, num_ranks=self._num_ranks)[self._rank]
+        shares = self._deal(requests)
+        share = shares[self._rank]
         found = super().logprobs([requests[position] for position in share])
         with torch.no_grad():
-            for _ in range(self._missing_passes(lengths)):
-                self._score(self._head, [_PADDING])
+            for _ in range(self._missing_passes(requests, shares)):
+                self._score_nothing()
         parts = self._gather(dict(zip(share, found, strict=True)))
         everywhere = {position: logprobs for part in parts for position, logprobs in part.items()}
         return [everywhere[position] for position in range(len(requests))]
 
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
-        lengths = [len(row.prompt_ids) + len(row.response_ids) for row, _ in weighted]
-        share = deal(lengths, num_ranks=self._num_ranks)[self._rank]
+        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
+        shares = self._deal(requests)
+        share = shares[self._rank]
         totals = super()._accumulate([weighted[position] for position in share], method, update)
-        for _ in range(self._missing_passes(lengths)):
-            self._backward(0.0 * self._score(self._head, [_PADDING]).logprob_N.sum())
+        for _ in range(self._missing_passes(requests, shares)):
+            self._backward(self._score_nothing())
         mine = replace(totals, outcomes={share[position]: row for position, row in totals.outcomes.items()})
         parts: list[Totals] = self._gather(mine)
         everywhere = {position: row for part in parts for position, row in part.outcomes.items()}
-        order = [p for group in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens) for p in group]
+        order = [position for rows in self._passes(requests) for position in rows]
         return Totals(
             own=sum(part.own for part in parts),
             cross=sum(part.cross for part in parts),
             outcomes={position: everywhere[position] for position in order},  # in one process's order
         )
 
-    def _missing_passes(self, lengths: Sequence[int]) -> int:
+    def _deal(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
+        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+        return deal(lengths, num_ranks=self._num_ranks)
+
+    def _missing_passes(self, requests: Sequence[ScoreRequest], shares: Sequence[Sequence[int]]) -> int:
         """Passes that this rank must add: ranks communicate in each, so all make the same number, and at least one."""
-        num_passes = [
-            len(micro_batches([lengths[p] for p in share], max_tokens=self._engine.micro_batch_tokens))
-            for share in deal(lengths, num_ranks=self._num_ranks)
-        ]
+        num_passes = [len(self._passes([requests[position] for position in share])) for share in shares]
         return max(1, *num_passes) - num_passes[self._rank]
+
+    def _score_nothing(self) -> Tensor:
+        """A pass that adds nothing: its value and its gradient are 0."""
+        (scores,) = (scores for _, scores in self._score_groups(self._head, [_PADDING]))
+        return 0.0 * scores.logprob_N.sum()
 
     def _gather(self, value: Any) -> list[Any]:
         """The value of every rank."""
@@ -223,8 +231,8 @@ class DeepspeedLearner(BaseLearner):
                 if gradient is not None:
                     total += gradient
 
-        share = deal([len(row.prompt_ids) + len(row.response_ids) for row, _ in weighted], num_ranks=self._num_ranks)
-        self._pass_over([weighted[position] for position in share[self._rank]], method, update, self._whole_head, add)
+        share = self._deal([ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted])[self._rank]
+        self._pass_over([weighted[position] for position in share], method, update, self._whole_head, add)
         whole = {name: total.double() for name, total in sums.items()}
         for total in whole.values():
             dist.all_reduce(total)
@@ -273,33 +281,6 @@ class DeepspeedLearner(BaseLearner):
             self._check_name(key.partition(".")[2])
         self._state.load(tensors)
         self.num_updates = num_updates
-
-
-def _settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
-    """DeepSpeed's configuration."""
-    stage = engine.deepspeed.stage
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "overlap_comm": False,
-        "reduce_bucket_size": min(LARGEST_BUCKET, num_elements),
-        # Weights that stay whole because gathering them costs more than they take: no more than a thousandth of all.
-        "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
-    }
-    has_pins = engine.device != "cpu"
-    if engine.deepspeed.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": has_pins}
-    if engine.deepspeed.offload_parameters:
-        zero["offload_param"] = {"device": "cpu", "pin_memory": has_pins}
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        "managed_gradient_accumulation": False,  # a step comes when we call for it, after any number of passes
-        "gradient_clipping": optimizer.max_grad_norm if stage else 0.0,
-        "bf16": {"enabled": engine.dtype == "bfloat16"},
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # theirs would be compiled at the first run
-        "steps_per_print": None,
-    }
 
 
 def _import(device: torch.device) -> Any:

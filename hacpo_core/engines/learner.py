@@ -102,6 +102,11 @@ class BaseLearner(ABC):
         for positions in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens):
             yield positions, self._score(head, [requests[position] for position in positions])
 
+    def _passes(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
+        """Positions of the rows of each pass that `_score_groups` would make."""
+        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+        return micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens)
+
     def _score(self, head: Head, requests: Sequence[ScoreRequest]) -> TokenScores:
         """Scores of all response tokens of a micro-batch, row after row."""
         device = self.model.device

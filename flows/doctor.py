@@ -21,7 +21,7 @@ from flows.server import find_server, is_healthy
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
-VLLM_TIMEOUT_S = 300
+ENGINE_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,10 @@ def examine(runs_dir: Path) -> list[Finding]:
     free = shutil.disk_usage(runs_dir if runs_dir.exists() else Path.cwd()).free / 2**30
     findings.append(Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}"))
     findings += [_server(runs_dir), _gpu(), _data()]
-    findings.append(_vllm())
-    for name, extra in (("deepspeed", "deepspeed"), ("ray", "ray")):
-        found = importlib.util.find_spec(name) is not None
-        detail = "installed; not yet used by any engine" if found else f"not installed (pip install 'hacpo[{extra}]')"
-        findings.append(Finding(name, found, detail, is_required=False))
+    findings += [_vllm(), _deepspeed()]
+    found = importlib.util.find_spec("ray") is not None
+    detail = "installed; not yet used by any engine" if found else "not installed (pip install 'hacpo[ray]')"
+    findings.append(Finding("ray", found, detail, is_required=False))
     return findings
 
 
@@ -100,31 +99,56 @@ def _train_something() -> str:
 
 
 def _vllm() -> Finding:
-    """Whether vLLM is installed, fits torch and transformers, and samples: tried in a process that can be ended."""
-    if importlib.util.find_spec("vllm") is None:
-        detail = "not installed (pip install 'hacpo[vllm]'; without a GPU see tests/vllm/install.sh)"
-        return Finding("vllm", False, detail, is_required=False)
-    package = packages_distributions()["vllm"][0]
-    wrong = []
+    return _engine("vllm", sample_with_vllm, hint="; without a GPU see tests/vllm/install.sh")
+
+
+def _deepspeed() -> Finding:
+    return _engine("deepspeed", train_with_deepspeed)
+
+
+def _engine(name: str, check: Callable[[], str], *, hint: str = "") -> Finding:
+    """Whether an extra's package is installed, fits, and works: tried in a process that can be ended.
+
+    Args:
+        name: of the extra and of its module.
+        check: a function of this module.
+        hint: what else to say of its installation.
+    """
+
+    def finding(is_ok: bool, detail: str) -> Finding:
+        return Finding(name, is_ok, detail, is_required=False)
+
+    if importlib.util.find_spec(name) is None:
+        return finding(False, f"not installed (pip install 'hacpo[{name}]'{hint})")
+    package = packages_distributions()[name][0]
+    title = f"{package} {version(package)}"
+    wrong = _misfits(name, package)
+    if wrong:
+        return finding(False, f"{title}: {', '.join(wrong)}")
+    command = [sys.executable, "-c", f"import {__name__} as doctor; print(doctor.{check.__name__}())"]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return finding(False, f"{title} did not answer within {ENGINE_TIMEOUT_S} s")
+    last = ((tried.stdout if tried.returncode == 0 else tried.stderr).strip().splitlines() or ["no word"])[-1]
+    return finding(tried.returncode == 0, f"{title}: {last}")
+
+
+def _misfits(name: str, package: str) -> list[str]:
+    """What is not of a version that goes together: the package for us, torch and transformers for the package."""
+    ours = [Requirement(line) for line in requires("hacpo") or []]
+    wanted = [(package, r) for r in ours if r.name == name and r.marker and r.marker.evaluate({"extra": name})]
     for line in requires(package) or []:
         requirement = Requirement(line.replace("+cpu", ""))
-        if requirement.name not in ("torch", "transformers"):
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        found = version(requirement.name)
-        if not requirement.specifier.contains(found, prereleases=True):
-            wrong.append(f"{requirement.name} is {found}; pip install '{requirement.name}{requirement.specifier}'")
-    if wrong:
-        return Finding("vllm", False, f"{package} {version(package)}: {', '.join(wrong)}", is_required=False)
-    command = [sys.executable, "-c", f"import {__name__} as doctor; print(doctor.sample_with_vllm())"]
-    try:
-        tried = subprocess.run(command, capture_output=True, text=True, timeout=VLLM_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        detail = f"{package} {version(package)} did not answer within {VLLM_TIMEOUT_S} s"
-        return Finding("vllm", False, detail, is_required=False)
-    last = ((tried.stdout if tried.returncode == 0 else tried.stderr).strip().splitlines() or ["no word"])[-1]
-    return Finding("vllm", tried.returncode == 0, f"{package} {version(package)}: {last}", is_required=False)
+        if requirement.name in ("torch", "transformers") and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ):
+            wanted.append((requirement.name, requirement))
+    return [
+        f"{found} is {version(found)}; pip install '{found}{requirement.specifier}'"
+        for found, requirement in wanted
+        if not requirement.specifier.contains(version(found), prereleases=True)
+    ]
 
 
 def sample_with_vllm() -> str:
@@ -159,6 +183,52 @@ def sample_with_vllm() -> str:
     if error > 1e-3:
         raise RuntimeError(f"it disagrees with the learner by {error:.1e} nats")
     return f"samples, and agrees with torch to {error:.0e} nats"
+
+
+def train_with_deepspeed() -> str:
+    """Update a random model of a few thousand parameters once, and compare with the plain learner."""
+    import torch
+
+    from hacpo_core.algo.methods import Method
+    from hacpo_core.batches import Minibatch, Row
+    from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig, TinyModelConfig
+    from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+    from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    row = Row(
+        source=0,
+        problem=0,
+        index=0,
+        is_own=True,
+        prompt_ids=(2, 3, 4),
+        response_ids=(5, 6, 1),
+        advantage=1.0,
+        cross_weight=1.0,
+        old_mean_logprob=-3.0,
+        old_logprobs=(-3.0, -3.0, -3.0),
+    )
+    engine = EngineConfig(
+        learner="deepspeed", device="cuda" if torch.cuda.is_available() else "cpu", deepspeed=DeepspeedConfig(stage=2)
+    )
+    found = []
+    for kind in (TorchLearner, DeepspeedLearner):
+        model = build_model(
+            TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1), build_tokenizer("character")
+        )
+        model.to(engine.device)  # type: ignore[arg-type]
+        before = model.get_output_embeddings().weight.detach().clone()
+        learner = kind(
+            model, optimizer=OptimizerConfig(learning_rate=1e-2), engine=engine, temperature=1.0, total_updates=1
+        )
+        method = Method(name="doctor", shares_rollouts=False, baseline="own", own_low=1.0, own_high=1e3)
+        learner.update([Minibatch((row,))], method, num_agents=1, max_response_tokens=3, measures_cosine=False)
+        found.append(model.get_output_embeddings().weight.detach())
+    error = float((found[0] - found[1]).abs().max())
+    if not error <= 1e-5 or torch.equal(found[1], before):
+        raise RuntimeError(f"its update differs from torch's by {error:.1e}")
+    return f"trains, and agrees with torch to {error:.0e}"
 
 
 def _verify_something() -> str:

@@ -16,6 +16,7 @@ from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.base import (
+    Learner,
     SampledResponse,
     Sampler,
     SampleRequest,
@@ -23,6 +24,7 @@ from hacpo_core.engines.base import (
     ScoreRequest,
     UpdateOutcome,
 )
+from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.models import (
     check_model_folder,
     check_vocabulary,
@@ -147,28 +149,34 @@ class Agent:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
         check_vocabulary(self.model, self.tokens.tokenizer, agent=name)  # type: ignore[arg-type]
-        self.learner = TorchLearner(
+        self.learner = self._new_learner(load(initial) if config.objective.kl_coef > 0 else None)
+        self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
+
+    def _new_learner(self, reference: torch.nn.Module | None) -> Learner:
+        """The learner that the configuration names."""
+        config = self.config
+        kind = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
+        return kind(
             self.model,  # type: ignore[arg-type]
             optimizer=config.optimizer,
-            engine=engine,
+            engine=config.engine,
             temperature=config.rollout.temperature,
             total_updates=config.train.num_steps * num_minibatches(config),
-            reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
+            reference=reference.requires_grad_(False) if reference is not None else None,  # type: ignore[arg-type]
         )
-        self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
 
     def _new_sampler(self) -> Sampler:
         """The sampler that the configuration names."""
         config, agent = self.config, self.config.pair.agents[self.name]
         if config.engine.sampler == "transformers":
             return TransformersSampler(
-                self.model,  # type: ignore[arg-type]
+                self.learner.policy,
                 eos_ids=self.tokens.eos_ids,
                 pad_id=int(self.tokens.tokenizer.pad_token_id),
                 batch_size=config.rollout.batch_size,
             )
         return VllmSampler(
-            self.model,  # type: ignore[arg-type]
+            self.learner.policy,
             initial=self.initial,
             engine=config.engine,
             rollout=config.rollout,
@@ -178,8 +186,9 @@ class Agent:
         )
 
     def close(self) -> None:
-        """End what the sampler started."""
+        """End what the sampler and the learner started."""
         self.sampler.close()
+        self.learner.close()
 
     def sample(self, problems: Sequence[Problem], task: SamplingTask, *, part: slice = slice(None)) -> list[Rollout]:
         """Answer each problem `task.num_samples` times.
@@ -201,6 +210,7 @@ class Agent:
             )
             for problem, index in owners
         ]
+        self.learner.refresh_policy()
         # All ranks check the same few prompts, whatever their own part is.
         self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))
         responses = self.sampler.sample(requests, task.limits)

@@ -53,10 +53,11 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     Returns:
         what the manifest says of the agent.
     """
+    agent.learner.refresh_policy()
     tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
     if writes:
         transformers_logging.disable_progress_bar()
-        agent.model.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+        agent.learner.policy.save_pretrained(folder, safe_serialization=True)
         agent.tokens.tokenizer.save_pretrained(folder)
         save_file(tensors, folder / OPTIMIZER_FILE)
     return {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}

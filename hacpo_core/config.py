@@ -247,6 +247,18 @@ class VllmConfig:
 
 
 @dataclass(frozen=True)
+class DeepspeedConfig:
+    """DeepSpeed's engine, one per agent: what is divided among the ranks (processes, one device each) that train it."""
+
+    stage: int = 2
+    """ZeRO: 0 every rank holds all, 1 divides the optimizer and the fp32 weights, 2 gradients too, 3 weights too"""
+    offload_optimizer: bool = False
+    """keep the optimizer's state and the master weights in the machine's memory and step there; stages 1-3"""
+    offload_parameters: bool = False
+    """keep the divided weights in the machine's memory; stage 3"""
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What samples and what trains, and on what."""
 
@@ -254,6 +266,8 @@ class EngineConfig:
     """transformers: from the learner's own weights | vllm"""
     vllm: VllmConfig = field(default_factory=VllmConfig)
     learner: str = "torch"
+    """torch: AdamW on one device | deepspeed: on one or several, see `deepspeed`"""
+    deepspeed: DeepspeedConfig = field(default_factory=DeepspeedConfig)
     device: str = "cpu"
     """cpu | cuda | cuda:N"""
     gpu_memory_gb: Optional[float] = None  # noqa: UP045

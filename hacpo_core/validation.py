@@ -16,6 +16,7 @@ _NOT_IDENTITY = re.compile(
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
     r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
+    r"|^engine\.deepspeed\.offload_\w+$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -36,7 +37,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.schedule": ("constant", "cosine"),
     "engine.sampler": ("transformers", "vllm"),
     "engine.vllm.process": ("shared", "own"),
-    "engine.learner": ("torch",),
+    "engine.learner": ("torch", "deepspeed"),
     "engine.dtype": ("float32", "bfloat16"),
     "placement.kind": ("local", "ray"),
     "data.source": ("arithmetic", "jsonl"),
@@ -86,6 +87,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.vllm.sync_tolerance": (0, 1e3, True),
     "placement.num_ranks": (1, 4096, False),
     "placement.ray.timeout_s": (0, 86400, True),
+    "engine.deepspeed.stage": (0, 3, False),
     "engine.micro_batch_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
@@ -163,6 +165,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_benchmarks(config)
     _check_vllm(config)
     _check_placement(config)
+    _check_deepspeed(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -270,6 +273,22 @@ def _check_placement(config: ExperimentConfig) -> None:
     if config.placement.kind == "ray" and config.engine.device not in ("cpu", "cuda"):
         raise ConfigError(
             f"engine.device: got {config.engine.device}, but Ray chooses each process's GPU; set engine.device=cuda"
+        )
+
+
+def _check_deepspeed(config: ExperimentConfig) -> None:
+    deepspeed = config.engine.deepspeed
+    if config.engine.learner != "deepspeed":
+        return
+    if deepspeed.offload_optimizer and deepspeed.stage == 0:
+        raise ConfigError(
+            "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; "
+            "set engine.deepspeed.stage to 1, 2 or 3"
+        )
+    if deepspeed.offload_parameters and deepspeed.stage != 3:
+        raise ConfigError(
+            f"engine.deepspeed.offload_parameters: stage {deepspeed.stage} keeps whole weights on every device; "
+            "set engine.deepspeed.stage=3"
         )
 
 
@@ -388,6 +407,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))
     if all(agent.num_ranks is not None for agent in config.pair.agents.values()):
         mark("every agent has a number of its own", "placement.num_ranks")
+    if config.engine.learner != "deepspeed":
+        mark(
+            f"engine.learner is {config.engine.learner}",
+            *(f"engine.deepspeed.{name}" for name in as_dict(config.engine.deepspeed)),
+        )
+    elif config.engine.deepspeed.stage == 3:
+        mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

@@ -188,12 +188,12 @@ def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[
 def test_replay_that_ends_in_other_weights_stops_the_run_unless_told_to_accept(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hacpo_core.engines import torch_learner
+    from hacpo_core.engines import learner
 
     changed = small_plan("hacpo")
     break_off(changed, "rollout", 4)
-    inner = torch_learner.learning_rate
-    monkeypatch.setattr(torch_learner, "learning_rate", lambda *args, **kwargs: 1.001 * inner(*args, **kwargs))
+    inner = learner.learning_rate
+    monkeypatch.setattr(learner, "learning_rate", lambda *args, **kwargs: 1.001 * inner(*args, **kwargs))
     with pytest.raises(ReplayError, match=r"replay of step 3.*accept_divergence"):
         run_experiment(changed, DirectRunner(), QuietWatcher())
     accepting = small_plan("hacpo", "checkpoint.accept_divergence=true")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
@@ -120,6 +121,11 @@ class Learner(Protocol):
     """Owns an agent's weights."""
 
     num_updates: int
+    policy: PreTrainedModel
+    """the current whole weights, after `refresh_policy`: for samplers and for saving"""
+
+    def refresh_policy(self) -> None:
+        """Bring `policy` up to the current weights; on all ranks."""
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order."""
@@ -143,3 +149,6 @@ class Learner(Protocol):
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
         """Inverse of `optimizer_tensors`; the schedule continues at `num_updates`."""
+
+    def close(self) -> None:
+        """Give back what the learner holds outside its own memory."""

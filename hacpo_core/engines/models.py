@@ -8,7 +8,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -203,6 +203,15 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
             f"pair.agents.{agent}: the tokenizer has {len(tokenizer)} tokens but the model only {rows} embeddings; "
             "they do not belong together"
         )
+
+
+class Head(Protocol):
+    """Turns token ids into scores; see `ScoringHead.scores`."""
+
+    def scores(
+        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, *, temperature: float, chunk_mb: int
+    ) -> TokenScores:
+        """Scores of the targets at the selected positions."""
 
 
 @dataclass(frozen=True, slots=True)

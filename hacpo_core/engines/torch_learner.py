@@ -1,70 +1,23 @@
-"""The plain torch learner: AdamW on one device, in fp32 or in bf16 with fp32 master weights.
-
-Shapes: B sequence (row of a micro-batch), T token, N response token of all rows.
-"""
+"""The plain torch learner: AdamW on one device, in fp32 or in bf16 with fp32 master weights."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
-from hacpo_core.algo.methods import Method, Objective, Rows, method_bounds, objective
-from hacpo_core.algo.objectives import row_weights
-from hacpo_core.batches import Minibatch, Row
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
-from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import ScoringHead, scoring_head
-from hacpo_core.errors import EngineError
+from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.weights import weights_digest
 
 
-def learning_rate(config: OptimizerConfig, *, update: int, total_updates: int) -> float:
-    """Learning rate of an update.
-
-        peak * (update + 1) / warmup                                     while update < warmup
-        peak                                                             constant
-        peak * (1 + cos(pi (update - warmup) / (total - warmup))) / 2    cosine
-
-    Args:
-        config: the optimizer's.
-        update: 0-based, over the whole run.
-        total_updates: of the whole run.
-    """
-    if update < config.warmup_updates:
-        return config.learning_rate * (update + 1) / config.warmup_updates
-    if config.schedule == "constant":
-        return config.learning_rate
-    progress = (update - config.warmup_updates) / max(1, total_updates - config.warmup_updates)
-    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
-
-
-def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """Positions grouped by length so that rows x longest stays within the budget; a longer row stands alone."""
-    groups: list[list[int]] = []
-    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-    return groups
-
-
-def weights_digest(named: Iterator[tuple[str, Tensor]]) -> str:
-    """SHA-256 (hex) of tensors' names, shapes and bits."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(named, key=lambda item: item[0]):
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-class TorchLearner:
+class TorchLearner(BaseLearner):
     """Owns a model's weights and their optimizer.
 
     With `engine.dtype: bfloat16` the optimizer steps fp32 master weights, which are copied into the model after each
@@ -81,203 +34,43 @@ class TorchLearner:
         total_updates: int,
         reference: PreTrainedModel | None = None,
     ) -> None:
-        self.model = model
-        self.num_updates = 0
-        self._config, self._engine = optimizer, engine
-        self._temperature, self._total_updates = temperature, total_updates
-        self._head: ScoringHead = scoring_head(model)
-        self._reference = scoring_head(reference) if reference is not None else None
-        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        super().__init__(
+            model,
+            optimizer=optimizer,
+            engine=engine,
+            temperature=temperature,
+            total_updates=total_updates,
+            reference=reference,
+        )
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
-        self._optimizer = torch.optim.AdamW(
-            list((self._masters or self._named).values()),
-            lr=optimizer.learning_rate,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.epsilon,
-            weight_decay=optimizer.weight_decay,
-            fused=True,
-        )
-        if engine.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._optimizer = adamw(list((self._masters or self._named).values()), optimizer)
 
-    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the response tokens under the current weights, in order."""
-        results: list[tuple[float, ...]] = [()] * len(requests)
-        self.model.eval()
-        with torch.no_grad():
-            for positions, scores in self._score_groups(self._head, requests):
-                lengths = [len(requests[position].response_ids) for position in positions]
-                for position, logprob in zip(positions, scores.logprob_N.split(lengths), strict=True):
-                    results[position] = tuple(logprob.tolist())
-        return results
+    def refresh_policy(self) -> None:
+        """Nothing to do: the policy is the model that is trained."""
 
-    def _score_groups(
-        self, head: ScoringHead, requests: Sequence[ScoreRequest]
-    ) -> Iterator[tuple[list[int], TokenScores]]:
-        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
-        for positions in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens):
-            yield positions, self._score(head, [requests[position] for position in positions])
+    def close(self) -> None:
+        """Nothing to do."""
 
-    def _score(self, head: ScoringHead, requests: Sequence[ScoreRequest]) -> TokenScores:
-        """Scores of all response tokens of a micro-batch, row after row."""
-        device = self.model.device
-        longest = max(len(request.prompt_ids) + len(request.response_ids) for request in requests)
-        input_BT = torch.zeros(len(requests), longest, dtype=torch.long)
-        select_BT = torch.zeros(len(requests), longest, dtype=torch.bool)
-        targets: list[int] = []
-        for b, request in enumerate(requests):
-            ids = request.prompt_ids + request.response_ids
-            input_BT[b, : len(ids)] = torch.tensor(ids)
-            select_BT[b, len(request.prompt_ids) - 1 : len(ids) - 1] = True
-            targets.extend(request.response_ids)
-        return head.scores(
-            input_BT.to(device),
-            select_BT.to(device),
-            torch.tensor(targets, device=device),
-            temperature=self._temperature,
-            chunk_mb=self._engine.logprob_chunk_mb,
-        )
-
-    def update(
-        self,
-        minibatches: Sequence[Minibatch],
-        method: Method,
-        *,
-        num_agents: int,
-        max_response_tokens: int,
-        measures_cosine: bool,
-    ) -> UpdateOutcome:
-        """One optimizer update per mini-batch, in order.
-
-        Args:
-            minibatches: rows of each update.
-            method: the declaration.
-            num_agents: number of agents that rows may come from.
-            max_response_tokens: the constant of seq_mean_token_sum_norm.
-            measures_cosine: measure the cosine between the two gradients at the first update.
-
-        Raises:
-            EngineError: the gradient is not finite; the weights stay as they were.
-        """
-        self.model.train(self._engine.gradient_checkpointing)
-        outcomes, rows = [], []
-        for m, minibatch in enumerate(minibatches):
-            weight_B = row_weights(
-                torch.tensor([row.source for row in minibatch.rows], dtype=torch.long),
-                torch.tensor([len(row.response_ids) for row in minibatch.rows]),
-                num_sources=num_agents,
-                is_token_level=method.ratio == "token",
-                aggregation=method.aggregation,
-                token_aggregation=method.token_aggregation,
-                max_tokens=max_response_tokens,
-            )
-            weighted = list(zip(minibatch.rows, weight_B.tolist(), strict=True))
-            skips = self._engine.skip_zero_advantage
-            live = [(row, w) for row, w in weighted if not skips or row.advantage != 0.0 or self._has_kl(method, row)]
-            cosine = self._gradient_cosine(live, method, m) if measures_cosine and m == 0 else None
-            self._clear_gradients()
-            own_value, cross_value, row_outcomes = self._accumulate(live, method, m)
-            grad_norm, rate = self._step()
-            rows.extend(row_outcomes)
-            outcomes.append(
-                MinibatchOutcome(
-                    update=m,
-                    own_objective=own_value,
-                    cross_objective=cross_value,
-                    grad_norm=grad_norm,
-                    learning_rate=rate,
-                    num_rows=len(weighted),
-                    num_skipped=len(weighted) - len(live),
-                    num_trained_tokens=sum(len(row.response_ids) for row, _ in live),
-                    gradient_cosine=cosine,
-                )
-            )
-        self.model.eval()
-        return UpdateOutcome(tuple(outcomes), tuple(rows))
-
-    @staticmethod
-    def _has_kl(method: Method, row: Row) -> bool:
-        return method.kl_coef > 0 and row.is_own
+    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+        self._clear_gradients()
+        return super()._accumulate(weighted, method, update)
 
     def _clear_gradients(self) -> None:
         for parameter in self._named.values():
             parameter.grad = None
 
-    def _accumulate(
-        self, weighted: Sequence[tuple[Row, float]], method: Method, update: int, *, sign: float = -1.0
-    ) -> tuple[float, float, list[RowOutcome]]:
-        """Add `sign` times the objective's gradient; returns J_homo, J_hete and the rows' outcomes."""
-        own_value = cross_value = 0.0
-        outcomes: list[RowOutcome] = []
-        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
-        for positions, scores in self._score_groups(self._head, requests):
-            part = [weighted[position] for position in positions]
-            value, entropy_B = self._objective(part, scores, method, update)
-            (sign * (value.own + value.cross)).backward()
-            own_value += float(value.own.detach())
-            cross_value += float(value.cross.detach())
-            outcomes.extend(_row_outcomes(part, value, entropy_B, method, update))
-        return own_value, cross_value, outcomes
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()
 
-    def _objective(
-        self, part: Sequence[tuple[Row, float]], scores: TokenScores, method: Method, update: int
-    ) -> tuple[Objective, Tensor]:
-        device, dtype = scores.logprob_N.device, scores.logprob_N.dtype
-        rows = [row for row, _ in part]
-        lengths = torch.tensor([len(row.response_ids) for row in rows], device=device)
-        mask_BT = torch.arange(int(lengths.max()), device=device)[None, :] < lengths[:, None]
+    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+        self._clear_gradients()
+        self._pass_over(weighted, method, update, self._head, self._backward)
+        return {n: p.grad.double() for n, p in self._named.items() if p.grad is not None}
 
-        def spread(value_N: Tensor) -> Tensor:
-            return torch.zeros(mask_BT.shape, dtype=dtype, device=device).masked_scatter(mask_BT, value_N.to(dtype))
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
-
-        old_BT = reference_BT = None
-        if method.ratio == "token":
-            old_BT = spread(column([value for row in rows for value in row.old_logprobs or ()]))
-        if method.kl_coef > 0:
-            assert self._reference is not None, "kl_coef > 0 needs a reference model"
-            with torch.no_grad():
-                requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
-                reference_BT = spread(self._score(self._reference, requests).logprob_N)
-        entropy_BT = spread(scores.entropy_N)
-        value = objective(
-            method,
-            Rows(
-                mask_BT=mask_BT,
-                is_own_B=torch.tensor([row.is_own for row in rows], device=device),
-                advantage_B=column([row.advantage for row in rows]),
-                cross_weight_B=column([row.cross_weight for row in rows]),
-                old_mean_logprob_B=column([row.old_mean_logprob for row in rows]),
-                row_weight_B=column([weight for _, weight in part]),
-                old_logprob_BT=old_BT,
-                reference_logprob_BT=reference_BT,
-            ),
-            spread(scores.logprob_N),
-            update=update,
-        )
-        return value, entropy_BT.sum(dim=1) / lengths
-
-    def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
-        """Cosine between the gradients of J_homo and J_hete on this mini-batch; None where one of them is zero."""
-        gradients = []
-        for is_own in (True, False):
-            self._clear_gradients()
-            self._accumulate([item for item in weighted if item[0].is_own is is_own], method, update, sign=1.0)
-            gradients.append({n: p.grad.double() for n, p in self._named.items() if p.grad is not None})
-        own, cross = gradients
-        norms = [math.sqrt(sum(float(g.square().sum()) for g in part.values())) for part in gradients]
-        if min(norms) == 0.0:
-            return None
-        # In the parameters' order: a set's order, and with it the last bits of the sum, differs between processes.
-        shared = [name for name in own if name in cross]
-        return sum(float((own[name] * cross[name]).sum()) for name in shared) / (norms[0] * norms[1])
-
-    def _step(self) -> tuple[float, float]:
-        """Clip, step, and copy master weights into the model; returns the norm before clipping and the rate."""
-        rate = learning_rate(self._config, update=self.num_updates, total_updates=self._total_updates)
+    def _step(self) -> Stepped:
+        """Clip, step, and copy master weights into the model."""
+        rate = self._rate()
         for name, parameter in self._named.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -285,8 +78,7 @@ class TorchLearner:
                 self._masters[name].grad = parameter.grad.float()
         trained = list((self._masters or self._named).values())
         norm = float(clip_grad_norm_(trained, self._config.max_grad_norm))
-        if not math.isfinite(norm):
-            raise EngineError(f"gradient norm is {norm} at update {self.num_updates}; lower optimizer.learning_rate")
+        self._check_norm(norm)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
@@ -295,11 +87,11 @@ class TorchLearner:
                 self._named[name].copy_(master)
                 master.grad = None
         self.num_updates += 1
-        return norm, rate
+        return Stepped(norm, rate)
 
     def digest(self) -> str:
         """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
-        return weights_digest(iter((self._masters or self._named).items()))
+        return weights_digest((self._masters or self._named).items())
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's moments and step counts, and the fp32 master weights, by parameter name."""
@@ -319,8 +111,7 @@ class TorchLearner:
         device = self.model.device
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
-            if name not in self._named:
-                raise EngineError(f"optimizer state names {name!r}, which this model does not have; wrong checkpoint")
+            self._check_name(name)
             if kind == "master":
                 with torch.no_grad():
                     self._masters[name].copy_(value)
@@ -328,35 +119,3 @@ class TorchLearner:
             parameter = (self._masters or self._named)[name]
             self._optimizer.state[parameter][kind] = value.to(device).clone()
         self.num_updates = num_updates
-
-
-def _row_outcomes(
-    part: Sequence[tuple[Row, float]], value: Objective, entropy_B: Tensor, method: Method, update: int
-) -> list[RowOutcome]:
-    own, cross = method_bounds(method, update=update)
-    return [
-        RowOutcome(
-            source=row.source,
-            problem=row.problem,
-            index=row.index,
-            is_own=row.is_own,
-            update=update,
-            advantage=row.advantage,
-            cross_weight=row.cross_weight,
-            ratio=ratio,
-            floor=(own if row.is_own else cross).floor,
-            ceiling=(own if row.is_own else cross).ceiling,
-            stopped_share=stopped,
-            kl=kl,
-            entropy=entropy,
-            num_tokens=len(row.response_ids),
-        )
-        for (row, _), ratio, stopped, kl, entropy in zip(
-            part,
-            value.ratio_B.tolist(),
-            value.is_stopped_B.tolist(),
-            value.kl_B.tolist(),
-            entropy_B.tolist(),
-            strict=True,
-        )
-    ]

@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.torch_learner import TorchLearner, learning_rate, micro_batches, weights_digest
+from hacpo_core.engines.learner import micro_batches
+from hacpo_core.engines.optimizer import learning_rate
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.weights import weights_digest
 from hacpo_core.errors import EngineError
 from tests.engines.small import FAMILIES, logprobs_of, small_model
 from tests.engines.training import (

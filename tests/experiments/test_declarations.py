@@ -62,8 +62,9 @@ def test_path_of_an_agent_with_a_dot_in_its_name_can_be_set_and_is_no_part_of_th
 
 @pytest.mark.parametrize("name", available("hardware"))
 def test_every_hardware_file_composes(name: str) -> None:
-    sampler = "vllm" if name.endswith("_vllm") else "transformers"
-    assert compose(PAIRS[0], "hacpo", hardware=name).engine.sampler == sampler
+    engine = compose(PAIRS[0], "hacpo", hardware=name).engine
+    assert engine.sampler == ("vllm" if name.endswith("_vllm") else "transformers")
+    assert engine.learner == ("deepspeed" if name.endswith("_deepspeed") else "torch")
 
 
 @pytest.mark.parametrize("name", sorted(GRIDS))

@@ -1,0 +1,299 @@
+"""Training with DeepSpeed's ZeRO, the one file that imports it.
+
+    all rows ─deal─▶ this rank's rows ─passes─▶ gradient, averaged over ranks by DeepSpeed ─step─▶ this rank's part
+                          └─▶ outcomes, gathered: every rank returns those of all rows
+
+A learner lives on every rank of a torch.distributed group; all ranks call the same methods with the same arguments. A
+row's weight is that in the whole mini-batch, so the ranks' gradients add up to what one process would have computed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from transformers import PreTrainedModel
+
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Row
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.models import ScoringHead
+from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.weights import digest_in_order
+from hacpo_core.engines.zero_settings import zero_settings
+from hacpo_core.engines.zero_state import ZeroState
+from hacpo_core.errors import EngineError
+
+_PADDING = ScoreRequest((0,), (0,))
+
+
+def deal(lengths: Sequence[int], *, num_ranks: int) -> list[list[int]]:
+    """Positions of each rank, in order: the longest first, each to the rank with the fewest tokens so far."""
+    tokens = [0] * num_ranks
+    shares: list[list[int]] = [[] for _ in range(num_ranks)]
+    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
+        rank = tokens.index(min(tokens))
+        shares[rank].append(position)
+        tokens[rank] += lengths[position]
+    return [sorted(share) for share in shares]
+
+
+class _Scorer(nn.Module):
+    """Model and head in one module: whatever a score needs is gathered for its forward pass, and for its backward."""
+
+    def __init__(self, head: ScoringHead) -> None:
+        super().__init__()
+        self.model, self.head = head.model, head
+        self.call: Callable[[], TokenScores] | None = None
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        assert self.call is not None
+        scores = self.call()
+        return scores.logprob_N, scores.entropy_N
+
+
+class _EngineHead:
+    """Scores through DeepSpeed's engine."""
+
+    def __init__(self, engine: Any, scorer: _Scorer) -> None:
+        self._engine, self._scorer = engine, scorer
+
+    def scores(self, *arguments: Any, **options: Any) -> TokenScores:
+        """Those of `ScoringHead.scores`, whose arguments go past the engine: it warns of what is no tensor."""
+        self._scorer.call = partial(self._scorer.head.scores, *arguments, **options)
+        return TokenScores(*self._engine())
+
+
+class DeepspeedLearner(BaseLearner):
+    """Owns a model's weights together with the other ranks.
+
+    `deepspeed.stage` says what is divided: the optimizer (1), gradients (2), weights (3). The fp32 weights that are
+    stepped are kept beside the model in stages 1 to 3, and in stage 0 with `dtype: bfloat16`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        optimizer: OptimizerConfig,
+        engine: EngineConfig,
+        temperature: float,
+        total_updates: int,
+        reference: PreTrainedModel | None = None,
+    ) -> None:
+        """Divide the model; the arguments are those of `BaseLearner`, the same on all ranks.
+
+        Raises:
+            EngineError: DeepSpeed is not installed, or does not start here.
+        """
+        deepspeed = _import(model.device)
+        super().__init__(
+            model,
+            optimizer=optimizer,
+            engine=engine,
+            temperature=temperature,
+            total_updates=total_updates,
+            reference=reference,
+        )
+        assert isinstance(self._head, ScoringHead)
+        self._zero = deepspeed.zero
+        self._stage = engine.deepspeed.stage
+        if not dist.is_initialized():
+            backend = "nccl" if model.device.type == "cuda" else "gloo"
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+            atexit.register(dist.destroy_process_group)
+        self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
+        if self._stage == 3:
+            self.policy = copy.deepcopy(model).requires_grad_(False)
+        self._is_policy_current = True
+        num_elements = sum(parameter.numel() for parameter in self._named.values())
+        self._whole_head = self._head
+        scorer = _Scorer(self._head)
+        if self._stage == 3 and self._head.is_linear:
+            for parameter in model.get_output_embeddings().parameters(recurse=False):
+                deepspeed.zero.register_external_parameter(scorer, parameter)
+        # At a learning rate of 0 DeepSpeed's first, empty step (bf16, stage 0) changes no weight.
+        self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
+        os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # which device is ours: it asks again in each pass
+        try:
+            self._deepspeed, *_ = deepspeed.initialize(
+                model=scorer,
+                optimizer=self._adamw,
+                config=zero_settings(engine, optimizer, num_elements=num_elements),
+                dist_init_required=False,
+            )
+        except Exception as error:  # it raises many kinds
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise EngineError(
+                f"DeepSpeed: the engine did not start: {words[:400]}; where memory is short, raise "
+                "engine.deepspeed.stage or offload; `hacpo doctor` says whether DeepSpeed works here"
+            ) from error
+        self._adamw.state.clear()
+        self._state = ZeroState(self._named, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
+        self._head = _EngineHead(self._deepspeed, scorer)
+        self._norm = float("inf")
+        if self._stage == 0:
+            self._adamw.register_step_pre_hook(lambda *_: self._clip())
+
+    def close(self) -> None:
+        """Take DeepSpeed's hooks off the model; nothing can be scored or trained afterwards."""
+        self._deepspeed.destroy()
+
+    def refresh_policy(self) -> None:
+        """Gather the weights into `policy`, where they are divided; all ranks must call it."""
+        if self._stage < 3 or self._is_policy_current:
+            return
+        with torch.no_grad():
+            for parameter, whole in zip(self.model.parameters(), self.policy.parameters(), strict=True):
+                with self._zero.GatheredParameters([parameter]):
+                    whole.copy_(parameter)
+        self._is_policy_current = True
+
+    # --- a share of the rows ---
+
+    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+        """Log-probabilities (nats) of the response tokens under the current weights, in order, on every rank."""
+        shares = self._deal(requests)
+        share = shares[self._rank]
+        found = super().logprobs([requests[position] for position in share])
+        with torch.no_grad():
+            for _ in range(self._missing_passes(requests, shares)):
+                self._score_nothing()
+        parts = self._gather(dict(zip(share, found, strict=True)))
+        everywhere = {position: logprobs for part in parts for position, logprobs in part.items()}
+        return [everywhere[position] for position in range(len(requests))]
+
+    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
+        shares = self._deal(requests)
+        share = shares[self._rank]
+        totals = super()._accumulate([weighted[position] for position in share], method, update)
+        for _ in range(self._missing_passes(requests, shares)):
+            self._backward(self._score_nothing())
+        mine = replace(totals, outcomes={share[position]: row for position, row in totals.outcomes.items()})
+        parts: list[Totals] = self._gather(mine)
+        everywhere = {position: row for part in parts for position, row in part.outcomes.items()}
+        order = [position for rows in self._passes(requests) for position in rows]
+        return Totals(
+            own=sum(part.own for part in parts),
+            cross=sum(part.cross for part in parts),
+            outcomes={position: everywhere[position] for position in order},  # in one process's order
+        )
+
+    def _deal(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
+        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+        return deal(lengths, num_ranks=self._num_ranks)
+
+    def _missing_passes(self, requests: Sequence[ScoreRequest], shares: Sequence[Sequence[int]]) -> int:
+        """Passes that this rank must add: ranks communicate in each, so all make the same number, and at least one."""
+        num_passes = [len(self._passes([requests[position] for position in share])) for share in shares]
+        return max(1, *num_passes) - num_passes[self._rank]
+
+    def _score_nothing(self) -> Tensor:
+        """A pass that adds nothing: its value and its gradient are 0."""
+        (scores,) = (scores for _, scores in self._score_groups(self._head, [_PADDING]))
+        return 0.0 * scores.logprob_N.sum()
+
+    def _gather(self, value: Any) -> list[Any]:
+        """The value of every rank."""
+        values = [value] * self._num_ranks
+        if self._num_ranks > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    # --- gradient and step ---
+
+    def _backward(self, loss: Tensor) -> None:
+        # DeepSpeed averages over ranks; the rows' weights ask for a sum.
+        self._deepspeed.backward(loss * self._num_ranks)
+
+    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+        sums = {name: torch.zeros_like(parameter) for name, parameter in self._named.items()}
+
+        def add(value: Tensor) -> None:
+            # Past the engine, whose hooks would take this gradient for the update's.
+            found = torch.autograd.grad(value, list(self._named.values()), allow_unused=True)
+            for total, gradient in zip(sums.values(), found, strict=True):
+                if gradient is not None:
+                    total += gradient
+
+        share = self._deal([ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted])[self._rank]
+        self._pass_over([weighted[position] for position in share], method, update, self._whole_head, add)
+        whole = {name: total.double() for name, total in sums.items()}
+        for total in whole.values():
+            dist.all_reduce(total)
+        return whole
+
+    def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
+        """None in stage 3, where no rank holds a whole gradient."""
+        if self._stage == 3:
+            return None
+        return super()._gradient_cosine(weighted, method, update)
+
+    def _clip(self) -> None:
+        """Clip before the step of stage 0, which DeepSpeed does in bf16 alone, and against another norm."""
+        self._norm = float(clip_grad_norm_(self._adamw.param_groups[0]["params"], self._config.max_grad_norm))
+        self._check_norm(self._norm)
+
+    def _step(self) -> Stepped:
+        rate = self._rate()
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        self._norm = float("inf")  # what is left when DeepSpeed skips the step
+        self._deepspeed.step()
+        norm = self._norm if self._stage == 0 else float(self._deepspeed.get_global_grad_norm())
+        self._check_norm(norm)
+        self.num_updates += 1
+        self._is_policy_current = False
+        return Stepped(norm, rate)
+
+    # --- whole weights and optimizer state ---
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the trained weights, the fp32 masters where there are any; the same on all ranks."""
+        return digest_in_order((name, self._state.weight(name)) for name in sorted(self._named))
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """AdamW's moments and step counts, and the fp32 master weights, whole, on the processor, by parameter name."""
+        return self._state.tensors()
+
+    def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
+        """Inverse of `optimizer_tensors`, whatever the number of ranks and the stage that they were saved with.
+
+        Raises:
+            EngineError: the tensors belong to another model.
+        """
+        for key in tensors:
+            self._check_name(key.partition(".")[2])
+        self._state.load(tensors)
+        self.num_updates = num_updates
+
+
+def _import(device: torch.device) -> Any:
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise EngineError(
+            f"engine.learner: deepspeed cannot be imported ({error}); pip install 'hacpo[deepspeed]', or set "
+            "engine.learner=torch"
+        ) from error
+    # It calls torch by names that torch 2.13 finds old, in every pass.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    # On the CPU it would compile a shared-memory reduction at the first run, half a minute; gloo does it, too.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed

@@ -1,0 +1,339 @@
+"""What every learner does in the same way: passes over rows, the objective, the schedule, the digest.
+
+    update: mini-batch ─▶ weights of rows, rows without advantage left out
+                       ─▶ _accumulate: _score_groups ─▶ _objective ─▶ _backward     for each micro-batch
+                       ─▶ _step
+
+A learner says how a loss is differentiated and how the optimizer steps.
+
+Shapes: B sequence (row of a micro-batch), T token, N response token of all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hacpo_core.algo.methods import Method, Objective, Rows, method_bounds, objective
+from hacpo_core.algo.objectives import row_weights
+from hacpo_core.batches import Minibatch, Row
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
+from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.models import Head, scoring_head
+from hacpo_core.engines.optimizer import learning_rate
+from hacpo_core.errors import EngineError
+
+
+def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Positions grouped by length so that rows x longest stays within the budget; a longer row stands alone."""
+    groups: list[list[int]] = []
+    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
+        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
+            groups[-1].append(position)
+        else:
+            groups.append([position])
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """J_homo and J_hete of a mini-batch, and what was seen of each row, by its position in what was passed over."""
+
+    own: float
+    cross: float
+    outcomes: dict[int, RowOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Norm of the gradient before clipping, and the learning rate that was used."""
+
+    grad_norm: float
+    learning_rate: float
+
+
+class BaseLearner(ABC):
+    """Owns a model's weights; how they are differentiated and stepped is said by a subclass."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        optimizer: OptimizerConfig,
+        engine: EngineConfig,
+        temperature: float,
+        total_updates: int,
+        reference: PreTrainedModel | None = None,
+    ) -> None:
+        self.model = self.policy = model
+        self.num_updates = 0
+        self._config, self._engine = optimizer, engine
+        self._temperature, self._total_updates = temperature, total_updates
+        self._head: Head = scoring_head(model)
+        self._reference = scoring_head(reference) if reference is not None else None
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if engine.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    @abstractmethod
+    def refresh_policy(self) -> None:
+        """Bring `policy` up to the current weights."""
+
+    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+        """Log-probabilities (nats) of the response tokens under the current weights, in order."""
+        results: list[tuple[float, ...]] = [()] * len(requests)
+        self.model.eval()
+        with torch.no_grad():
+            for positions, scores in self._score_groups(self._head, requests):
+                lengths = [len(requests[position].response_ids) for position in positions]
+                for position, logprob in zip(positions, scores.logprob_N.split(lengths), strict=True):
+                    results[position] = tuple(logprob.tolist())
+        return results
+
+    def _score_groups(self, head: Head, requests: Sequence[ScoreRequest]) -> Iterator[tuple[list[int], TokenScores]]:
+        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+        for positions in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens):
+            yield positions, self._score(head, [requests[position] for position in positions])
+
+    def _passes(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
+        """Positions of the rows of each pass that `_score_groups` would make."""
+        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+        return micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens)
+
+    def _score(self, head: Head, requests: Sequence[ScoreRequest]) -> TokenScores:
+        """Scores of all response tokens of a micro-batch, row after row."""
+        device = self.model.device
+        longest = max(len(request.prompt_ids) + len(request.response_ids) for request in requests)
+        input_BT = torch.zeros(len(requests), longest, dtype=torch.long)
+        select_BT = torch.zeros(len(requests), longest, dtype=torch.bool)
+        targets: list[int] = []
+        for b, request in enumerate(requests):
+            ids = request.prompt_ids + request.response_ids
+            input_BT[b, : len(ids)] = torch.tensor(ids)
+            select_BT[b, len(request.prompt_ids) - 1 : len(ids) - 1] = True
+            targets.extend(request.response_ids)
+        return head.scores(
+            input_BT.to(device),
+            select_BT.to(device),
+            torch.tensor(targets, device=device),
+            temperature=self._temperature,
+            chunk_mb=self._engine.logprob_chunk_mb,
+        )
+
+    def update(
+        self,
+        minibatches: Sequence[Minibatch],
+        method: Method,
+        *,
+        num_agents: int,
+        max_response_tokens: int,
+        measures_cosine: bool,
+    ) -> UpdateOutcome:
+        """One optimizer update per mini-batch, in order.
+
+        Args:
+            minibatches: rows of each update.
+            method: the declaration.
+            num_agents: number of agents that rows may come from.
+            max_response_tokens: the constant of seq_mean_token_sum_norm.
+            measures_cosine: measure the cosine between the two gradients at the first update.
+
+        Raises:
+            EngineError: the gradient is not finite; the weights stay as they were.
+        """
+        self.model.train(self._engine.gradient_checkpointing)
+        outcomes: list[MinibatchOutcome] = []
+        rows: list[RowOutcome] = []
+        for m, minibatch in enumerate(minibatches):
+            weight_B = row_weights(
+                torch.tensor([row.source for row in minibatch.rows], dtype=torch.long),
+                torch.tensor([len(row.response_ids) for row in minibatch.rows]),
+                num_sources=num_agents,
+                is_token_level=method.ratio == "token",
+                aggregation=method.aggregation,
+                token_aggregation=method.token_aggregation,
+                max_tokens=max_response_tokens,
+            )
+            weighted = list(zip(minibatch.rows, weight_B.tolist(), strict=True))
+            skips = self._engine.skip_zero_advantage
+            live = [(row, w) for row, w in weighted if not skips or row.advantage != 0.0 or self._has_kl(method, row)]
+            cosine = self._gradient_cosine(live, method, m) if measures_cosine and m == 0 else None
+            totals = self._accumulate(live, method, m)
+            stepped = self._step()
+            rows.extend(totals.outcomes.values())
+            outcomes.append(
+                MinibatchOutcome(
+                    update=m,
+                    own_objective=totals.own,
+                    cross_objective=totals.cross,
+                    grad_norm=stepped.grad_norm,
+                    learning_rate=stepped.learning_rate,
+                    num_rows=len(weighted),
+                    num_skipped=len(weighted) - len(live),
+                    num_trained_tokens=sum(len(row.response_ids) for row, _ in live),
+                    gradient_cosine=cosine,
+                )
+            )
+        self.model.eval()
+        return UpdateOutcome(tuple(outcomes), tuple(rows))
+
+    @staticmethod
+    def _has_kl(method: Method, row: Row) -> bool:
+        return method.kl_coef > 0 and row.is_own
+
+    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+        """Add the gradient of minus the objective of these rows."""
+        return self._pass_over(weighted, method, update, self._head, lambda value: self._backward(-value))
+
+    def _pass_over(
+        self,
+        weighted: Sequence[tuple[Row, float]],
+        method: Method,
+        update: int,
+        head: Head,
+        differentiate: Callable[[Tensor], None],
+    ) -> Totals:
+        """Hand the objective of each micro-batch of these rows to `differentiate`."""
+        own_value = cross_value = 0.0
+        outcomes: dict[int, RowOutcome] = {}
+        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
+        for positions, scores in self._score_groups(head, requests):
+            part = [weighted[position] for position in positions]
+            value, entropy_B = self._objective(part, scores, method, update)
+            differentiate(value.own + value.cross)
+            own_value += float(value.own.detach())
+            cross_value += float(value.cross.detach())
+            outcomes |= zip(positions, _row_outcomes(part, value, entropy_B, method, update), strict=True)
+        return Totals(own_value, cross_value, outcomes)
+
+    def _objective(
+        self, part: Sequence[tuple[Row, float]], scores: TokenScores, method: Method, update: int
+    ) -> tuple[Objective, Tensor]:
+        device, dtype = scores.logprob_N.device, scores.logprob_N.dtype
+        rows = [row for row, _ in part]
+        lengths = torch.tensor([len(row.response_ids) for row in rows], device=device)
+        mask_BT = torch.arange(int(lengths.max()), device=device)[None, :] < lengths[:, None]
+
+        def spread(value_N: Tensor) -> Tensor:
+            return torch.zeros(mask_BT.shape, dtype=dtype, device=device).masked_scatter(mask_BT, value_N.to(dtype))
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        old_BT = reference_BT = None
+        if method.ratio == "token":
+            old_BT = spread(column([value for row in rows for value in row.old_logprobs or ()]))
+        if method.kl_coef > 0:
+            assert self._reference is not None, "kl_coef > 0 needs a reference model"
+            with torch.no_grad():
+                requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
+                reference_BT = spread(self._score(self._reference, requests).logprob_N)
+        entropy_BT = spread(scores.entropy_N)
+        value = objective(
+            method,
+            Rows(
+                mask_BT=mask_BT,
+                is_own_B=torch.tensor([row.is_own for row in rows], device=device),
+                advantage_B=column([row.advantage for row in rows]),
+                cross_weight_B=column([row.cross_weight for row in rows]),
+                old_mean_logprob_B=column([row.old_mean_logprob for row in rows]),
+                row_weight_B=column([weight for _, weight in part]),
+                old_logprob_BT=old_BT,
+                reference_logprob_BT=reference_BT,
+            ),
+            spread(scores.logprob_N),
+            update=update,
+        )
+        return value, entropy_BT.sum(dim=1) / lengths
+
+    def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
+        """Cosine between the gradients of J_homo and J_hete on this mini-batch; None where one of them is zero."""
+        own, cross = (
+            self._gradient([item for item in weighted if item[0].is_own is is_own], method, update)
+            for is_own in (True, False)
+        )
+        norms = [math.sqrt(sum(float(g.square().sum()) for g in part.values())) for part in (own, cross)]
+        if min(norms) == 0.0:
+            return None
+        # In the parameters' order: a set's order, and with it the last bits of the sum, differs between processes.
+        shared = [name for name in own if name in cross]
+        return sum(float((own[name] * cross[name]).sum()) for name in shared) / (norms[0] * norms[1])
+
+    def _rate(self) -> float:
+        """Learning rate of the next update."""
+        return learning_rate(self._config, update=self.num_updates, total_updates=self._total_updates)
+
+    def _check_norm(self, norm: float) -> None:
+        if not math.isfinite(norm):
+            raise EngineError(f"gradient norm is {norm} at update {self.num_updates}; lower optimizer.learning_rate")
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._named:
+            raise EngineError(f"optimizer state names {name!r}, which this model does not have; wrong checkpoint")
+
+    @abstractmethod
+    def _backward(self, loss: Tensor) -> None:
+        """Add the gradient of a micro-batch's loss."""
+
+    @abstractmethod
+    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+        """Gradient of the objective of these rows by parameter name, float64; parameters without one are left out."""
+
+    @abstractmethod
+    def _step(self) -> Stepped:
+        """Clip the gradient and step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the learner holds outside its own memory."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
+
+    @abstractmethod
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """AdamW's moments and step counts, and the fp32 master weights, by parameter name."""
+
+    @abstractmethod
+    def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
+        """Inverse of `optimizer_tensors`."""
+
+
+def _row_outcomes(
+    part: Sequence[tuple[Row, float]], value: Objective, entropy_B: Tensor, method: Method, update: int
+) -> list[RowOutcome]:
+    own, cross = method_bounds(method, update=update)
+    return [
+        RowOutcome(
+            source=row.source,
+            problem=row.problem,
+            index=row.index,
+            is_own=row.is_own,
+            update=update,
+            advantage=row.advantage,
+            cross_weight=row.cross_weight,
+            ratio=ratio,
+            floor=(own if row.is_own else cross).floor,
+            ceiling=(own if row.is_own else cross).ceiling,
+            stopped_share=stopped,
+            kl=kl,
+            entropy=entropy,
+            num_tokens=len(row.response_ids),
+        )
+        for (row, _), ratio, stopped, kl, entropy in zip(
+            part,
+            value.ratio_B.tolist(),
+            value.is_stopped_B.tolist(),
+            value.kl_B.tolist(),
+            entropy_B.tolist(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,43 @@
+"""AdamW and its schedule, as the configuration says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hacpo_core.config import OptimizerConfig
+
+
+def learning_rate(config: OptimizerConfig, *, update: int, total_updates: int) -> float:
+    """Learning rate of an update.
+
+        peak * (update + 1) / warmup                                     while update < warmup
+        peak                                                             constant
+        peak * (1 + cos(pi (update - warmup) / (total - warmup))) / 2    cosine
+
+    Args:
+        config: the optimizer's.
+        update: 0-based, over the whole run.
+        total_updates: of the whole run.
+    """
+    if update < config.warmup_updates:
+        return config.learning_rate * (update + 1) / config.warmup_updates
+    if config.schedule == "constant":
+        return config.learning_rate
+    progress = (update - config.warmup_updates) / max(1, total_updates - config.warmup_updates)
+    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+def adamw(parameters: Sequence[Tensor], config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW as the configuration says."""
+    return torch.optim.AdamW(
+        parameters,
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )

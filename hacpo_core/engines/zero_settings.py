@@ -1,0 +1,36 @@
+"""DeepSpeed's configuration, from ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hacpo_core.config import EngineConfig, OptimizerConfig
+
+LARGEST_BUCKET = 500_000_000  # elements that are reduced at once, DeepSpeed's own default
+
+
+def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
+    """What `deepspeed.initialize` is told, for a model of that many trained elements."""
+    stage = engine.deepspeed.stage
+    zero: dict[str, Any] = {
+        "stage": stage,
+        "overlap_comm": False,
+        "reduce_bucket_size": min(LARGEST_BUCKET, num_elements),
+        # Weights that stay whole because gathering them costs more than they take: no more than a thousandth of all.
+        "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
+    }
+    has_pins = engine.device != "cpu"
+    if engine.deepspeed.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": has_pins}
+    if engine.deepspeed.offload_parameters:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": has_pins}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "managed_gradient_accumulation": False,  # a step comes when we call for it, after any number of passes
+        "gradient_clipping": optimizer.max_grad_norm if stage else 0.0,
+        "bf16": {"enabled": engine.dtype == "bfloat16"},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # theirs would be compiled at the first run
+        "steps_per_print": None,
+    }

@@ -1,0 +1,129 @@
+"""Whole fp32 weights and AdamW's state of a model that DeepSpeed has divided, by parameter name.
+
+    stage 0     every rank steps every parameter, or its fp32 master
+    stages 1-2  a rank steps its part of one flat tensor of all parameters
+    stage 3     a rank steps its part of each parameter
+
+What is read is whole and does not say how it was divided; what is set may come from any number of ranks and any stage.
+All ranks must read and set together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ZeroState:
+    """Reads and sets what DeepSpeed keeps in parts."""
+
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], engine: Any, adamw: torch.optim.AdamW, *, stage: int, utils: Any
+    ) -> None:
+        """Look at an engine.
+
+        Args:
+            named: the model's trained parameters.
+            engine: DeepSpeed's.
+            adamw: the optimizer that it steps with.
+            stage: ZeRO's.
+            utils: the module deepspeed.utils.
+        """
+        self._named, self._optimizer, self._adamw = named, engine.optimizer, adamw
+        self._stage, self._utils = stage, utils
+        self._is_narrow = any(parameter.dtype != torch.float32 for parameter in named.values())
+        self._device = engine.device
+
+    def weight(self, name: str) -> Tensor:
+        """A whole fp32 weight, the master where there is one."""
+        parameter = self._named[name]
+        if self._stage == 0:
+            return self._stepped()[name].detach()
+        if self._stage < 3 and not self._is_narrow:
+            return parameter.detach()
+        whole: Tensor = self._utils.safe_get_full_fp32_param(parameter).detach()
+        if self._stage < 3:  # the parts were added to zeros, which makes -0 a 0: the narrow weight knows
+            whole = torch.where(whole == 0, parameter.detach().float(), whole)
+        return whole
+
+    def tensors(self) -> dict[str, Tensor]:
+        """AdamW's moments and step counts, and master weights where there are any.
+
+        They go to the processor one by one: no device could hold them all.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name in self._named:
+            if self._is_narrow:
+                tensors[f"master.{name}"] = self.weight(name).cpu().clone()
+            if self._adamw.state:
+                step = float(next(iter(self._adamw.state.values()))["step"])
+                tensors |= {f"{key}.{name}": self._moment(name, key).cpu().clone() for key in MOMENTS}
+                tensors[f"step.{name}"] = torch.tensor(step)
+        return tensors
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Inverse of `tensors`."""
+        steps = {float(value) for key, value in tensors.items() if key.startswith("step.")}
+        self._adamw.state.clear()
+        if steps:
+            self._make_moments(step=max(steps))
+        for key, value in tensors.items():
+            kind, _, name = key.partition(".")
+            if kind == "master":
+                self._set(name, value)
+            elif kind in MOMENTS:
+                self._set(name, value, kind)
+
+    def _stepped(self) -> dict[str, Tensor]:
+        """What stage 0 steps: the parameters themselves, or their fp32 masters."""
+        return dict(zip(self._named, self._adamw.param_groups[0]["params"], strict=True))
+
+    def _moment(self, name: str, key: str) -> Tensor:
+        if self._stage == 0:
+            moment: Tensor = self._adamw.state[self._stepped()[name]][key]
+        else:
+            moment = self._utils.safe_get_full_optimizer_state(self._named[name], key)
+        return moment
+
+    def _make_moments(self, *, step: float) -> None:
+        """Moments of zero for every tensor that AdamW steps on this rank, as its first step would make them."""
+        if self._stage == 0:
+            stepped = list(self._stepped().values())
+        elif self._stage < 3:
+            stepped = self._optimizer.single_partition_of_fp32_groups
+        else:
+            stepped = self._optimizer.fp32_partitioned_groups_flat
+        for tensor in stepped:
+            state = {"step": torch.tensor(step, device=tensor.device)}
+            self._adamw.state[tensor] = state | {key: torch.zeros_like(tensor) for key in MOMENTS}
+        if self._stage in (1, 2):
+            self._optimizer._hp_optimizer_states_linked = False
+            self._optimizer._lazy_init_hp_params_optimizer_state()
+
+    def _set(self, name: str, value: Tensor, key: str | None = None) -> None:
+        """Set a whole moment, or the fp32 weight where `key` is None."""
+        parameter, utils = self._named[name], self._utils
+        value = value.to(self._device, torch.float32)
+        if self._stage == 0:
+            target = self._stepped()[name]
+            with torch.no_grad():
+                (target if key is None else self._adamw.state[target][key]).copy_(value)
+        elif self._stage < 3:
+            if key is None:
+                utils.safe_set_full_fp32_param(parameter, value)
+            else:
+                utils.safe_set_full_optimizer_state(parameter, value, key)
+        else:  # the last rank's part is filled up with zeros
+            size: int = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+            padded = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
+            part = padded[dist.get_rank() * size :][:size]
+            if key is None:
+                utils.safe_set_local_fp32_param(parameter, part)
+            else:
+                utils.safe_set_local_optimizer_state(parameter, part, key)

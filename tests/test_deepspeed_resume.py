@@ -1,0 +1,71 @@
+"""Whole experiments that DeepSpeed trains, both agents in this process: broken off, failing, and beside torch's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is imported
+pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+from hacpo_core.engines.learner import Stepped
+from tests.experiments_outcome import outcome
+from tests.test_resume import break_off, finish
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+
+
+def words(stage: int) -> tuple[str, ...]:
+    return "engine.learner=deepspeed", f"engine.deepspeed.stage={stage}"
+
+
+def test_experiment_at_stage_0_is_torchs_to_the_bit(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "torch"))
+    assert finish(small_plan("hacpo", *words(0), runs_dir=tmp_path / "deepspeed")) == expected
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_experiment_that_is_broken_off_and_resumed_is_the_undisturbed_one_to_the_bit(
+    small_plan: Callable[..., Plan], tmp_path: Path, stage: int
+) -> None:
+    expected = finish(small_plan("hacpo", *words(stage), runs_dir=tmp_path / "reference"))
+    broken = small_plan("hacpo", *words(stage))
+    break_off(broken, "rollout", 4)  # two steps after the checkpoint: one update phase is replayed
+    assert finish(broken) == expected
+    accuracy = {key: value for key, value in expected.items() if "evaluate" in key}
+    assert len(accuracy) > 2
+
+
+def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = finish(small_plan("hacpo", *words(2), runs_dir=tmp_path / "reference"))
+    inner, calls = DeepspeedLearner._step, []
+
+    def failing(self: DeepspeedLearner) -> Stepped:
+        calls.append(1)
+        if len(calls) == 14:
+            raise RuntimeError("out of memory")
+        return inner(self)
+
+    class Retrying(DirectRunner):
+        def start(self, phase: Any, work: Callable[[], None], *, after: Any = ()) -> Any:
+            try:
+                return super().start(phase, work, after=after)
+            except RuntimeError:
+                return super().start(phase, work, after=after)
+
+    monkeypatch.setattr(DeepspeedLearner, "_step", failing)
+    plan = small_plan("hacpo", *words(2))
+    run_experiment(plan, Retrying(), QuietWatcher())
+    assert len(calls) > 14
+    assert outcome(plan) == expected

@@ -17,6 +17,8 @@ _NOT_IDENTITY = re.compile(
     r"|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
+# Fields that came after the first ids were published: at the value that says what was done before, they stay out.
+_LATER: dict[str, Any] = {"engine.row_layout": "padded"}
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -37,6 +39,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "engine.vllm.process": ("shared", "own"),
     "engine.learner": ("torch",),
     "engine.dtype": ("float32", "bfloat16"),
+    "engine.row_layout": ("padded", "packed", "shared_prompts"),
     "data.source": ("arithmetic", "jsonl"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
     "runtime.runner": ("prefect", "direct"),
@@ -82,6 +85,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.vllm.sync_tokens": (1, 1e5, False),
     "engine.vllm.sync_tolerance": (0, 1e3, True),
     "engine.micro_batch_tokens": (1, 1e12, False),
+    "engine.pack_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
     "verifier.timeout_s": (0, 1e5, True),
@@ -157,6 +161,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_minibatches(config)
     _check_benchmarks(config)
     _check_vllm(config)
+    _check_learner(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -240,6 +245,15 @@ def _check_vllm(config: ExperimentConfig) -> None:
         raise ConfigError(
             "engine.vllm.sleeps: only one engine of a process can sleep, and "
             f"{len(config.pair.agents)} agents share this one; {remedy} or engine.vllm.sleeps=false"
+        )
+
+
+def _check_learner(config: ExperimentConfig) -> None:
+    engine = config.engine
+    if engine.row_layout != "padded" and engine.pack_tokens > engine.micro_batch_tokens:
+        raise ConfigError(
+            f"engine.pack_tokens: got {engine.pack_tokens}, more than engine.micro_batch_tokens="
+            f"{engine.micro_batch_tokens}, which one pass may hold; lower it"
         )
 
 
@@ -340,6 +354,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+    if config.engine.row_layout == "padded":
+        mark("engine.row_layout is padded", "engine.pack_tokens")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks
@@ -373,11 +389,11 @@ def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> 
     Returns:
         "<pair>-<method>-s<seed>-<8 hex digits>".
     """
-    inert = inert_fields(config)
+    inert, later = inert_fields(config), _LATER.items()
     identity = {
         name: value
         for name, value in flatten(as_dict(config)).items()
-        if not _NOT_IDENTITY.search(name) and name not in inert
+        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
     }
     digest = digest_of({"fields": identity, "agents": list(config.pair.agents), "contents": dict(fingerprints)})
     return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest[:8]}"

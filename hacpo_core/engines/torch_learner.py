@@ -19,8 +19,9 @@ from hacpo_core.algo.objectives import row_weights
 from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
+from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import ScoringHead, scoring_head
+from hacpo_core.engines.models import ScoringHead, check_layout, scoring_head
 from hacpo_core.errors import EngineError
 
 
@@ -42,17 +43,6 @@ def learning_rate(config: OptimizerConfig, *, update: int, total_updates: int) -
         return config.learning_rate
     progress = (update - config.warmup_updates) / max(1, total_updates - config.warmup_updates)
     return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
-
-
-def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """Positions grouped by length so that rows x longest stays within the budget; a longer row stands alone."""
-    groups: list[list[int]] = []
-    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-    return groups
 
 
 def weights_digest(named: Iterator[tuple[str, Tensor]]) -> str:
@@ -86,6 +76,7 @@ class TorchLearner:
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
         self._head: ScoringHead = scoring_head(model)
+        check_layout(self._head, engine.row_layout)
         self._reference = scoring_head(reference) if reference is not None else None
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
@@ -103,40 +94,33 @@ class TorchLearner:
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order."""
-        results: list[tuple[float, ...]] = [()] * len(requests)
         self.model.eval()
         with torch.no_grad():
-            for positions, scores in self._score_groups(self._head, requests):
-                lengths = [len(requests[position].response_ids) for position in positions]
-                for position, logprob in zip(positions, scores.logprob_N.split(lengths), strict=True):
-                    results[position] = tuple(logprob.tolist())
-        return results
+            return [tuple(logprob.tolist()) for logprob in self._row_logprobs(self._head, requests)]
+
+    def _row_logprobs(self, head: ScoringHead, requests: Sequence[ScoreRequest]) -> list[Tensor]:
+        """Log-probabilities of each row's response tokens, the rows in order."""
+        found: dict[int, Tensor] = {}
+        for rows, scores in self._score_groups(head, requests):
+            lengths = [len(requests[row].response_ids) for row in rows]
+            found |= zip(rows, scores.logprob_N.split(lengths), strict=True)
+        return [found[row] for row in range(len(requests))]
 
     def _score_groups(
         self, head: ScoringHead, requests: Sequence[ScoreRequest]
-    ) -> Iterator[tuple[list[int], TokenScores]]:
-        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
-        for positions in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens):
-            yield positions, self._score(head, [requests[position] for position in positions])
+    ) -> Iterator[tuple[Sequence[int], TokenScores]]:
+        """Scores of all response tokens, pass by pass, with the positions of the pass's rows in the order of scores."""
+        for forward in forward_passes(
+            requests,
+            layout=self._engine.row_layout,
+            max_tokens=self._engine.micro_batch_tokens,
+            pack_tokens=self._engine.pack_tokens,
+        ):
+            yield forward.rows, self._score(head, forward)
 
-    def _score(self, head: ScoringHead, requests: Sequence[ScoreRequest]) -> TokenScores:
-        """Scores of all response tokens of a micro-batch, row after row."""
-        device = self.model.device
-        longest = max(len(request.prompt_ids) + len(request.response_ids) for request in requests)
-        input_BT = torch.zeros(len(requests), longest, dtype=torch.long)
-        select_BT = torch.zeros(len(requests), longest, dtype=torch.bool)
-        targets: list[int] = []
-        for b, request in enumerate(requests):
-            ids = request.prompt_ids + request.response_ids
-            input_BT[b, : len(ids)] = torch.tensor(ids)
-            select_BT[b, len(request.prompt_ids) - 1 : len(ids) - 1] = True
-            targets.extend(request.response_ids)
+    def _score(self, head: ScoringHead, forward: ForwardPass) -> TokenScores:
         return head.scores(
-            input_BT.to(device),
-            select_BT.to(device),
-            torch.tensor(targets, device=device),
-            temperature=self._temperature,
-            chunk_mb=self._engine.logprob_chunk_mb,
+            forward.to(self.model.device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
         )
 
     def update(
@@ -241,7 +225,7 @@ class TorchLearner:
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
                 requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
-                reference_BT = spread(self._score(self._reference, requests).logprob_N)
+                reference_BT = spread(torch.cat(self._row_logprobs(self._reference, requests)))
         entropy_BT = spread(scores.entropy_N)
         value = objective(
             method,

@@ -103,6 +103,7 @@ class Agent:
                 eos_ids=self.eos_ids,
                 pad_id=int(self.tokenizer.pad_token_id),
                 batch_size=config.rollout.batch_size,
+                has_wide_head=config.engine.head_dtype == "float32",
             )
         return VllmSampler(
             self.model,  # type: ignore[arg-type]

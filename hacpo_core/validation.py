@@ -18,7 +18,7 @@ _NOT_IDENTITY = re.compile(
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 # Fields that came after the first ids were published: at the value that says what was done before, they stay out.
-_LATER: dict[str, Any] = {"engine.row_layout": "padded"}
+_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same"}
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -39,6 +39,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "engine.vllm.process": ("shared", "own"),
     "engine.learner": ("torch",),
     "engine.dtype": ("float32", "bfloat16"),
+    "engine.head_dtype": ("same", "float32"),
     "engine.row_layout": ("padded", "packed", "shared_prompts"),
     "data.source": ("arithmetic", "jsonl"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
@@ -354,6 +355,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+    if config.engine.dtype == "float32":
+        mark("engine.dtype is float32 anyway", "engine.head_dtype")
     if config.engine.row_layout == "padded":
         mark("engine.row_layout is padded", "engine.pack_tokens")
     if config.data.source == "arithmetic":

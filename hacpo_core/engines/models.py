@@ -212,11 +212,13 @@ class ScoringHead:
     """How a model's last hidden states become log-probabilities.
 
     `is_linear` is True where the model's logits are its output embedding applied to its last hidden states and nothing
-    else; other models (soft-capped or scaled logits) are scored from their full logits.
+    else; other models (soft-capped or scaled logits) are scored from their full logits. `is_wide` has the head
+    multiply in fp32 whatever the model's dtype is.
     """
 
     model: PreTrainedModel
     is_linear: bool
+    is_wide: bool = False
 
     def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
         """Scores of a pass's targets, in their order.
@@ -235,7 +237,13 @@ class ScoringHead:
         head: Any = self.model.get_output_embeddings()
         bias_V = getattr(head, "bias", None)
         return token_scores(
-            hidden_ND, head.weight, bias_V, forward.target_N, temperature=temperature, chunk_mb=chunk_mb
+            hidden_ND,
+            head.weight,
+            bias_V,
+            forward.target_N,
+            temperature=temperature,
+            chunk_mb=chunk_mb,
+            is_wide=self.is_wide,
         )
 
     def _inputs(self, forward: ForwardPass) -> dict[str, Tensor]:
@@ -251,8 +259,12 @@ class ScoringHead:
         return inputs
 
 
-def scoring_head(model: PreTrainedModel) -> ScoringHead:
-    """Find out, with one short forward pass, whether the head is linear."""
+def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHead:
+    """Find out, with one short forward pass, whether the head is linear.
+
+    Raises:
+        EngineError: it is not, and cannot be wide.
+    """
     head: Any = model.get_output_embeddings()
     # A soft cap bends small logits too little for the probe below to see.
     is_linear = isinstance(head, nn.Linear) and not getattr(model.config, "final_logit_softcapping", None)
@@ -263,9 +275,11 @@ def scoring_head(model: PreTrainedModel) -> ScoringHead:
             expected = model(input_ids=probe_BT, use_cache=False).logits.float()
             got = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
         is_linear = bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-3))
+    if not is_linear and is_wide:
+        raise EngineError(f"engine.head_dtype: {type(model).__name__} has no plain linear head; set it to same")
     if not is_linear:
         _log.warning("%s has no plain linear head: full logits are held", type(model).__name__)
-    return ScoringHead(model, is_linear)
+    return ScoringHead(model, is_linear, is_wide)
 
 
 def check_layout(head: ScoringHead, layout: str) -> None:

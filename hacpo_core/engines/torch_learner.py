@@ -75,9 +75,10 @@ class TorchLearner:
         self.num_updates = 0
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
-        self._head: ScoringHead = scoring_head(model)
+        is_wide = engine.head_dtype == "float32"
+        self._head: ScoringHead = scoring_head(model, is_wide=is_wide)
         check_layout(self._head, engine.row_layout)
-        self._reference = scoring_head(reference) if reference is not None else None
+        self._reference = scoring_head(reference, is_wide=is_wide) if reference is not None else None
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}

@@ -1,8 +1,9 @@
 """Noise of bf16 ratios under GSPO's clip, with the head's product in bf16 and in fp32.
 
-The same weights score the same rows in two shapes of a micro-batch, so every ratio should be 1. Random Qwen3 models whose
-last norm is scaled so that logits spread by 4, as those of trained models. Usage: python benchmarks/head_noise.py
-[--device cpu]; writes benchmarks/results/head_noise.json.
+The same weights score the same rows in two shapes of a micro-batch, so every ratio should be 1. Random Qwen3 models
+whose last norm is scaled so that logits spread by 4, as those of trained models.
+
+Usage: python benchmarks/head_noise.py [--device cpu]; writes benchmarks/results/head_noise.json.
 """
 
 from __future__ import annotations

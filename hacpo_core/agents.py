@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.base import SampledResponse, Sampler, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.lora import add_adapters, base_head
 from hacpo_core.engines.models import (
+    ScoringHead,
     check_model_folder,
     check_vocabulary,
     eos_ids,
@@ -57,6 +60,9 @@ class Agent:
     def __init__(self, name: str, config: ExperimentConfig, *, initial: Path, folder: Path, version: int) -> None:
         """Load the weights that lie in `folder` (the initial model or a checkpoint).
 
+        With adapters the initial weights are loaded whatever the folder: a checkpoint's are merged, and its adapters
+        come with the optimizer's tensors.
+
         Args:
             name: of the agent in the configuration.
             config: of the experiment.
@@ -70,7 +76,7 @@ class Agent:
         self.config = config
         self.initial = initial
 
-        def load(path: Path) -> torch.nn.Module:
+        def load(path: Path) -> PreTrainedModel:
             return load_model(path, dtype=engine.dtype, device=engine.device, trust_remote_code=agent.trust_remote_code)
 
         try:
@@ -78,18 +84,25 @@ class Agent:
                 initial, chat_template=agent.chat_template, trust_remote_code=agent.trust_remote_code
             )
             self.eos_ids = eos_ids(initial, self.tokenizer)
-            self.model = load(folder)
+            self.model = load(initial if engine.lora.rank > 0 else folder)
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
-        check_vocabulary(self.model, self.tokenizer, agent=name)  # type: ignore[arg-type]
+        check_vocabulary(self.model, self.tokenizer, agent=name)
+        reference: PreTrainedModel | ScoringHead | None = None
+        if engine.lora.rank > 0:
+            add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
+        if config.objective.kl_coef > 0 and engine.lora.rank > 0:
+            reference = base_head(self.model, is_wide=engine.head_dtype == "float32")
+        elif config.objective.kl_coef > 0:
+            reference = load(initial).requires_grad_(False)
         self.learner = TorchLearner(
-            self.model,  # type: ignore[arg-type]
+            self.model,
             optimizer=config.optimizer,
             engine=engine,
             temperature=config.rollout.temperature,
             total_updates=config.train.num_steps * num_minibatches(config),
-            reference=load(initial).requires_grad_(False) if config.objective.kl_coef > 0 else None,  # type: ignore[arg-type]
+            reference=reference,
         )
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
         self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
@@ -99,14 +112,14 @@ class Agent:
         config, agent = self.config, self.config.pair.agents[self.name]
         if config.engine.sampler == "transformers":
             return TransformersSampler(
-                self.model,  # type: ignore[arg-type]
+                self.model,
                 eos_ids=self.eos_ids,
                 pad_id=int(self.tokenizer.pad_token_id),
                 batch_size=config.rollout.batch_size,
                 has_wide_head=config.engine.head_dtype == "float32",
             )
         return VllmSampler(
-            self.model,  # type: ignore[arg-type]
+            self.model,
             initial=self.initial,
             engine=config.engine,
             rollout=config.rollout,

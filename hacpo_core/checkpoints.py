@@ -2,7 +2,8 @@
 
     checkpoints/000010/manifest.json        files and SHA-256 digests, written last; capability window
     checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
-    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any
+    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any;
+                                                       the adapters, which the model folder holds merged
 
 No random state is stored: randomness is a function of (seed, step, agent, problem, sample).
 """
@@ -22,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from hacpo_core.agents import Agent
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.lora import save_model
 from hacpo_core.errors import StoreError
 from hacpo_core.store import MANIFEST, read_json, sha256_of, sync_folder, write_json
 
@@ -57,7 +59,7 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         for name, agent in agents.items():
             agent.require_version(step)
-            agent.model.save_pretrained(temporary / name, safe_serialization=True)  # type: ignore[operator]
+            save_model(agent.model, temporary / name)
             agent.tokenizer.save_pretrained(temporary / name)
             tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
             save_file(tensors, temporary / name / OPTIMIZER_FILE)

@@ -244,6 +244,20 @@ class VllmConfig:
     """largest difference of their log-probabilities in nats; a larger one stops the run. bfloat16 needs more"""
 
 
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters: alpha / rank * B A is added to a weight, and nothing but A and B is trained."""
+
+    rank: int = 0
+    """of every adapter; 0: no adapters, all weights are trained"""
+    alpha: float = 32.0
+    targets: List[str] = field(default_factory=lambda: [ALL_LINEAR])  # noqa: UP006
+    """names of layers, such as q_proj; all-linear alone: every linear layer but the output embedding"""
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """What samples and what trains, and on what."""
@@ -252,6 +266,7 @@ class EngineConfig:
     """transformers: from the learner's own weights | vllm"""
     vllm: VllmConfig = field(default_factory=VllmConfig)
     learner: str = "torch"
+    lora: LoraConfig = field(default_factory=LoraConfig)
     device: str = "cpu"
     """cpu | cuda | cuda:N"""
     dtype: str = "float32"

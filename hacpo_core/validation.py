@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hacpo_core.config import ExperimentConfig, TinyModelConfig, as_dict, digest_of, flatten
+from hacpo_core.config import ALL_LINEAR, ExperimentConfig, TinyModelConfig, as_dict, digest_of, flatten
 from hacpo_core.errors import ConfigError
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
@@ -18,7 +18,7 @@ _NOT_IDENTITY = re.compile(
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 # Fields that came after the first ids were published: at the value that says what was done before, they stay out.
-_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same"}
+_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -86,6 +86,8 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.vllm.sync_tokens": (1, 1e5, False),
     "engine.vllm.sync_tolerance": (0, 1e3, True),
     "engine.micro_batch_tokens": (1, 1e12, False),
+    "engine.lora.rank": (0, 1e5, False),
+    "engine.lora.alpha": (0, 1e6, True),
     "engine.pack_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
@@ -255,6 +257,11 @@ def _check_learner(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"engine.pack_tokens: got {engine.pack_tokens}, more than engine.micro_batch_tokens="
             f"{engine.micro_batch_tokens}, which one pass may hold; lower it"
+        )
+    targets = list(engine.lora.targets)
+    if engine.lora.rank > 0 and (not targets or (ALL_LINEAR in targets and len(targets) > 1)):
+        raise ConfigError(
+            f"engine.lora.targets: got {targets}, expected names of layers, or {ALL_LINEAR} alone; set one of these"
         )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
@@ -78,12 +78,13 @@ class TorchLearner:
         is_wide = engine.head_dtype == "float32"
         self._head: ScoringHead = scoring_head(model, is_wide=is_wide)
         check_layout(self._head, engine.row_layout)
-        self._reference = scoring_head(reference, is_wide=is_wide) if reference is not None else None
+        self._reference = scoring_head(reference, is_wide=is_wide) if isinstance(reference, nn.Module) else reference
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
         self._optimizer = torch.optim.AdamW(
             list((self._masters or self._named).values()),
+        self._is_partial = len(self._named) < sum(1 for _ in model.parameters())
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.epsilon,
@@ -287,7 +288,10 @@ class TorchLearner:
         return weights_digest(iter((self._masters or self._named).items()))
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts, and the fp32 master weights, by parameter name."""
+        """AdamW's moments and step counts, and the fp32 master weights, by parameter name.
+
+        Where only some weights are trained (adapters), these as well: a model folder holds them merged into the others.
+        """
         tensors = {f"master.{name}": master for name, master in self._masters.items()}
         for name, parameter in (self._masters or self._named).items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
@@ -301,14 +305,13 @@ class TorchLearner:
             EngineError: the tensors belong to another model.
         """
         self._optimizer.state.clear()
-        device = self.model.device
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
             if name not in self._named:
                 raise EngineError(f"optimizer state names {name!r}, which this model does not have; wrong checkpoint")
-            if kind == "master":
+            if kind in ("master", "trained"):
                 with torch.no_grad():
-                    self._masters[name].copy_(value)
+                    (self._masters if kind == "master" else self._named)[name].copy_(value)
                 continue
             parameter = (self._masters or self._named)[name]
             self._optimizer.state[parameter][kind] = value.to(device).clone()
@@ -326,6 +329,8 @@ def _row_outcomes(
             index=row.index,
             is_own=row.is_own,
             update=update,
+        if self._is_partial:
+            tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self._named.items()}
             advantage=row.advantage,
             cross_weight=row.cross_weight,
             ratio=ratio,

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.lora import merged_weights, save_model
 from hacpo_core.errors import EngineError
 
 SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0
@@ -221,11 +222,11 @@ class VllmSampler:
 
     def _copy_weights(self) -> None:
         if self._engine.vllm.process == "shared":
-            weights = ((name, parameter.detach()) for name, parameter in self._model.named_parameters())
+            weights = merged_weights(self._model, self._model.named_parameters())
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             with tempfile.TemporaryDirectory(prefix="hacpo-weights-") as folder:
-                self._model.save_pretrained(folder, safe_serialization=True)
+                save_model(self._model, Path(folder))
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         self._llm.collective_rpc("pack_head")
 

@@ -128,6 +128,12 @@ class Agent:
             trust_remote_code=agent.trust_remote_code,
         )
 
+    def rest(self) -> None:
+        """Leave the device to other agents, with `engine.offloads`; the next call takes it back."""
+        if self.config.engine.offloads:
+            self.sampler.rest()
+            self.learner.offload(weights=True)
+
     def close(self) -> None:
         """End what the sampler started."""
         self.sampler.close()
@@ -192,6 +198,9 @@ class Agent:
 
     def _sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
         """Sample from the weights as they are now; the sampler's memory is free again afterwards."""
+        if self.config.engine.offloads:
+            self.learner.onload(optimizer=False)
+            self.learner.offload()
         self.sampler.synchronise(self.version, lambda: self._compare(requests))
         responses = self.sampler.sample(requests, limits)
         self.sampler.rest()

@@ -284,6 +284,8 @@ class EngineConfig:
     logprob_chunk_mb: int = 64
     """MiB of one chunk's fp32 logits; up to three such buffers exist at the same time"""
     gradient_checkpointing: bool = False
+    offloads: bool = False
+    """keep optimizer state and master weights in host memory, but for updates; weights too while others have a turn"""
     skip_zero_advantage: bool = True
     """leave rows without advantage out of the update's passes: same gradient, ratio statistics over the others only"""
 

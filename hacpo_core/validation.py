@@ -14,7 +14,7 @@ from hacpo_core.errors import ConfigError
 _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
-    r"|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
+    r"|^engine\.offloads$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 # Fields that came after the first ids were published: at the value that says what was done before, they stay out.
@@ -362,6 +362,9 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+        mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
+    if config.engine.lora.rank == 0:
+        mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
     if config.engine.dtype == "float32":
         mark("engine.dtype is float32 anyway", "engine.head_dtype")
     if config.engine.row_layout == "padded":

@@ -22,6 +22,7 @@ from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, 
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.models import ScoringHead, check_layout, scoring_head
+from hacpo_core.engines.offload import move_data, move_state, release_unused
 from hacpo_core.errors import EngineError
 
 
@@ -69,9 +70,12 @@ class TorchLearner:
         engine: EngineConfig,
         temperature: float,
         total_updates: int,
-        reference: PreTrainedModel | None = None,
+        reference: PreTrainedModel | ScoringHead | None = None,
+        host: torch.device = torch.device("cpu"),  # noqa: B008
     ) -> None:
         self.model = model
+        self._device, self._host = model.device, host
+        self._are_weights_away = self._is_optimizer_away = False
         self.num_updates = 0
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
@@ -80,11 +84,11 @@ class TorchLearner:
         check_layout(self._head, engine.row_layout)
         self._reference = scoring_head(reference, is_wide=is_wide) if isinstance(reference, nn.Module) else reference
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._is_partial = len(self._named) < sum(1 for _ in model.parameters())
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
         self._optimizer = torch.optim.AdamW(
             list((self._masters or self._named).values()),
-        self._is_partial = len(self._named) < sum(1 for _ in model.parameters())
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.epsilon,
@@ -96,6 +100,7 @@ class TorchLearner:
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order."""
+        self.onload(optimizer=False)
         self.model.eval()
         with torch.no_grad():
             return [tuple(logprob.tolist()) for logprob in self._row_logprobs(self._head, requests)]
@@ -122,7 +127,7 @@ class TorchLearner:
 
     def _score(self, head: ScoringHead, forward: ForwardPass) -> TokenScores:
         return head.scores(
-            forward.to(self.model.device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
+            forward.to(self._device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
         )
 
     def update(
@@ -146,6 +151,7 @@ class TorchLearner:
         Raises:
             EngineError: the gradient is not finite; the weights stay as they were.
         """
+        self.onload()
         self.model.train(self._engine.gradient_checkpointing)
         outcomes, rows = [], []
         for m, minibatch in enumerate(minibatches):
@@ -283,6 +289,37 @@ class TorchLearner:
         self.num_updates += 1
         return norm, rate
 
+    def offload(self, *, weights: bool = False) -> None:
+        """Move optimizer state and master weights to host memory, on request all weights too; gradients are dropped.
+
+        Whatever needs them afterwards brings them back by itself, but the sampler: see `onload`.
+        """
+        if not self._is_optimizer_away:
+            move_data(self._masters.values(), self._host)
+            move_state(self._optimizer, self._host)
+            self._clear_gradients()
+            self._is_optimizer_away = True
+        if weights and not self._are_weights_away:
+            move_data(self._all_weights(), self._host)
+            self._are_weights_away = True
+        release_unused(self._device)
+
+    def onload(self, *, optimizer: bool = True) -> None:
+        """Bring the weights back to the device, and what an update needs besides unless told otherwise."""
+        if self._are_weights_away:
+            move_data(self._all_weights(), self._device)
+            self._are_weights_away = False
+        if optimizer and self._is_optimizer_away:
+            move_data(self._masters.values(), self._device)
+            move_state(self._optimizer, self._device)
+            self._is_optimizer_away = False
+
+    def _all_weights(self) -> Iterator[Tensor]:
+        """Of the model and of a reference of its own."""
+        yield from self.model.parameters()
+        if self._reference is not None and self._reference.model is not self.model:
+            yield from self._reference.model.parameters()
+
     def digest(self) -> str:
         """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
         return weights_digest(iter((self._masters or self._named).items()))
@@ -293,6 +330,8 @@ class TorchLearner:
         Where only some weights are trained (adapters), these as well: a model folder holds them merged into the others.
         """
         tensors = {f"master.{name}": master for name, master in self._masters.items()}
+        if self._is_partial:
+            tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self._named.items()}
         for name, parameter in (self._masters or self._named).items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
@@ -304,6 +343,7 @@ class TorchLearner:
         Raises:
             EngineError: the tensors belong to another model.
         """
+        self.onload()
         self._optimizer.state.clear()
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
@@ -314,7 +354,7 @@ class TorchLearner:
                     (self._masters if kind == "master" else self._named)[name].copy_(value)
                 continue
             parameter = (self._masters or self._named)[name]
-            self._optimizer.state[parameter][kind] = value.to(device).clone()
+            self._optimizer.state[parameter][kind] = value.to(self._device).clone()
         self.num_updates = num_updates
 
 
@@ -329,8 +369,6 @@ def _row_outcomes(
             index=row.index,
             is_own=row.is_own,
             update=update,
-        if self._is_partial:
-            tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self._named.items()}
             advantage=row.advantage,
             cross_weight=row.cross_weight,
             ratio=ratio,

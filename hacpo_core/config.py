@@ -272,7 +272,7 @@ class EngineConfig:
     dtype: str = "float32"
     """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
     head_dtype: str = "same"
-    """of the output embedding's product, in learner and transformers sampler: same as dtype | float32"""
+    """of the output embedding's product, in learner and sampler: same (as dtype) | float32"""
     num_threads: int = 1
     """CPU threads of a process; another number gives other bits"""
     micro_batch_tokens: int = 16384

@@ -132,6 +132,8 @@ class VllmSampler:
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
+        if engine.head_dtype != "same":
+            options["hf_overrides"] = {"head_dtype": engine.head_dtype}
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
         resource_tracker.ensure_running()  # Python's own child, not one of vLLM's

@@ -6,19 +6,22 @@ On the CPU both sides are the same memory: the moves are real copies, but no dev
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from flows.compose import compose
+from hacpo_core.agents import Agent, initial_folder
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.offload import move_data, move_state
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import experiment_id, inert_fields
 from tests.engines.small import small_model
-from tests.engines.training import HACPO, requests, rows_of, run
+from tests.engines.training import GSPO, HACPO, requests, rows_of, run
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -112,6 +115,26 @@ def test_moves_keep_dtype_and_leave_non_tensors() -> None:
     assert optimizer.state[weight]["momentum_buffer"].dtype == weight.dtype == torch.bfloat16
     assert optimizer.state[weight]["note"] == 3
     assert weight.grad is None
+
+
+def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) -> None:
+    config = compose(str(small_models / "small.yaml"), "gspo")
+    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
+    problems = load_problems(config.data)[:2]
+    results = []
+    for offloads in (False, True):
+        one = replace(config, engine=replace(config.engine, offloads=offloads))
+        agent = Agent("qwen", one, initial=folder, folder=folder, version=0)
+        found = []
+        for step in (1, 2):
+            found += agent.rollout(problems, step=step)
+            assert agent.learner._is_optimizer_away is offloads
+            agent.rest()
+            assert agent.learner._are_weights_away is offloads
+            run(agent.learner, [rows_of()], GSPO)
+            agent.rest()
+        results.append((found, agent.learner.digest()))
+    assert results[0] == results[1]
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
@@ -25,7 +25,9 @@ from hacpo_core.engines.base import (
     UpdateOutcome,
 )
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+from hacpo_core.engines.lora import add_adapters, base_head
 from hacpo_core.engines.models import (
+    ScoringHead,
     check_model_folder,
     check_vocabulary,
     eos_ids,
@@ -126,6 +128,9 @@ class Agent:
     ) -> None:
         """Load the weights that lie in `folder` (the initial model or a checkpoint).
 
+        With adapters the initial weights are loaded whatever the folder: a checkpoint's are merged, and its adapters
+        come with the optimizer's tensors.
+
         Args:
             tokens: the agent's tokenizer, which knows its name.
             config: of the experiment.
@@ -140,29 +145,36 @@ class Agent:
         self.config = config
         self.initial = initial
 
-        def load(path: Path) -> torch.nn.Module:
+        def load(path: Path) -> PreTrainedModel:
             return load_model(path, dtype=engine.dtype, device=engine.device, trust_remote_code=agent.trust_remote_code)
 
         try:
-            self.model = load(folder)
+            self.model = load(initial if engine.lora.rank > 0 else folder)
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
-        check_vocabulary(self.model, self.tokens.tokenizer, agent=name)  # type: ignore[arg-type]
-        self.learner = self._new_learner(load(initial) if config.objective.kl_coef > 0 else None)
+        check_vocabulary(self.model, self.tokens.tokenizer, agent=name)
+        reference: PreTrainedModel | ScoringHead | None = None
+        if engine.lora.rank > 0:
+            add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
+        if config.objective.kl_coef > 0 and engine.lora.rank > 0:
+            reference = base_head(self.model, is_wide=engine.head_dtype == "float32")
+        elif config.objective.kl_coef > 0:
+            reference = load(initial).requires_grad_(False)
+        self.learner = self._new_learner(reference)
         self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
 
-    def _new_learner(self, reference: torch.nn.Module | None) -> Learner:
+    def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> Learner:
         """The learner that the configuration names."""
         config = self.config
         kind = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
         return kind(
-            self.model,  # type: ignore[arg-type]
+            self.model,
             optimizer=config.optimizer,
             engine=config.engine,
             temperature=config.rollout.temperature,
             total_updates=config.train.num_steps * num_minibatches(config),
-            reference=reference.requires_grad_(False) if reference is not None else None,  # type: ignore[arg-type]
+            reference=reference,
         )
 
     def _new_sampler(self) -> Sampler:
@@ -174,6 +186,7 @@ class Agent:
                 eos_ids=self.tokens.eos_ids,
                 pad_id=int(self.tokens.tokenizer.pad_token_id),
                 batch_size=config.rollout.batch_size,
+                has_wide_head=config.engine.head_dtype == "float32",
             )
         return VllmSampler(
             self.learner.policy,
@@ -184,6 +197,12 @@ class Agent:
             eos_ids=self.tokens.eos_ids,
             trust_remote_code=agent.trust_remote_code,
         )
+
+    def rest(self) -> None:
+        """Leave the device to other agents, with `engine.offloads`; the next call takes it back."""
+        if self.config.engine.offloads:
+            self.sampler.rest()
+            self.learner.offload(weights=True)
 
     def close(self) -> None:
         """End what the sampler and the learner started."""
@@ -210,6 +229,9 @@ class Agent:
             )
             for problem, index in owners
         ]
+        if self.config.engine.offloads:
+            self.learner.onload(optimizer=False)
+            self.learner.offload()
         self.learner.refresh_policy()
         # All ranks check the same few prompts, whatever their own part is.
         self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))

@@ -2,7 +2,8 @@
 
     checkpoints/000010/manifest.json        files and SHA-256 digests, written last; capability window
     checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
-    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any
+    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any;
+                                                       the adapters, which the model folder holds merged
 
 No random state is stored: randomness is a function of (seed, step, agent, problem, sample).
 """
@@ -22,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from hacpo_core.agents import Agent, AgentTokenizer
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.lora import save_model
 from hacpo_core.errors import StoreError
 from hacpo_core.store import MANIFEST, read_json, sha256_of, sync_folder, write_json
 
@@ -57,7 +59,7 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
     if writes:
         transformers_logging.disable_progress_bar()
-        agent.learner.policy.save_pretrained(folder, safe_serialization=True)
+        save_model(agent.learner.policy, folder)
         agent.tokens.tokenizer.save_pretrained(folder)
         save_file(tensors, folder / OPTIMIZER_FILE)
     return {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}

@@ -246,6 +246,20 @@ class VllmConfig:
     """largest difference of their log-probabilities in nats; a larger one stops the run. bfloat16 needs more"""
 
 
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters: alpha / rank * B A is added to a weight, and nothing but A and B is trained."""
+
+    rank: int = 0
+    """of every adapter; 0: no adapters, all weights are trained"""
+    alpha: float = 32.0
+    targets: List[str] = field(default_factory=lambda: [ALL_LINEAR])  # noqa: UP006
+    """names of layers, such as q_proj; all-linear alone: every linear layer but the output embedding"""
+
+
 @dataclass(frozen=True)
 class DeepspeedConfig:
     """DeepSpeed's engine, one per agent: what is divided among the ranks (processes, one device each) that train it."""
@@ -268,19 +282,28 @@ class EngineConfig:
     learner: str = "torch"
     """torch: AdamW on one device | deepspeed: on one or several, see `deepspeed`"""
     deepspeed: DeepspeedConfig = field(default_factory=DeepspeedConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     device: str = "cpu"
     """cpu | cuda | cuda:N"""
     gpu_memory_gb: Optional[float] = None  # noqa: UP045
     """GiB of one GPU; what cannot fit is refused before it starts. null: as the GPU of this machine says"""
     dtype: str = "float32"
     """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
+    head_dtype: str = "same"
+    """of the output embedding's product, in learner and sampler: same (as dtype) | float32"""
     num_threads: int = 1
     """CPU threads of a process; another number gives other bits"""
     micro_batch_tokens: int = 16384
     """most tokens (padding included) in one forward and backward pass"""
+    row_layout: str = "padded"
+    """padded: rows side by side | packed: one after another | shared_prompts: the same, a problem's prompt only once"""
+    pack_tokens: int = 512
+    """most tokens of one packed sequence, unless a single row is longer: attention costs the square of it"""
     logprob_chunk_mb: int = 64
     """MiB of one chunk's fp32 logits; up to three such buffers exist at the same time"""
     gradient_checkpointing: bool = False
+    offloads: bool = False
+    """keep optimizer state and master weights in host memory, but for updates; weights too while others have a turn"""
     skip_zero_advantage: bool = True
     """leave rows without advantage out of the update's passes: same gradient, ratio statistics over the others only"""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hacpo_core.config import ExperimentConfig, TinyModelConfig, as_dict, digest_of, flatten
+from hacpo_core.config import ALL_LINEAR, ExperimentConfig, TinyModelConfig, as_dict, digest_of, flatten
 from hacpo_core.errors import ConfigError
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
@@ -17,8 +17,11 @@ _NOT_IDENTITY = re.compile(
     r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
     r"|^engine\.deepspeed\.offload_\w+$"
+    r"|^engine\.offloads$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
+# Fields that came after the first ids were published: at the value that says what was done before, they stay out.
+_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -40,6 +43,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "engine.learner": ("torch", "deepspeed"),
     "engine.dtype": ("float32", "bfloat16"),
     "placement.kind": ("local", "ray"),
+    "engine.head_dtype": ("same", "float32"),
+    "engine.row_layout": ("padded", "packed", "shared_prompts"),
     "data.source": ("arithmetic", "jsonl"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
     "runtime.runner": ("prefect", "direct"),
@@ -89,6 +94,9 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "placement.ray.timeout_s": (0, 86400, True),
     "engine.deepspeed.stage": (0, 3, False),
     "engine.micro_batch_tokens": (1, 1e12, False),
+    "engine.lora.rank": (0, 1e5, False),
+    "engine.lora.alpha": (0, 1e6, True),
+    "engine.pack_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
     "verifier.timeout_s": (0, 1e5, True),
@@ -165,6 +173,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_benchmarks(config)
     _check_vllm(config)
     _check_placement(config)
+    _check_learner(config)
     _check_deepspeed(config)
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
@@ -280,6 +289,16 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
     deepspeed = config.engine.deepspeed
     if config.engine.learner != "deepspeed":
         return
+    if config.engine.offloads:
+        raise ConfigError(
+            "engine.offloads: got true with engine.learner=deepspeed, which keeps the optimizer in host memory by a "
+            "setting of its own; set engine.deepspeed.offload_optimizer=true"
+        )
+    if config.engine.lora.rank > 0:
+        raise ConfigError(
+            f"engine.lora.rank: got {config.engine.lora.rank} with engine.learner=deepspeed, which was not tried with "
+            "adapters; set engine.learner=torch"
+        )
     if deepspeed.offload_optimizer and deepspeed.stage == 0:
         raise ConfigError(
             "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; "
@@ -289,6 +308,20 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"engine.deepspeed.offload_parameters: stage {deepspeed.stage} keeps whole weights on every device; "
             "set engine.deepspeed.stage=3"
+        )
+
+
+def _check_learner(config: ExperimentConfig) -> None:
+    engine = config.engine
+    if engine.row_layout != "padded" and engine.pack_tokens > engine.micro_batch_tokens:
+        raise ConfigError(
+            f"engine.pack_tokens: got {engine.pack_tokens}, more than engine.micro_batch_tokens="
+            f"{engine.micro_batch_tokens}, which one pass may hold; lower it"
+        )
+    targets = list(engine.lora.targets)
+    if engine.lora.rank > 0 and (not targets or (ALL_LINEAR in targets and len(targets) > 1)):
+        raise ConfigError(
+            f"engine.lora.targets: got {targets}, expected names of layers, or {ALL_LINEAR} alone; set one of these"
         )
 
 
@@ -414,6 +447,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     elif config.engine.deepspeed.stage == 3:
         mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
+        mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
+    if config.engine.lora.rank == 0:
+        mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
+    if config.engine.dtype == "float32":
+        mark("engine.dtype is float32 anyway", "engine.head_dtype")
+    if config.engine.row_layout == "padded":
+        mark("engine.row_layout is padded", "engine.pack_tokens")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks
@@ -447,11 +487,11 @@ def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> 
     Returns:
         "<pair>-<method>-s<seed>-<8 hex digits>".
     """
-    inert = inert_fields(config)
+    inert, later = inert_fields(config), _LATER.items()
     identity = {
         name: value
         for name, value in flatten(as_dict(config)).items()
-        if not _NOT_IDENTITY.search(name) and name not in inert
+        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
     }
     digest = digest_of({"fields": identity, "agents": list(config.pair.agents), "contents": dict(fingerprints)})
     return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest[:8]}"

@@ -141,6 +141,12 @@ class Learner(Protocol):
     ) -> UpdateOutcome:
         """One optimizer update per mini-batch, in order."""
 
+    def offload(self, *, weights: bool = False) -> None:
+        """Leave the device to others: optimizer state and masters, on request all weights, go to host memory."""
+
+    def onload(self, *, optimizer: bool = True) -> None:
+        """Bring the weights back, and the optimizer's part unless told otherwise; `update` does so by itself."""
+
     def digest(self) -> str:
         """SHA-256 (hex) of all weights, bit for bit."""
 

@@ -92,7 +92,7 @@ class DeepspeedLearner(BaseLearner):
         engine: EngineConfig,
         temperature: float,
         total_updates: int,
-        reference: PreTrainedModel | None = None,
+        reference: PreTrainedModel | ScoringHead | None = None,
     ) -> None:
         """Divide the model; the arguments are those of `BaseLearner`, the same on all ranks.
 
@@ -163,6 +163,12 @@ class DeepspeedLearner(BaseLearner):
                     whole.copy_(parameter)
         self._is_policy_current = True
 
+    def offload(self, *, weights: bool = False) -> None:
+        """Nothing: `engine.deepspeed` says what lies in host memory."""
+
+    def onload(self, *, optimizer: bool = True) -> None:
+        """Nothing."""
+
     # --- a share of the rows ---
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
@@ -193,6 +199,10 @@ class DeepspeedLearner(BaseLearner):
             cross=sum(part.cross for part in parts),
             outcomes={position: everywhere[position] for position in order},  # in one process's order
         )
+
+    def _passes(self, requests: Sequence[ScoreRequest]) -> list[Sequence[int]]:
+        """Rows of each pass that one process would make."""
+        return [forward.rows for forward in self._forward_passes(requests)]
 
     def _deal(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
         lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hacpo_core.algo.methods import Method, Objective, Rows, method_bounds, objective
@@ -25,21 +25,11 @@ from hacpo_core.algo.objectives import row_weights
 from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
+from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import Head, scoring_head
+from hacpo_core.engines.models import Head, ScoringHead, check_layout, scoring_head
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.errors import EngineError
-
-
-def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """Positions grouped by length so that rows x longest stays within the budget; a longer row stands alone."""
-    groups: list[list[int]] = []
-    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +60,29 @@ class BaseLearner(ABC):
         engine: EngineConfig,
         temperature: float,
         total_updates: int,
-        reference: PreTrainedModel | None = None,
+        reference: PreTrainedModel | ScoringHead | None = None,
     ) -> None:
         self.model = self.policy = model
         self.num_updates = 0
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
-        self._head: Head = scoring_head(model)
-        self._reference = scoring_head(reference) if reference is not None else None
+        self._device = model.device
+        is_wide = engine.head_dtype == "float32"
+        head = scoring_head(model, is_wide=is_wide)
+        check_layout(head, engine.row_layout)
+        self._head: Head = head
+        self._reference = scoring_head(reference, is_wide=is_wide) if isinstance(reference, nn.Module) else reference
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if engine.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    @abstractmethod
+    def offload(self, *, weights: bool = False) -> None:
+        """Leave the device to others: optimizer state and masters, on request all weights, go to host memory."""
+
+    @abstractmethod
+    def onload(self, *, optimizer: bool = True) -> None:
+        """Bring the weights back, and the optimizer's part unless told otherwise."""
 
     @abstractmethod
     def refresh_policy(self) -> None:
@@ -88,43 +90,33 @@ class BaseLearner(ABC):
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order."""
-        results: list[tuple[float, ...]] = [()] * len(requests)
+        self.onload(optimizer=False)
         self.model.eval()
         with torch.no_grad():
-            for positions, scores in self._score_groups(self._head, requests):
-                lengths = [len(requests[position].response_ids) for position in positions]
-                for position, logprob in zip(positions, scores.logprob_N.split(lengths), strict=True):
-                    results[position] = tuple(logprob.tolist())
-        return results
+            return [tuple(logprob.tolist()) for logprob in self._row_logprobs(self._head, requests)]
 
-    def _score_groups(self, head: Head, requests: Sequence[ScoreRequest]) -> Iterator[tuple[list[int], TokenScores]]:
-        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
-        for positions in micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens):
-            yield positions, self._score(head, [requests[position] for position in positions])
+    def _row_logprobs(self, head: Head, requests: Sequence[ScoreRequest]) -> list[Tensor]:
+        """Log-probabilities of each row's response tokens, the rows in order."""
+        found: dict[int, Tensor] = {}
+        for rows, scores in self._score_groups(head, requests):
+            lengths = [len(requests[row].response_ids) for row in rows]
+            found |= zip(rows, scores.logprob_N.split(lengths), strict=True)
+        return [found[row] for row in range(len(requests))]
 
-    def _passes(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
-        """Positions of the rows of each pass that `_score_groups` would make."""
-        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
-        return micro_batches(lengths, max_tokens=self._engine.micro_batch_tokens)
+    def _score_groups(
+        self, head: Head, requests: Sequence[ScoreRequest]
+    ) -> Iterator[tuple[Sequence[int], TokenScores]]:
+        """Scores of all response tokens, pass by pass, with the positions of the pass's rows in the order of scores."""
+        for forward in self._forward_passes(requests):
+            scores = head.scores(
+                forward.to(self._device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
+            )
+            yield forward.rows, scores
 
-    def _score(self, head: Head, requests: Sequence[ScoreRequest]) -> TokenScores:
-        """Scores of all response tokens of a micro-batch, row after row."""
-        device = self.model.device
-        longest = max(len(request.prompt_ids) + len(request.response_ids) for request in requests)
-        input_BT = torch.zeros(len(requests), longest, dtype=torch.long)
-        select_BT = torch.zeros(len(requests), longest, dtype=torch.bool)
-        targets: list[int] = []
-        for b, request in enumerate(requests):
-            ids = request.prompt_ids + request.response_ids
-            input_BT[b, : len(ids)] = torch.tensor(ids)
-            select_BT[b, len(request.prompt_ids) - 1 : len(ids) - 1] = True
-            targets.extend(request.response_ids)
-        return head.scores(
-            input_BT.to(device),
-            select_BT.to(device),
-            torch.tensor(targets, device=device),
-            temperature=self._temperature,
-            chunk_mb=self._engine.logprob_chunk_mb,
+    def _forward_passes(self, requests: Sequence[ScoreRequest]) -> Iterator[ForwardPass]:
+        engine = self._engine
+        yield from forward_passes(
+            requests, layout=engine.row_layout, max_tokens=engine.micro_batch_tokens, pack_tokens=engine.pack_tokens
         )
 
     def update(
@@ -148,6 +140,7 @@ class BaseLearner(ABC):
         Raises:
             EngineError: the gradient is not finite; the weights stay as they were.
         """
+        self.onload()
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows: list[RowOutcome] = []
@@ -234,7 +227,7 @@ class BaseLearner(ABC):
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
                 requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
-                reference_BT = spread(self._score(self._reference, requests).logprob_N)
+                reference_BT = spread(torch.cat(self._row_logprobs(self._reference, requests)))
         entropy_BT = spread(scores.entropy_N)
         value = objective(
             method,

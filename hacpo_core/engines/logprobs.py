@@ -26,6 +26,7 @@ def token_scores(
     *,
     temperature: float = 1.0,
     chunk_mb: int = 64,
+    is_wide: bool = False,
 ) -> TokenScores:
     """Log-softmax of a linear head at the targets, in fp32, chunk by chunk; the backward pass recomputes each chunk.
 
@@ -38,28 +39,34 @@ def token_scores(
         target_N: token ids.
         temperature: > 0.
         chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at the same time.
+        is_wide: multiply in fp32 as well, not only sum up: for bf16 input, at the price of an fp32 copy of the weight
+            in each pass.
 
     Returns:
         scores, fp32 (float64 for float64 input).
     """
     rows = max(1, chunk_mb * 2**20 // (4 * weight_VD.shape[0]))
-    logprob_N, entropy_N = _ChunkedScores.apply(hidden_ND, weight_VD, bias_V, target_N, temperature, rows)  # type: ignore[no-untyped-call]
+    logprob_N, entropy_N = _ChunkedScores.apply(hidden_ND, weight_VD, bias_V, target_N, temperature, rows, is_wide)  # type: ignore[no-untyped-call]
     return TokenScores(logprob_N, entropy_N)
 
 
 def scores_of_logits(logits_NV: Tensor, target_N: Tensor, *, temperature: float = 1.0) -> TokenScores:
     """The same scores from full logits, for heads that are more than a linear map."""
-    wide_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-    logprob_NV = (wide_NV / temperature).log_softmax(dim=1)
+    logprob_NV = (widened(logits_NV) / temperature).log_softmax(dim=1)
     entropy_N = -(logprob_NV.detach().exp() * logprob_NV.detach()).sum(dim=1)
     return TokenScores(logprob_NV.gather(1, target_N[:, None])[:, 0], entropy_N)
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """In fp32, or in float64 if it is that already."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = hidden @ weight.T
+    logits = hidden.to(weight.dtype) @ weight.T
     if bias is not None:
         logits = logits + bias
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = widened(logits)
     return logits.div_(temperature) if temperature != 1.0 else logits
 
 
@@ -73,21 +80,23 @@ class _ChunkedScores(torch.autograd.Function):
         target_N: Tensor,
         temperature: float,
         rows: int,
+        is_wide: bool,
     ) -> tuple[Tensor, Tensor]:
+        head_VD = widened(weight_VD) if is_wide else weight_VD
         dtype = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         num_tokens = hidden_ND.shape[0]
         logprob_N = torch.empty(num_tokens, dtype=dtype, device=hidden_ND.device)
         entropy_N, normaliser_N = torch.empty_like(logprob_N), torch.empty_like(logprob_N)
         for start in range(0, num_tokens, rows):
             part = slice(start, start + rows)
-            logits = _logits(hidden_ND[part], weight_VD, bias_V, temperature)
+            logits = _logits(hidden_ND[part], head_VD, bias_V, temperature)
             normaliser = logits.logsumexp(dim=1)
             logprob_N[part] = logits.gather(1, target_N[part, None])[:, 0] - normaliser
             mean_logit = torch.linalg.vecdot((logits - normaliser[:, None]).exp_(), logits)
             entropy_N[part] = normaliser - mean_logit
             normaliser_N[part] = normaliser
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N)
-        ctx.temperature, ctx.rows = temperature, rows
+        ctx.temperature, ctx.rows, ctx.is_wide = temperature, rows, is_wide
         ctx.mark_non_differentiable(entropy_N)
         return logprob_N, entropy_N
 
@@ -95,26 +104,28 @@ class _ChunkedScores(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, target_N, normaliser_N = ctx.saved_tensors
         grad_N = grads[0]
+        head_VD = widened(weight_VD) if ctx.is_wide else weight_VD
         grad_hidden_ND = torch.empty_like(hidden_ND)
         # The weight's gradient is summed in fp32: hundreds of chunks in bf16 would lose small terms.
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=normaliser_N.dtype) if ctx.needs_input_grad[1] else None
         grad_bias_V = torch.zeros_like(bias_V, dtype=normaliser_N.dtype) if ctx.needs_input_grad[2] else None
         for start in range(0, hidden_ND.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
-            logits = _logits(hidden_ND[part], weight_VD, bias_V, ctx.temperature)
+            logits = _logits(hidden_ND[part], head_VD, bias_V, ctx.temperature)
             grad_logits = logits.sub_(normaliser_N[part, None]).exp_().neg_()
             grad_logits.scatter_add_(1, target_N[part, None], torch.ones_like(grad_logits[:, :1]))
             grad_logits.mul_(grad_N[part, None] / ctx.temperature)
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0)
-            narrow = grad_logits.to(hidden_ND.dtype)
-            grad_hidden_ND[part] = narrow @ weight_VD
+            narrow = grad_logits.to(head_VD.dtype)
+            grad_hidden_ND[part] = narrow @ head_VD
             if grad_weight_VD is not None:
-                grad_weight_VD += narrow.T @ hidden_ND[part]
+                grad_weight_VD += narrow.T @ hidden_ND[part].to(head_VD.dtype)
         return (
             grad_hidden_ND,
             None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
             None if grad_bias_V is None else grad_bias_V.to(bias_V.dtype),
+            None,
             None,
             None,
             None,

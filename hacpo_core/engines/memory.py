@@ -118,10 +118,10 @@ def agent_memory(
     weights = width * total / (ranks if stage == 3 else 1)
     if is_deepspeed and engine.deepspeed.offload_parameters:
         weights = 0.0
-    gradients = width * trained / (ranks if stage >= 2 else 1)
+    gradients: float = width * trained / (ranks if stage >= 2 else 1)
     if is_narrow and not is_deepspeed:
         gradients += 4 * trained
-    optimizer = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
+    optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:
         optimizer = 0.0
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
-from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.errors import ConfigError, EngineError, ModelError
 
 _log = logging.getLogger(__name__)
 _SAMPLES, _SAMPLE_BYTES = 16, 4096
@@ -208,10 +210,8 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 class Head(Protocol):
     """Turns token ids into scores; see `ScoringHead.scores`."""
 
-    def scores(
-        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, *, temperature: float, chunk_mb: int
-    ) -> TokenScores:
-        """Scores of the targets at the selected positions."""
+    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+        """Scores of a pass's targets, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,35 +219,59 @@ class ScoringHead:
     """How a model's last hidden states become log-probabilities.
 
     `is_linear` is True where the model's logits are its output embedding applied to its last hidden states and nothing
-    else; other models (soft-capped or scaled logits) are scored from their full logits.
+    else; other models (soft-capped or scaled logits) are scored from their full logits. `is_wide` has the head
+    multiply in fp32 whatever the model's dtype is.
     """
 
     model: PreTrainedModel
     is_linear: bool
+    is_wide: bool = False
 
-    def scores(
-        self, input_BT: Tensor, select_BT: Tensor, target_N: Tensor, *, temperature: float, chunk_mb: int
-    ) -> TokenScores:
-        """Scores of the targets at the selected positions (rows padded on the right; attention is causal).
+    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+        """Scores of a pass's targets, in their order.
 
         Args:
-            input_BT: token ids.
-            select_BT: True at the N positions whose next token is scored.
-            target_N: those next tokens.
+            forward: rows as tensors on the model's device.
             temperature: > 0.
             chunk_mb: see `token_scores`.
         """
+        inputs = self._inputs(forward)
         if not self.is_linear:
-            logits_NV = self.model(input_ids=input_BT, use_cache=False).logits[select_BT]
-            return scores_of_logits(logits_NV, target_N, temperature=temperature)
-        hidden_ND = self.model.base_model(input_ids=input_BT, use_cache=False).last_hidden_state[select_BT]
+            logits_NV = self.model(**inputs, use_cache=False).logits[forward.sequence_N, forward.column_N]
+            return scores_of_logits(logits_NV, forward.target_N, temperature=temperature)
+        hidden_BTD = self.model.base_model(**inputs, use_cache=False).last_hidden_state
+        hidden_ND = hidden_BTD[forward.sequence_N, forward.column_N]
         head: Any = self.model.get_output_embeddings()
         bias_V = getattr(head, "bias", None)
-        return token_scores(hidden_ND, head.weight, bias_V, target_N, temperature=temperature, chunk_mb=chunk_mb)
+        return token_scores(
+            hidden_ND,
+            head.weight,
+            bias_V,
+            forward.target_N,
+            temperature=temperature,
+            chunk_mb=chunk_mb,
+            is_wide=self.is_wide,
+        )
+
+    def _inputs(self, forward: ForwardPass) -> dict[str, Tensor]:
+        inputs = {"input_ids": forward.input_BT}
+        if forward.position_BT is not None:
+            inputs["position_ids"] = forward.position_BT
+        mask_B1TT = forward.mask_B1TT()
+        if mask_B1TT is not None:
+            inputs["attention_mask"] = mask_B1TT
+            if self.model.config._attn_implementation == "eager":  # adds its mask to the scores
+                hidden = torch.zeros(mask_B1TT.shape, dtype=self.model.dtype, device=mask_B1TT.device)
+                inputs["attention_mask"] = hidden.masked_fill_(~mask_B1TT, torch.finfo(self.model.dtype).min)
+        return inputs
 
 
-def scoring_head(model: PreTrainedModel) -> ScoringHead:
-    """Find out, with one short forward pass, whether the head is linear."""
+def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHead:
+    """Find out, with one short forward pass, whether the head is linear.
+
+    Raises:
+        EngineError: it is not, and cannot be wide.
+    """
     head: Any = model.get_output_embeddings()
     # A soft cap bends small logits too little for the probe below to see.
     is_linear = isinstance(head, nn.Linear) and not getattr(model.config, "final_logit_softcapping", None)
@@ -258,6 +282,64 @@ def scoring_head(model: PreTrainedModel) -> ScoringHead:
             expected = model(input_ids=probe_BT, use_cache=False).logits.float()
             got = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
         is_linear = bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-3))
+    if not is_linear and is_wide:
+        raise EngineError(f"engine.head_dtype: {type(model).__name__} has no plain linear head; set it to same")
     if not is_linear:
         _log.warning("%s has no plain linear head: full logits are held", type(model).__name__)
-    return ScoringHead(model, is_linear)
+    return ScoringHead(model, is_linear, is_wide)
+
+
+def check_layout(head: ScoringHead, layout: str) -> None:
+    """Raise an EngineError unless the model scores rows in that layout as it scores them alone.
+
+    A short pass finds out: what is off must be far less than what it would be if all rows attended to each other.
+    """
+    if layout == "padded":
+        return
+    model, name = head.model, type(head.model).__name__
+    attention = model.config._attn_implementation
+    remedy = "set engine.row_layout=padded"
+    if layout == "shared_prompts":
+        if attention not in ("sdpa", "eager"):
+            raise EngineError(
+                f"engine.row_layout: shared_prompts needs an attention that takes any mask, and {name} runs "
+                f"{attention}; set engine.row_layout=packed"
+            )
+        # Too short a probe would not see that a window of the model's own is lost.
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+            raise EngineError(
+                f"engine.row_layout: shared_prompts needs layers that attend to everything before them, and {name} has "
+                f"others ({', '.join(sorted(kinds))}); {remedy}"
+            )
+    size = model.config.get_text_config().vocab_size
+    prompts, lengths = ((1, 2, 3, 5), (7, 4)), (5, 3, 1, 6)
+    requests = [
+        ScoreRequest(
+            tuple(token % size for token in prompts[n % 2]), tuple((11 * n + 3 * t + 2) % size for t in range(length))
+        )
+        for n, length in enumerate(lengths)
+    ]
+
+    def scores_N(layout: str, *, is_leaky: bool = False) -> Tensor:
+        (forward,) = forward_passes(requests, layout=layout, max_tokens=1000, pack_tokens=100)
+        found: dict[int, Tensor] = {}
+        if is_leaky:
+            forward = replace(forward, position_BT=None, block_BT=None, parent_BT=None)
+        scores = head.scores(forward.to(model.device), temperature=1.0, chunk_mb=64)
+        for row, piece in zip(
+            forward.rows, scores.logprob_N.split([lengths[row] for row in forward.rows]), strict=True
+        ):
+            found[row] = piece
+        return torch.cat([found[row] for row in range(len(lengths))])
+
+    with torch.no_grad():
+        alone_N = scores_N("padded")
+        off = float((scores_N(layout) - alone_N).abs().mean())
+        leak = float((scores_N(layout, is_leaky=True) - alone_N).abs().mean())
+    if not off <= 1e-5 + 0.25 * leak:
+        raise EngineError(
+            f"engine.row_layout: {name} does not score {layout} rows as it scores them alone (off by {off:.1e} nats on "
+            f"average); {remedy}"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.models import ScoringHead
+from hacpo_core.engines.offload import move_data, move_state, release_unused
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.weights import weights_digest
 
@@ -32,7 +34,8 @@ class TorchLearner(BaseLearner):
         engine: EngineConfig,
         temperature: float,
         total_updates: int,
-        reference: PreTrainedModel | None = None,
+        reference: PreTrainedModel | ScoringHead | None = None,
+        host: torch.device = torch.device("cpu"),  # noqa: B008
     ) -> None:
         super().__init__(
             model,
@@ -42,6 +45,9 @@ class TorchLearner(BaseLearner):
             total_updates=total_updates,
             reference=reference,
         )
+        self._host = host
+        self._are_weights_away = self._is_optimizer_away = False
+        self._is_partial = len(self._named) < sum(1 for _ in model.parameters())
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
         self._optimizer = adamw(list((self._masters or self._named).values()), optimizer)
@@ -89,13 +95,49 @@ class TorchLearner(BaseLearner):
         self.num_updates += 1
         return Stepped(norm, rate)
 
+    def offload(self, *, weights: bool = False) -> None:
+        """Move optimizer state and master weights to host memory, on request all weights too; gradients are dropped.
+
+        Whatever needs them afterwards brings them back by itself, but the sampler: see `onload`.
+        """
+        if not self._is_optimizer_away:
+            move_data(self._masters.values(), self._host)
+            move_state(self._optimizer, self._host)
+            self._clear_gradients()
+            self._is_optimizer_away = True
+        if weights and not self._are_weights_away:
+            move_data(self._all_weights(), self._host)
+            self._are_weights_away = True
+        release_unused(self._device)
+
+    def onload(self, *, optimizer: bool = True) -> None:
+        """Bring the weights back to the device, and what an update needs besides unless told otherwise."""
+        if self._are_weights_away:
+            move_data(self._all_weights(), self._device)
+            self._are_weights_away = False
+        if optimizer and self._is_optimizer_away:
+            move_data(self._masters.values(), self._device)
+            move_state(self._optimizer, self._device)
+            self._is_optimizer_away = False
+
+    def _all_weights(self) -> Iterator[Tensor]:
+        """Of the model and of a reference of its own."""
+        yield from self.model.parameters()
+        if self._reference is not None and self._reference.model is not self.model:
+            yield from self._reference.model.parameters()
+
     def digest(self) -> str:
         """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
         return weights_digest((self._masters or self._named).items())
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts, and the fp32 master weights, by parameter name."""
+        """AdamW's moments and step counts, and the fp32 master weights, by parameter name.
+
+        Where only some weights are trained (adapters), these as well: a model folder holds them merged into the others.
+        """
         tensors = {f"master.{name}": master for name, master in self._masters.items()}
+        if self._is_partial:
+            tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self._named.items()}
         for name, parameter in (self._masters or self._named).items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
@@ -107,15 +149,15 @@ class TorchLearner(BaseLearner):
         Raises:
             EngineError: the tensors belong to another model.
         """
+        self.onload()
         self._optimizer.state.clear()
-        device = self.model.device
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
             self._check_name(name)
-            if kind == "master":
+            if kind in ("master", "trained"):
                 with torch.no_grad():
-                    self._masters[name].copy_(value)
+                    (self._masters if kind == "master" else self._named)[name].copy_(value)
                 continue
             parameter = (self._masters or self._named)[name]
-            self._optimizer.state[parameter][kind] = value.to(device).clone()
+            self._optimizer.state[parameter][kind] = value.to(self._device).clone()
         self.num_updates = num_updates

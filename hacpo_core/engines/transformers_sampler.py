@@ -6,12 +6,14 @@ Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.logprobs import widened
 from hacpo_core.seeds import uniforms
 
 COMPACT_BELOW = 0.8  # rebuild the cache without finished rows once fewer than this share of its rows is alive
@@ -27,8 +29,27 @@ class TransformersSampler:
 
     name = "transformers"
 
-    def __init__(self, model: PreTrainedModel, *, eos_ids: Iterable[int], pad_id: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        eos_ids: Iterable[int],
+        pad_id: int,
+        batch_size: int,
+        has_wide_head: bool = False,
+    ) -> None:
+        """Sample from a model as it is at each call.
+
+        Args:
+            model: the learner's.
+            eos_ids: all ids that end a response.
+            pad_id: stands where a batch's shorter rows have nothing.
+            batch_size: responses at a time.
+            has_wide_head: multiply with the output embedding in fp32, as the learner does; the head must be linear.
+        """
         self._model = model
+        self._has_wide_head = has_wide_head
+        self._wide_head: tuple[Tensor, Tensor | None] | None = None
         self._pad_id = pad_id
         self._batch_size = batch_size
         self._eos_E = torch.tensor(sorted(eos_ids), device=model.device)
@@ -37,6 +58,9 @@ class TransformersSampler:
     def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
         """One response per request, in order."""
         self._model.eval()
+        if self._has_wide_head:  # an fp32 copy for one call: the weights are others at the next one
+            head: Any = self._model.get_output_embeddings()
+            self._wide_head = widened(head.weight), getattr(head, "bias", None)
         responses: list[SampledResponse | None] = [None] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         for start in range(0, len(by_length), self._batch_size):
@@ -44,6 +68,7 @@ class TransformersSampler:
             batch = [requests[position] for position in positions]
             for position, response in zip(positions, self._sample_batch(batch, limits), strict=True):
                 responses[position] = response
+        self._wide_head = None
         return [response for response in responses if response is not None]
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
@@ -89,13 +114,12 @@ class TransformersSampler:
                 cache.batch_select_indices(kept)
                 row_C, token_C, mask_BT, is_alive_C = row_C[kept], token_C[kept], mask_BT[kept], is_alive_C[kept]
             mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(row_C), 1)], dim=1)
-            logits_BV = self._model(
+            logits_BV = self._next_logits(
                 input_ids=token_C[:, None],
                 attention_mask=mask_BT,
                 position_ids=mask_BT.sum(dim=1, keepdim=True) - 1,
                 past_key_values=cache,
-                use_cache=True,
-            ).logits[:, -1]
+            )
         for tokens, logprobs, length, is_stopped in zip(
             token_BT.tolist(), logprob_BT.tolist(), length_B.tolist(), is_stopped_B.tolist(), strict=True
         ):
@@ -110,18 +134,26 @@ class TransformersSampler:
         longest = max(len(prompt) for prompt in prompts)
         padded = [[self._pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         mask_UT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-        output = self._model(
+        cache = DynamicCache(config=self._model.config)
+        logits_UV = self._next_logits(
             input_ids=torch.tensor(padded, device=device),
             attention_mask=mask_UT,
             position_ids=(mask_UT.cumsum(dim=1) - 1).clamp(min=0),
-            past_key_values=DynamicCache(config=self._model.config),
-            use_cache=True,
-            logits_to_keep=1,
+            past_key_values=cache,
         )
         prompt_B = torch.tensor([place[request.prompt_ids] for request in requests], device=device)
-        cache: DynamicCache = output.past_key_values
         cache.batch_select_indices(prompt_B)
-        return output.logits[prompt_B, -1], cache, mask_UT[prompt_B]
+        return logits_UV[prompt_B], cache, mask_UT[prompt_B]
+
+    def _next_logits(self, **inputs: Any) -> Tensor:
+        """Logits behind the last position of every row; the cache among the inputs grows."""
+        if self._wide_head is None:
+            logits: Tensor = self._model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
+            return logits
+        hidden = self._model.base_model(**inputs, use_cache=True).last_hidden_state[:, -1]
+        weight, bias = self._wide_head
+        logits = hidden.to(weight.dtype) @ weight.T
+        return logits if bias is None else logits + bias
 
 
 def choose(logprob_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.lora import merged_weights, save_model
 from hacpo_core.errors import EngineError
 
 SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0
@@ -131,6 +132,8 @@ class VllmSampler:
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
+        if engine.head_dtype != "same":
+            options["hf_overrides"] = {"head_dtype": engine.head_dtype}
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
         resource_tracker.ensure_running()  # Python's own child, not one of vLLM's
@@ -221,11 +224,11 @@ class VllmSampler:
 
     def _copy_weights(self) -> None:
         if self._engine.vllm.process == "shared":
-            weights = ((name, parameter.detach()) for name, parameter in self._model.named_parameters())
+            weights = merged_weights(self._model, self._model.named_parameters())
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             with tempfile.TemporaryDirectory(prefix="hacpo-weights-") as folder:
-                self._model.save_pretrained(folder, safe_serialization=True)
+                save_model(self._model, Path(folder))
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         self._llm.collective_rpc("pack_head")
 

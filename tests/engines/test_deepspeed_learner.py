@@ -18,7 +18,8 @@ pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import UpdateOutcome
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner, deal
-from hacpo_core.engines.learner import BaseLearner, micro_batches
+from hacpo_core.engines.layouts import micro_batches
+from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks

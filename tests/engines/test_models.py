@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
+from hacpo_core.engines.layouts import ForwardPass
 from hacpo_core.engines.models import (
     check_device,
     check_model_folder,
@@ -330,11 +331,10 @@ def test_scores_are_those_of_the_models_own_logits(family: str) -> None:
     head = scoring_head(model)
     assert head.is_linear is (family != "gemma2")
     input_BT = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]])
-    select_BT = torch.tensor([[False, True, True, False], [True, False, False, False]])
-    target_N = torch.tensor([3, 4, 6])
-    scores = head.scores(input_BT, select_BT, target_N, temperature=0.7, chunk_mb=1)
+    sequence_N, column_N, target_N = torch.tensor([0, 0, 1]), torch.tensor([1, 2, 0]), torch.tensor([3, 4, 6])
+    scores = head.scores(ForwardPass((0, 1), input_BT, sequence_N, column_N, target_N), temperature=0.7, chunk_mb=1)
     logprob_BTV = (model(input_ids=input_BT).logits.double() / 0.7).log_softmax(dim=2)
-    expected_N = logprob_BTV[select_BT][range(3), target_N]
+    expected_N = logprob_BTV[sequence_N, column_N, target_N]
     torch.testing.assert_close(scores.logprob_N.double(), expected_N, rtol=0.0, atol=1e-5)
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.learner import micro_batches
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.weights import weights_digest
@@ -45,13 +44,6 @@ def test_scores_are_those_of_each_sequence_alone(family: str, temperature: float
         logprob_TV = logprobs_of(model, request, temperature=temperature)
         expected = logprob_TV[range(len(request.response_ids)), list(request.response_ids)]
         torch.testing.assert_close(torch.tensor(found).double(), expected, rtol=0.0, atol=1e-5)
-
-
-def test_micro_batches_keep_to_the_budget_with_padding_included() -> None:
-    assert micro_batches([3, 9, 4, 8], max_tokens=18) == [[1, 3], [2, 0]]
-    assert micro_batches([3, 9, 4, 8], max_tokens=17) == [[1], [3, 2], [0]]
-    assert micro_batches([3, 9, 4, 8], max_tokens=1) == [[1], [3], [2], [0]]
-    assert micro_batches([], max_tokens=5) == []
 
 
 def test_learning_rate_rises_and_stays() -> None:

@@ -25,8 +25,9 @@ from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
+from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.lora import add_adapters
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import VllmSampler
@@ -292,6 +293,50 @@ def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_no_proce
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed here; make test-vllm")
+@pytest.mark.parametrize("process", ["shared", "own"])
+def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(process: str, tmp_path: Path) -> None:
+    model = model_of("qwen3")
+    sampler = sampler_of(model, tmp_path, vllm=VllmConfig(process, kv_cache_gb=0.25, enforce_eager=True))
+    try:
+        add_adapters(model, LoraConfig(rank=4), seed_parts=(0,))
+        sampler.synchronise(1, nothing)
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-5
+        base = {name: tensor.clone() for name, tensor in model.state_dict().items() if ".lora_" not in name}
+        random = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".lora_B." in name:
+                    parameter.copy_(0.05 * torch.randn(parameter.shape, generator=random))
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) > 0.1
+        sampler.synchronise(2, nothing)
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-4
+        assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in base.items())
+    finally:
+        sampler.close()
+
+
+@pytest.mark.parametrize(("head_dtype", "expected"), [("same", torch.bfloat16), ("float32", torch.float32)])
+def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
+    head_dtype: str, expected: torch.dtype, tmp_path: Path
+) -> None:
+    model = model_of("qwen3").bfloat16()
+    model.save_pretrained(tmp_path)
+    sampler = VllmSampler(
+        model,
+        initial=tmp_path,
+        engine=EngineConfig(sampler="vllm", dtype="bfloat16", head_dtype=head_dtype, vllm=VLLM),
+        rollout=RolloutConfig(batch_size=64),
+        max_tokens=MAX_TOKENS,
+        eos_ids=EOS_IDS,
+    )
+    try:
+        assert sampler._llm.model_config.head_dtype == expected
+        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 0.1
+    finally:
+        sampler.close()
 
 
 def hold(folder: str) -> None:

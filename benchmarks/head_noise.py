@@ -1,0 +1,121 @@
+"""Noise of bf16 ratios under GSPO's clip, with the head's product in bf16 and in fp32.
+
+The same weights score the same rows in two shapes of a micro-batch, so every ratio should be 1. Random Qwen3 models
+whose last norm is scaled so that logits spread by 4, as those of trained models.
+
+Usage: python benchmarks/head_noise.py [--device cpu]; writes benchmarks/results/head_noise.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.layouts import forward_passes
+from hacpo_core.engines.models import ScoringHead, scoring_head
+
+RESULTS = Path(__file__).parent / "results" / "head_noise.json"
+LOW, HIGH = 3e-4, 4e-4  # GSPO's clip
+SPREAD = 4.0
+MODELS = {"tiny": (96, 3, 40), "3M": (192, 6, 2048), "12M": (256, 6, 32000)}
+RESPONSES = {"tiny pair": (14, 30), "longer": (100, 400)}
+OTHERS = (("padded", 400), ("shared_prompts", 4096))
+
+
+def model_of(hidden: int, layers: int, vocabulary: int) -> PreTrainedModel:
+    """In fp32."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden // 4,
+        tie_word_embeddings=True,
+    )
+    model = Qwen3ForCausalLM(config).eval()
+    with torch.no_grad():
+        spread = model(torch.arange(30)[None]).logits.std()
+        model.base_model.norm.weight.mul_(SPREAD / spread)
+    return model
+
+
+def rows_of(vocabulary: int, response: tuple[int, int]) -> list[ScoreRequest]:
+    """16 problems with 16 responses each."""
+    random = np.random.default_rng(0)
+
+    def ids(size: int) -> tuple[int, ...]:
+        return tuple(random.integers(1, vocabulary, size=size).tolist())
+
+    prompts = [ids(12) for _ in range(16)]
+    return [ScoreRequest(prompt, ids(int(random.integers(*response)))) for prompt in prompts for _ in range(16)]
+
+
+@torch.no_grad()
+def mean_logprobs(head: ScoringHead, rows: list[ScoreRequest], layout: str, max_tokens: int) -> Tensor:
+    """Per row, in float64 from fp32 scores."""
+    mean_B = torch.zeros(len(rows), dtype=torch.float64)
+    for forward in forward_passes(rows, layout=layout, max_tokens=max_tokens, pack_tokens=512):
+        logprob_N = head.scores(forward.to(head.model.device), temperature=1.0, chunk_mb=64).logprob_N.double().cpu()
+        pieces = logprob_N.split([len(rows[row].response_ids) for row in forward.rows])
+        for row, piece in zip(forward.rows, pieces, strict=True):
+            mean_B[row] = piece.mean()
+    return mean_B
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    device = parser.parse_args().device
+    torch.set_num_threads(1)
+    results: list[dict[str, Any]] = []
+    for name, sizes in MODELS.items():
+        exact = model_of(*sizes).to(device)
+        model = model_of(*sizes).to(device, torch.bfloat16)
+        for kind, response in RESPONSES.items():
+            rows = rows_of(sizes[2], response)
+            exact_B = mean_logprobs(scoring_head(exact), rows, "padded", 4096)
+            for is_wide in (False, True):
+                head = scoring_head(model, is_wide=is_wide)
+                one_B = mean_logprobs(head, rows, "padded", 4096)
+                for layout, max_tokens in OTHERS:
+                    log_ratio_B = mean_logprobs(head, rows, layout, max_tokens) - one_B
+                    ratio_B = log_ratio_B.exp()
+                    is_clipped_B = (ratio_B < 1 - LOW) | (ratio_B > 1 + HIGH)
+                    results.append(
+                        {
+                            "model": name,
+                            "rows": kind,
+                            "head_dtype": "float32" if is_wide else "same",
+                            "against": f"{layout}, {max_tokens} tokens",
+                            "log_ratio_rms": float(f"{log_ratio_B.square().mean().sqrt():.3g}"),
+                            "clipped_share": round(float(is_clipped_B.double().mean()), 4),
+                            "rms_to_fp32_model": float(f"{(one_B - exact_B).square().mean().sqrt():.3g}"),
+                        }
+                    )
+                    print(json.dumps(results[-1]), flush=True)
+    result = {
+        "clip": [LOW, HIGH],
+        "device": device if device == "cpu" else torch.cuda.get_device_name(),
+        "torch": version("torch"),
+        "machine": f"{platform.machine()}, {platform.python_version()}",
+        "results": results,
+    }
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

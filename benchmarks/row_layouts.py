@@ -1,0 +1,160 @@
+"""What the row layouts compute and how long they take: scoring, and forward with backward, of the same rows.
+
+Usage: python benchmarks/row_layouts.py [--repeats 3] [--device cpu] [--dtype float32]
+[--shapes tiny long]; writes benchmarks/results/row_layouts.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.layouts import forward_passes
+from hacpo_core.engines.models import ScoringHead, scoring_head
+
+RESULTS = Path(__file__).parent / "results" / "row_layouts.json"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a mini-batch and the model that scores them: least and most tokens of a response, drawn evenly."""
+
+    problems: int
+    samples: int
+    prompt: tuple[int, int]
+    response: tuple[int, int]
+    hidden: int
+    layers: int
+    heads: int
+    vocabulary: int
+    micro_batch_tokens: int
+    pack_tokens: tuple[int, ...]
+
+
+SHAPES = {
+    "tiny": Shape(32, 8, (10, 14), (14, 30), 96, 3, 4, 40, 4096, (64, 128, 256, 512)),
+    "long": Shape(4, 8, (200, 200), (100, 1000), 192, 6, 6, 2048, 4096, (512, 1200, 2400)),
+    "long_prompts": Shape(4, 8, (400, 400), (20, 120), 192, 6, 6, 2048, 4096, (512, 1024, 2048)),
+}
+
+
+def rows_of(shape: Shape) -> list[ScoreRequest]:
+    """The rows, by seed."""
+    random = np.random.default_rng(0)
+
+    def ids(length: tuple[int, int]) -> tuple[int, ...]:
+        size = int(random.integers(length[0], length[1] + 1))
+        return tuple(random.integers(1, shape.vocabulary, size=size).tolist())
+
+    prompts = [ids(shape.prompt) for _ in range(shape.problems)]
+    return [ScoreRequest(prompt, ids(shape.response)) for prompt in prompts for _ in range(shape.samples)]
+
+
+def model_of(family: str, shape: Shape) -> PreTrainedModel:
+    """A model with random weights."""
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": 3 * shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": max(1, shape.heads // 2),
+        "head_dim": shape.hidden // shape.heads,
+        "tie_word_embeddings": True,
+    }
+    return Qwen3ForCausalLM(Qwen3Config(**sizes)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**sizes))
+
+
+def measure(
+    head: ScoringHead, rows: list[ScoreRequest], shape: Shape, layout: str, pack_tokens: int, *, repeats: int
+) -> dict[str, Any]:
+    """Tokens and medians of seconds (of the processor on the CPU) for one layout."""
+    device = head.model.device
+
+    # On one thread the processor's own clock leaves out what other work takes of a shared machine.
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def once(*, trains: bool) -> tuple[float, int, int]:
+        wait()
+        start, num_tokens, num_passes = clock(), 0, 0
+        with torch.set_grad_enabled(trains):
+            for forward in forward_passes(
+                rows, layout=layout, max_tokens=shape.micro_batch_tokens, pack_tokens=pack_tokens
+            ):
+                scores = head.scores(forward.to(device), temperature=1.0, chunk_mb=64)
+                if trains:
+                    scores.logprob_N.sum().backward()
+                num_tokens += forward.input_BT.numel()
+                num_passes += 1
+        head.model.zero_grad()
+        wait()
+        return clock() - start, num_tokens, num_passes
+
+    once(trains=True)
+    scored = [once(trains=False) for _ in range(repeats)]
+    trained = [once(trains=True) for _ in range(repeats)]
+    return {
+        "layout": layout,
+        "pack_tokens": None if layout == "padded" else pack_tokens,
+        "tokens": scored[0][1],
+        "passes": scored[0][2],
+        "score_s": round(statistics.median(seconds for seconds, _, _ in scored), 4),
+        "train_s": round(statistics.median(seconds for seconds, _, _ in trained), 4),
+    }
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results: list[dict[str, Any]] = []
+    for name in options.shapes:
+        shape = SHAPES[name]
+        rows = rows_of(shape)
+        least = sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+        for family in ("qwen3", "llama") if name == "tiny" else ("qwen3",):
+            model = model_of(family, shape).to(options.device, getattr(torch, options.dtype))
+            head = scoring_head(model)
+            num_weights = sum(parameter.numel() for parameter in model.parameters())
+            ways = [("padded", 1), *((way, size) for way in ("packed", "shared_prompts") for size in shape.pack_tokens)]
+            for layout, pack_tokens in ways:
+                found = measure(head, rows, shape, layout, pack_tokens, repeats=options.repeats)
+                results.append({"shape": name, "family": family, "weights": num_weights, "row_tokens": least, **found})
+                print(json.dumps(results[-1]), flush=True)
+    result = {
+        "rows": {name: asdict(SHAPES[name]) for name in options.shapes},
+        "threads": 1,
+        "device": options.device if options.device == "cpu" else torch.cuda.get_device_name(),
+        "dtype": options.dtype,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+        "machine": f"{platform.machine()}, {platform.python_version()}",
+        "results": results,
+    }
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

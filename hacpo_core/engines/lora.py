@@ -1,0 +1,149 @@
+"""Low-rank adapters (peft): put into a model, left out for its reference, merged for whoever wants plain weights.
+
+    W' = W + alpha / rank * B A
+
+The adapters live inside of transformers' own class, so everything that reads the model goes on as before. Only A and B
+are trained; W is never written to. Nothing but this file imports peft.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from hacpo_core.config import ALL_LINEAR, LoraConfig
+from hacpo_core.engines.layouts import ForwardPass
+from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.models import ScoringHead, scoring_head
+from hacpo_core.errors import EngineError
+from hacpo_core.seeds import derive_seed
+
+ADAPTER = "default"
+
+
+def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tuple[int | str, ...]) -> None:
+    """Freeze the model's weights and put adapters beside them, in place; the model's outputs are the same at first.
+
+    Args:
+        model: gets the adapters, of its own dtype and on its own device.
+        config: rank > 0.
+        seed_parts: decide the random A of every adapter; B is 0.
+
+    Raises:
+        EngineError: peft is not installed, or a target names no linear layer.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise EngineError(
+            f"engine.lora: peft cannot be imported ({error}); pip install 'hacpo[lora]', or set engine.lora.rank=0"
+        ) from error
+    targets = list(config.targets)
+    options: dict[str, Any] = {
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "target_modules": ALL_LINEAR if targets == [ALL_LINEAR] else targets,
+        "task_type": "CAUSAL_LM",
+    }
+    for target in options["target_modules"] if targets != [ALL_LINEAR] else ():
+        _check_target(model, target)
+    peft.inject_adapter_in_model(peft.LoraConfig(**options), model, ADAPTER)
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name:
+            bound = 1 / math.sqrt(parameter.shape[1])
+            random = torch.Generator().manual_seed(derive_seed(*seed_parts, name) % 2**63)
+            with torch.no_grad():
+                parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=random))
+
+
+def _check_target(model: PreTrainedModel, target: str) -> None:
+    found = [module for name, module in model.named_modules() if name == target or name.endswith(f".{target}")]
+    expected = f"expected names of linear layers other than the output embedding, or {ALL_LINEAR}"
+    if not found:
+        names = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if type(module) is nn.Linear})
+        raise EngineError(
+            f"engine.lora.targets: {type(model).__name__} has no layer {target}; choose among {', '.join(names)}"
+        )
+    # A tied output embedding would no longer be the input's, and scores read its weight.
+    is_linear = all(isinstance(module, (nn.Linear, Conv1D)) for module in found)
+    if model.get_output_embeddings() in found or not is_linear:
+        raise EngineError(f"engine.lora.targets: got {target}, {expected}; leave it out")
+
+
+def _adapted_layers(model: nn.Module) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The model as it was before adapters were added."""
+    layers = _adapted_layers(model).values()
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseHead(ScoringHead):
+    """Scores of a model's frozen weights: the reference of a model with adapters, at no memory of its own."""
+
+    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+        """As `ScoringHead.scores`, without the adapters."""
+        with without_adapters(self.model):
+            return ScoringHead.scores(self, forward, temperature=temperature, chunk_mb=chunk_mb)
+
+
+def base_head(model: PreTrainedModel, *, is_wide: bool = False) -> BaseHead:
+    """The head that scores without the adapters."""
+    head = scoring_head(model, is_wide=is_wide)
+    return BaseHead(head.model, head.is_linear, head.is_wide)
+
+
+def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Weights under the names that they had before adapters were added, with the adapters' share in them.
+
+    Sums are fp32 and rounded once; one merged weight exists at a time, and the model's own are left alone. Without
+    adapters everything is passed on as it is.
+
+    Args:
+        model: with or without adapters.
+        named: its parameters or its state.
+    """
+    layers = _adapted_layers(model)
+    for name, tensor in named:
+        if ".lora_A." in name or ".lora_B." in name:
+            continue
+        owner, mark, leaf = name.partition(".base_layer.")
+        if mark and leaf == "weight":
+            yield f"{owner}.{leaf}", _merged(layers[owner], tensor.detach())
+        else:
+            yield f"{owner}.{leaf}" if mark else name, tensor.detach()
+
+
+@torch.no_grad()
+def _merged(layer: Any, weight: Tensor) -> Tensor:
+    share: Tensor = layer.lora_B[ADAPTER].weight.float() @ layer.lora_A[ADAPTER].weight.float() * layer.scaling[ADAPTER]
+    if layer.fan_in_fan_out:  # a layer of GPT-2's kind holds its weight transposed
+        share = share.T
+    return (weight.float() + share).to(weight.dtype)
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """Write an ordinary Hugging Face model folder, adapters merged."""
+    state = None
+    if _adapted_layers(model):
+        state = dict(merged_weights(model, model.state_dict().items()))
+    model.save_pretrained(folder, state_dict=state, safe_serialization=True)

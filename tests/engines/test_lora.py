@@ -1,0 +1,275 @@
+"""Adapters: what is trained, what stays to the bit, and that merged weights are the same policy.
+
+Shapes: B sequence, T token.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from flows.build import Plan
+from flows.compose import compose
+from hacpo_core.agents import initial_folder
+from hacpo_core.checkpoints import latest_checkpoint, load_agent
+from hacpo_core.config import EngineConfig, LoraConfig
+from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
+from hacpo_core.engines.models import scoring_head
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.validation import experiment_id, inert_fields
+from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
+from tests.engines.training import GSPO, HACPO, learner_of, requests, rows_of, run
+from tests.test_resume import break_off, finish
+
+IDS_BT = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]])
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="peft is not installed here; pip install 'hacpo[lora]'"
+)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+LORA = LoraConfig(rank=4, alpha=8.0)
+
+
+def with_adapters(model: PreTrainedModel, lora: LoraConfig = LORA, *, seed: int = 0) -> PreTrainedModel:
+    add_adapters(model, lora, seed_parts=(seed, "lora", "qwen"))
+    return model
+
+
+def trained(family: str = "qwen3", *, num_layers: int = 2, dtype: torch.dtype = torch.float32) -> TorchLearner:
+    """A learner whose adapters have moved."""
+    model = with_adapters(small_model(family, num_layers=num_layers).to(dtype))
+    learner = learner_of(
+        model,
+        engine=EngineConfig(lora=LORA, dtype=str(dtype).removeprefix("torch.")),
+        learning_rate=1e-2,
+        warmup_updates=3,
+        schedule="cosine",
+    )
+    run(learner, [rows_of(model=small_model(family, num_layers=num_layers))] * 3)
+    return learner
+
+
+def base_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Weights without adapters, by their first names."""
+    return {n.replace(".base_layer", ""): t for n, t in model.state_dict().items() if ".lora_" not in n}
+
+
+@every_family
+def test_fresh_adapters_leave_the_policy_as_it_was(family: str) -> None:
+    plain, adapted = small_model(family), with_adapters(small_model(family))
+    assert torch.equal(plain(IDS_BT).logits, adapted(IDS_BT).logits)
+
+
+def test_adapters_depend_on_their_seed_alone_and_begin_with_nothing_in_b() -> None:
+    torch.manual_seed(1)
+    one = with_adapters(small_model())
+    torch.manual_seed(2)
+    same, other = with_adapters(small_model()), with_adapters(small_model(), seed=1)
+    state = one.state_dict()
+    adapters = {name: tensor for name, tensor in state.items() if ".lora_" in name}
+    assert len(adapters) == 2 * 7  # four of attention, three of the MLP
+    assert all(torch.equal(tensor, same.state_dict()[name]) for name, tensor in adapters.items())
+    for name, tensor in adapters.items():
+        if ".lora_B." in name:
+            assert tensor.eq(0.0).all()
+        else:
+            assert not torch.equal(tensor, other.state_dict()[name])
+            assert 0.5 / tensor.shape[1] ** 0.5 < tensor.abs().max() <= 1 / tensor.shape[1] ** 0.5
+
+
+@every_family
+def test_training_moves_the_adapters_and_no_other_bit(family: str) -> None:
+    learner = trained(family)
+    untouched = small_model(family, num_layers=2).state_dict()
+    assert all(torch.equal(tensor, untouched[name]) for name, tensor in base_state(learner.model).items())
+    assert {name.split(".")[-2] for name, p in learner.model.named_parameters() if p.requires_grad} == {"default"}
+    assert all(".lora_" in name for name in learner._named)
+    moved = {name: p for name, p in learner.model.named_parameters() if ".lora_B." in name}
+    assert all(p.abs().max() > 1e-3 for p in moved.values())
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_update_makes_good_responses_likelier_and_bad_ones_less_likely(advantage: float) -> None:
+    row = replace(rows_of()[0], advantage=advantage)
+    learner = learner_of(with_adapters(small_model()), learning_rate=1e-3)
+    request = ScoreRequest(row.prompt_ids, row.response_ids)
+    before = sum(learner.logprobs([request])[0])
+    run(learner, [[row]] * 2, GSPO)
+    assert (sum(learner.logprobs([request])[0]) > before) is (advantage > 0)
+
+
+@every_family
+def test_merged_weights_are_the_same_policy(family: str, tmp_path: Path) -> None:
+    model = trained(family).model
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        expected, plain = model(IDS_BT).logits, small_model(family, num_layers=2)(IDS_BT).logits
+    save_model(model, tmp_path / "merged")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    in_memory = small_model(family, num_layers=2)
+    missing = in_memory.load_state_dict(dict(merged_weights(model, model.named_parameters())), strict=False)
+    assert set(missing.missing_keys) <= {"lm_head.weight", "embed_out.weight"}  # tied to the input's
+    for merged in (loaded, in_memory):
+        with torch.no_grad():
+            torch.testing.assert_close(merged(IDS_BT).logits, expected, rtol=0.0, atol=1e-5)
+        assert {name for name, _ in merged.named_parameters()} == {
+            name for name, _ in small_model(family, num_layers=2).named_parameters()
+        }
+    assert (expected - plain).abs().max() > 0.1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_merged_weight_by_hand() -> None:
+    model = with_adapters(small_model(), LoraConfig(rank=1, alpha=3.0, targets=["q_proj"]))
+    layer = model.base_model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        layer.lora_A.default.weight.copy_(torch.arange(16.0)[None])
+        layer.lora_B.default.weight.copy_(torch.arange(16.0)[:, None])
+    merged = dict(merged_weights(model, model.named_parameters()))["model.layers.0.self_attn.q_proj.weight"]
+    plain = small_model().base_model.layers[0].self_attn.q_proj.weight
+    assert merged[2, 5].item() == pytest.approx(plain[2, 5].item() + 3.0 * 2.0 * 5.0, rel=1e-6)
+
+
+def test_layer_that_holds_its_weight_transposed_is_merged_as_well() -> None:
+    config = GPT2Config(vocab_size=VOCAB_SIZE, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    model = with_adapters(GPT2LMHeadModel(config).eval(), replace(LORA, targets=["c_attn"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:
+                parameter.normal_()
+        plain = GPT2LMHeadModel(config).eval()
+        plain.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
+        torch.testing.assert_close(plain(IDS_BT).logits, model(IDS_BT).logits, rtol=0.0, atol=1e-5)
+
+
+def test_weights_without_adapters_pass_through_untouched() -> None:
+    model = small_model()
+    for name, tensor in merged_weights(model, model.named_parameters()):
+        assert tensor.data_ptr() == model.get_parameter(name).data_ptr()
+
+
+def test_sampler_draws_from_the_adapted_policy() -> None:
+    learner = trained()
+    sampler = TransformersSampler(learner.model, eos_ids=[10_000], pad_id=0, batch_size=8)
+    asked = [SampleRequest((1 + n % 3, 2), seed=n) for n in range(16)]
+    responses = sampler.sample(asked, SamplingLimits(1.0, 1.0, 8))
+    scored = learner.logprobs([ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(asked, responses, strict=True)])
+    for response, logprobs in zip(responses, scored, strict=True):
+        assert response.logprobs == pytest.approx(logprobs, abs=1e-5)
+    with without_adapters(learner.model):
+        assert sampler.sample(asked, SamplingLimits(1.0, 1.0, 8)) != responses
+    assert sampler.sample(asked, SamplingLimits(1.0, 1.0, 8)) == responses
+
+
+@every_family
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_kl_to_the_frozen_base_is_that_to_a_second_model(family: str, checkpoints: bool) -> None:
+    results = []
+    method = replace(HACPO, kl_coef=0.5)
+    rows = rows_of(model=small_model(family, num_layers=2))
+    for is_shared in (True, False):
+        model = with_adapters(small_model(family, num_layers=2))
+        reference = base_head(model) if is_shared else small_model(family, num_layers=2)
+        engine = EngineConfig(lora=LORA, gradient_checkpointing=checkpoints)
+        learner = learner_of(model, reference=reference, engine=engine, learning_rate=1e-2)
+        outcome = run(learner, [rows] * 4, method)
+        results.append((learner.digest(), outcome))
+        assert max(row.kl for row in outcome.rows) > 1e-4
+    assert results[0] == results[1]
+
+
+def test_head_of_an_adapted_model_is_still_linear() -> None:
+    assert scoring_head(trained().model).is_linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_goes_on_bit_for_bit_after_a_restart(dtype: torch.dtype) -> None:
+    first = trained(dtype=dtype)
+    saved = {name: value.clone() for name, value in first.optimizer_tensors().items()}
+    assert {name.partition(".")[0] for name in saved} >= {"trained", "exp_avg", "exp_avg_sq", "step"}
+    model = with_adapters(small_model(num_layers=2).to(dtype))
+    second = learner_of(
+        model,
+        engine=EngineConfig(lora=LORA, dtype=str(dtype).removeprefix("torch.")),
+        learning_rate=1e-2,
+        warmup_updates=3,
+        schedule="cosine",
+    )
+    second.load_optimizer_tensors(saved, num_updates=3)
+    assert second.digest() == first.digest()
+    assert second.logprobs(requests()) == first.logprobs(requests())
+    assert run(second, [rows_of()] * 2) == run(first, [rows_of()] * 2)
+    assert second.digest() == first.digest()
+
+
+def test_missing_peft_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        EngineError, match=r"engine.lora: peft cannot be imported .*pip install 'hacpo\[lora\]', or set"
+    ):
+        with_adapters(small_model())
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("query", r"engine.lora.targets: Qwen3ForCausalLM has no layer query; choose among .*q_proj"),
+        ("lm_head", r"engine.lora.targets: got lm_head, expected names of linear layers other than the output emb"),
+        ("embed_tokens", r"engine.lora.targets: got embed_tokens, expected names of linear layers"),
+        ("q_norm", r"engine.lora.targets: got q_norm, expected names of linear layers"),
+    ],
+)
+def test_target_that_cannot_be_adapted_is_named(target: str, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        with_adapters(small_model(), replace(LORA, targets=["q_proj", target]))
+
+
+def test_configuration_is_checked_and_part_of_the_id_when_it_is_on() -> None:
+    with pytest.raises(ConfigError, match=r"engine.lora.alpha cannot take effect: engine.lora.rank is 0"):
+        compose("tiny", "hacpo", overrides=["engine.lora.alpha=4"])
+    with pytest.raises(ConfigError, match=r"engine.lora.rank: got -1, expected a value in \[0"):
+        compose("tiny", "hacpo", overrides=["engine.lora.rank=-1"])
+    with pytest.raises(ConfigError, match=r"engine.lora.targets: got \['all-linear', 'q_proj'\], expected names"):
+        compose("tiny", "hacpo", overrides=["engine.lora.rank=4", "engine.lora.targets=[all-linear,q_proj]"])
+    rank = "engine.lora.rank=4"
+    words = [(), (rank,), (rank, "engine.lora.alpha=4"), (rank, "engine.lora.targets=[q_proj]")]
+    assert len({experiment_id(compose("tiny", "hacpo", overrides=w), {}) for w in words}) == 4
+    assert "engine.lora.targets" not in inert_fields(compose("tiny", "hacpo", overrides=[rank]))
+
+
+SMALL_LORA = ("engine.lora.rank=4", "optimizer.learning_rate=1e-2", "objective.kl_coef=0.01")
+
+
+def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_models(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    whole = small_plan("hacpo", *SMALL_LORA, runs_dir=tmp_path / "reference")
+    expected = finish(whole)
+    broken = small_plan("hacpo", *SMALL_LORA)
+    break_off(broken, "update", 4)  # behind the checkpoint of step 2, with an update to replay
+    assert finish(broken) == expected
+
+    checkpoint = latest_checkpoint(whole.root)
+    assert checkpoint is not None and checkpoint.step == 4
+    for name, agent_config in whole.config.pair.agents.items():
+        merged = AutoModelForCausalLM.from_pretrained(checkpoint.folder / name)
+        assert not any("lora" in key for key in merged.state_dict())
+        folder = initial_folder(name, agent_config, models_dir=tmp_path / "reference" / "models")
+        agent = load_agent(name, checkpoint, config=whole.config, initial=folder)
+        untouched = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        assert all(torch.equal(tensor, untouched[key]) for key, tensor in base_state(agent.model).items())
+        with torch.no_grad():
+            torch.testing.assert_close(merged(IDS_BT).logits, agent.model(IDS_BT).logits, rtol=0.0, atol=1e-5)
+            assert (
+                merged(IDS_BT).logits - AutoModelForCausalLM.from_pretrained(folder)(IDS_BT).logits
+            ).abs().max() > 0.1

@@ -1,0 +1,168 @@
+"""Tensors that leave a device and come back: the same bits, the same objects, and training that goes on.
+
+On the CPU both sides are the same memory: the moves are real copies, but no device is relieved. The GPU test shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from flows.compose import compose
+from hacpo_core.agents import Agent, initial_folder
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.data.problems import load_problems
+from hacpo_core.engines.offload import move_data, move_state
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.errors import ConfigError
+from hacpo_core.validation import experiment_id, inert_fields
+from tests.engines.small import small_model
+from tests.engines.training import GSPO, HACPO, requests, rows_of, run
+
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+def learner_with_kl(dtype: torch.dtype, device: str = "cpu") -> TorchLearner:
+    return TorchLearner(
+        small_model().to(device, dtype),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        engine=EngineConfig(dtype=str(dtype).removeprefix("torch."), device=device),
+        temperature=1.0,
+        total_updates=20,
+        reference=small_model(seed=1).to(device, dtype),
+    )
+
+
+def places(learner: TorchLearner) -> dict[str, int]:
+    tensors = dict(learner.model.named_parameters()) | learner.optimizer_tensors()
+    return {name: tensor.data_ptr() for name, tensor in tensors.items()}
+
+
+@every_dtype
+def test_training_goes_on_bit_for_bit_after_moves(dtype: torch.dtype) -> None:
+    method, rows = replace(HACPO, kl_coef=0.3), rows_of()
+    undisturbed, moved = learner_with_kl(dtype), learner_with_kl(dtype)
+    for step in range(4):
+        assert run(moved, [rows], method) == run(undisturbed, [rows], method)
+        moved.offload(weights=step % 2 == 0)
+        assert moved.digest() == undisturbed.digest()
+        for name, tensor in undisturbed.optimizer_tensors().items():
+            assert torch.equal(moved.optimizer_tensors()[name], tensor)
+        if step == 1:
+            assert moved.logprobs(requests()) == undisturbed.logprobs(requests())
+        if step == 2:
+            moved.onload(optimizer=False)
+            assert moved.model(torch.arange(4)[None]).logits.shape[1] == 4
+    run(moved, [rows], method)
+    run(undisturbed, [rows], method)
+    assert moved.digest() == undisturbed.digest()
+
+
+@every_dtype
+def test_everything_that_an_update_needs_really_moves_and_parameters_stay_who_they_are(dtype: torch.dtype) -> None:
+    learner = learner_with_kl(dtype)
+    run(learner, [rows_of()])
+    parameters = [id(p) for p in learner.model.parameters()]
+    before = places(learner)
+    learner.offload()
+    after = places(learner)
+    weights = {name for name, _ in learner.model.named_parameters()}
+    assert {name for name in before if before[name] == after[name]} == weights
+    assert all(p.grad is None for p in learner.model.parameters())
+    learner.offload(weights=True)
+    assert not weights & {name for name, place in places(learner).items() if place == before[name]}
+    assert [id(p) for p in learner.model.parameters()] == parameters
+    assert learner.model.lm_head.weight is learner.model.get_input_embeddings().weight  # still tied
+
+
+def test_second_request_and_return_without_departure_do_nothing() -> None:
+    learner = learner_with_kl(torch.bfloat16)
+    run(learner, [rows_of()])
+    before = places(learner)
+    learner.onload()
+    assert places(learner) == before
+    learner.offload()
+    away = places(learner)
+    learner.offload()
+    learner.onload(optimizer=False)
+    assert places(learner) == away
+
+
+def test_checkpoint_is_loaded_into_a_learner_that_was_away() -> None:
+    learner = learner_with_kl(torch.bfloat16)
+    run(learner, [rows_of()])
+    learner.offload(weights=True)
+    saved = {name: tensor.clone() for name, tensor in learner.optimizer_tensors().items()}
+    digest = learner.digest()
+    run(learner, [rows_of()])
+    learner.offload(weights=True)
+    learner.load_optimizer_tensors(saved, num_updates=1)
+    assert learner.digest() == digest
+
+
+def test_moves_keep_dtype_and_leave_non_tensors() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.5)
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.state[weight]["note"] = 3
+    move_state(optimizer, torch.device("cpu"))
+    move_data([weight], torch.device("cpu"))
+    assert optimizer.state[weight]["momentum_buffer"].dtype == weight.dtype == torch.bfloat16
+    assert optimizer.state[weight]["note"] == 3
+    assert weight.grad is None
+
+
+def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) -> None:
+    config = compose(str(small_models / "small.yaml"), "gspo")
+    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
+    problems = load_problems(config.data)[:2]
+    results = []
+    for offloads in (False, True):
+        one = replace(config, engine=replace(config.engine, offloads=offloads))
+        agent = Agent("qwen", one, initial=folder, folder=folder, version=0)
+        found = []
+        for step in (1, 2):
+            found += agent.rollout(problems, step=step)
+            assert agent.learner._is_optimizer_away is offloads
+            agent.rest()
+            assert agent.learner._are_weights_away is offloads
+            run(agent.learner, [rows_of()], GSPO)
+            agent.rest()
+        results.append((found, agent.learner.digest()))
+    assert results[0] == results[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@every_dtype
+def test_device_memory_is_free_while_a_learner_is_away(dtype: torch.dtype) -> None:
+    def on_device(tensors: list[Tensor]) -> set[str]:
+        return {tensor.device.type for tensor in tensors}
+
+    learner, twin = learner_with_kl(dtype, "cuda"), learner_with_kl(dtype, "cuda")
+    for one in (learner, twin):
+        run(one, [rows_of()])
+    held = torch.cuda.memory_allocated()
+    learner.offload()
+    assert on_device(list(learner.optimizer_tensors().values())) == {"cpu"}
+    assert on_device(list(learner.model.parameters())) == {"cuda"}
+    half = torch.cuda.memory_allocated()
+    learner.offload(weights=True)
+    assert on_device(list(learner.model.parameters())) == {"cpu"}
+    assert torch.cuda.memory_allocated() < half < held
+    assert run(learner, [rows_of()]) == run(twin, [rows_of()])
+    assert learner.digest() == twin.digest()
+
+
+def test_offloading_is_no_part_of_the_id_and_has_no_effect_on_the_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"engine.offloads cannot take effect: engine.device is cpu"):
+        compose("tiny", "hacpo", overrides=["engine.offloads=true"])
+    on_gpu = "engine.device=cuda"
+    config = compose("tiny", "hacpo", overrides=[on_gpu, "engine.offloads=true"])
+    assert "engine.offloads" not in inert_fields(config)
+    assert experiment_id(config, {}) == experiment_id(compose("tiny", "hacpo", overrides=[on_gpu]), {})

@@ -144,7 +144,11 @@ class Experiment:
         for losses in range(1, MOST_LOSSES + 1):
             try:
                 with self.placement.turn():
-                    return work(self.placement.agent_at(k, version, replay=self._replay))
+                    agent = self.placement.agent_at(k, version, replay=self._replay)
+                    result = work(agent)
+                    if self.placement.shares_devices:
+                        agent.rest()
+                    return result
             except AgentLostError as error:
                 if losses == MOST_LOSSES:
                     raise

@@ -133,7 +133,7 @@ def agent_memory(
     is_vllm = engine.sampler == "vllm"
     cache_of_one = longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width
     if not is_vllm:
-        sampler = cache_of_one * (1 if is_least else rollout.batch_size)
+        sampler: float = cache_of_one * (1 if is_least else rollout.batch_size)
     elif is_least:
         sampler = width * total + cache_of_one
     elif engine.vllm.kv_cache_gb is not None:

@@ -48,6 +48,9 @@ class PlacedAgent(Protocol):
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
 
+    def rest(self) -> None:
+        """Leave the device to other agents, with `engine.offloads`; the next call takes it back."""
+
     def close(self) -> None:
         """End what was started for it."""
 
@@ -85,6 +88,11 @@ class Placement(ABC):
     @abstractmethod
     def _save(self, name: str, folder: Path) -> dict[str, Any]:
         """Write the agent into a folder, as `hacpo_core.checkpoints.save_agent` does."""
+
+    @property
+    def shares_devices(self) -> bool:
+        """Whether agents have to make room for each other."""
+        return len(self._initial) > 1
 
     def turn(self) -> AbstractContextManager[object]:
         """Held by whoever works with an agent; agents that share a device wait here for each other."""

@@ -97,10 +97,9 @@ class _Rank:
         """As `save_agent`; rank 0 writes."""
         return save_agent(self._at(version), folder, writes=self._rank == 0)
 
-    def close(self) -> None:
-        """End what the agent started."""
-        if self._agent is not None:
-            self._agent.close()
+    def rest(self, version: int) -> None:
+        """As `Agent.rest`."""
+        self._at(version).rest()
 
     def _at(self, version: int) -> Agent:
         assert self._agent is not None, "loaded before it is asked for anything"
@@ -156,6 +155,10 @@ class RemoteAgent:
         """Write the agent into a folder that all machines see."""
         entry: dict[str, Any] = self._call("save", folder)[0]
         return entry
+
+    def rest(self) -> None:
+        """Leave the devices to other agents."""
+        self._call("rest")
 
     def close(self) -> None:
         """End its processes, whatever they are doing."""
@@ -235,6 +238,11 @@ class RayPlacement(Placement):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def shares_devices(self) -> bool:
+        """Whether agents have to make room for each other."""
+        return self._config.placement.colocated and super().shares_devices
 
     def turn(self) -> AbstractContextManager[object]:
         """One agent at a time where they share their devices; otherwise nobody waits."""

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreT
 
 from flows.build import Plan
 from flows.compose import compose
-from hacpo_core.agents import initial_folder
+from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.checkpoints import latest_checkpoint, load_agent
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
@@ -265,7 +265,8 @@ def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_mo
         merged = AutoModelForCausalLM.from_pretrained(checkpoint.folder / name)
         assert not any("lora" in key for key in merged.state_dict())
         folder = initial_folder(name, agent_config, models_dir=tmp_path / "reference" / "models")
-        agent = load_agent(name, checkpoint, config=whole.config, initial=folder)
+        tokens = AgentTokenizer(name, agent_config, initial=folder)
+        agent = load_agent(tokens, checkpoint, config=whole.config, initial=folder)
         untouched = AutoModelForCausalLM.from_pretrained(folder).state_dict()
         assert all(torch.equal(tensor, untouched[key]) for key, tensor in base_state(agent.model).items())
         with torch.no_grad():

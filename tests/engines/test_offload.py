@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flows.compose import compose
-from hacpo_core.agents import Agent, initial_folder
+from hacpo_core.agents import Agent, AgentTokenizer, initial_folder, rollout_task
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.offload import move_data, move_state
@@ -120,14 +120,15 @@ def test_moves_keep_dtype_and_leave_non_tensors() -> None:
 def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) -> None:
     config = compose(str(small_models / "small.yaml"), "gspo")
     folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
+    tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
     problems = load_problems(config.data)[:2]
     results = []
     for offloads in (False, True):
         one = replace(config, engine=replace(config.engine, offloads=offloads))
-        agent = Agent("qwen", one, initial=folder, folder=folder, version=0)
+        agent = Agent(tokens, one, initial=folder, folder=folder, version=0)
         found = []
         for step in (1, 2):
-            found += agent.rollout(problems, step=step)
+            found += agent.score(agent.sample(problems, rollout_task(one, step)))
             assert agent.learner._is_optimizer_away is offloads
             agent.rest()
             assert agent.learner._are_weights_away is offloads

@@ -280,7 +280,7 @@ class Agent:
         ]
         limits = SamplingLimits(rollout.temperature, rollout.top_p, min(vllm.sync_tokens, rollout.max_response_tokens))
         responses = self.sampler.sample(probes, limits)
-        scored = self.learner.logprobs(
+        scored = self.learner.logprobs_of_each(
             [ScoreRequest(probe.prompt_ids, found.token_ids) for probe, found in zip(probes, responses, strict=True)]
         )
         sampled_N = torch.tensor([logprob for response in responses for logprob in response.logprobs])

@@ -435,6 +435,7 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
         mark("engine.device is cpu", "engine.gpu_memory_gb")
+        mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
     if config.placement.kind != "ray":
         names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
         mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))
@@ -447,7 +448,6 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     elif config.engine.deepspeed.stage == 3:
         mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
-        mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
     if config.engine.lora.rank == 0:
         mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
     if config.engine.dtype == "float32":

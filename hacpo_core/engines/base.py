@@ -130,6 +130,9 @@ class Learner(Protocol):
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order."""
 
+    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+        """As `logprobs`, but every rank asks for its own; the same where there is one rank."""
+
     def update(
         self,
         minibatches: Sequence[Minibatch],

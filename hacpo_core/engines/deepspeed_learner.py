@@ -183,6 +183,13 @@ class DeepspeedLearner(BaseLearner):
         everywhere = {position: logprobs for part in parts for position, logprobs in part.items()}
         return [everywhere[position] for position in range(len(requests))]
 
+    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+        """As `logprobs`, of the requests of this rank; all ranks score all of them together."""
+        asked: list[list[ScoreRequest]] = self._gather(list(requests))
+        before = sum(len(part) for part in asked[: self._rank])
+        found = self.logprobs([request for part in asked for request in part])
+        return found[before : before + len(requests)]
+
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
         requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
         shares = self._deal(requests)

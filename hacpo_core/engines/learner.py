@@ -95,6 +95,10 @@ class BaseLearner(ABC):
         with torch.no_grad():
             return [tuple(logprob.tolist()) for logprob in self._row_logprobs(self._head, requests)]
 
+    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+        """As `logprobs`; ranks, where there are several, may ask for different ones."""
+        return self.logprobs(requests)
+
     def _row_logprobs(self, head: Head, requests: Sequence[ScoreRequest]) -> list[Tensor]:
         """Log-probabilities of each row's response tokens, the rows in order."""
         found: dict[int, Tensor] = {}

@@ -14,7 +14,7 @@ from experiments.published.tables import (
 )
 from flows.compose import available, compose, declaration
 from hacpo_core.algorithm import method_of
-from hacpo_core.validation import experiment_id, num_minibatches, num_samples
+from hacpo_core.validation import experiment_id, num_minibatches, num_ranks, num_samples
 
 PAIRS = [row.pair for row in pair_settings()]
 GRIDS = {"table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4"}
@@ -62,9 +62,25 @@ def test_path_of_an_agent_with_a_dot_in_its_name_can_be_set_and_is_no_part_of_th
 
 @pytest.mark.parametrize("name", available("hardware"))
 def test_every_hardware_file_composes(name: str) -> None:
-    engine = compose(PAIRS[0], "hacpo", hardware=name).engine
-    assert engine.sampler == ("vllm" if name.endswith("_vllm") else "transformers")
-    assert engine.learner == ("deepspeed" if name.endswith("_deepspeed") else "torch")
+    config = compose(PAIRS[0], "hacpo", hardware=name)
+    found = (
+        config.placement.kind,
+        config.engine.sampler,
+        config.engine.learner,
+        num_ranks(config, next(iter(config.pair.agents))),
+    )
+    assert (
+        found
+        == {
+            "cpu": ("local", "transformers", "torch", 1),
+            "cpu_vllm": ("local", "vllm", "torch", 1),
+            "cpu_deepspeed": ("local", "transformers", "deepspeed", 1),
+            "one_gpu": ("local", "transformers", "deepspeed", 1),
+            "one_gpu_vllm": ("local", "vllm", "deepspeed", 1),
+            "eight_gpus": ("ray", "vllm", "deepspeed", 4),
+            "two_nodes": ("ray", "vllm", "deepspeed", 8),
+        }[name]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(GRIDS))

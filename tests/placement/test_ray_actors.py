@@ -48,13 +48,15 @@ class DyingRank(ray_actors._Rank):
 
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         super().__init__(config, name, *arguments)
+        from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
         from hacpo_core.engines.torch_learner import TorchLearner
         from hacpo_core.engines.transformers_sampler import TransformersSampler
 
         order = Path(config.runtime.runs_dir) / "die"
         agent, place, call = order.read_text(encoding="utf-8").split() if order.exists() else ("", "", "0")
         if agent == name:
-            owner: Any = {"_step": TorchLearner, "logprobs": TorchLearner, "_prefill": TransformersSampler}[place]
+            learner = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
+            owner: Any = TransformersSampler if place == "_prefill" else learner
             inner, calls = getattr(owner, place), []
 
             def dying(*args: Any, **kwargs: Any) -> Any:
@@ -82,6 +84,24 @@ def test_actor_killed_in_mid_phase_is_replaced_and_the_run_ends_in_the_same_bits
     Path(planned.config.runtime.runs_dir, "die").write_text(order, encoding="utf-8")
     assert run(planned) == expected
     assert f"agent {order.split()[0]}: a process was lost" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
+    ranks = ("engine.learner=deepspeed", "engine.deepspeed.stage=3", "placement.num_ranks=2", "train.num_steps=2")
+    words = (*RAY, *ranks, "placement.colocated=true", "checkpoint.every=1", "evaluate.during=[]")
+    expected = run(small_plan("hacpo", *words, runs_dir=tmp_path / "undisturbed"))
+    updates = [name for name in expected if "update" in name]
+    assert len(updates) == 4
+    planned = small_plan("hacpo", *words)
+    monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
+    Path(planned.config.runtime.runs_dir, "die").write_text("llama _step 6", encoding="utf-8")
+    assert run(planned) == expected
+    assert "agent llama: a process was lost" in caplog.text
 
 
 def test_agent_whose_processes_keep_dying_is_one_clear_error(

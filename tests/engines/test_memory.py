@@ -1,0 +1,146 @@
+"""The sums of device memory: against what autograd really saves, by hand, and the plans that they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from experiments.published.models import model_shapes, published_shapes
+from experiments.scaling import BEGIN, END, PAGE, tables
+from flows.compose import compose
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.memory import (
+    ModelShape,
+    _activation_bytes,
+    agent_memory,
+    check_fits,
+    folder_shape,
+    model_shape,
+    peak_gib,
+)
+from hacpo_core.errors import CapacityError, ModelError
+from tests.engines.small import small_model
+
+BILLION = ModelShape(
+    num_parameters=2**30, num_layers=10, hidden_size=100, query_width=100, kv_width=50, intermediate_size=300
+)
+
+
+def config_of(*words: str, hardware: str = "one_gpu") -> ExperimentConfig:
+    return compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware=hardware, overrides=list(words))
+
+
+def saved_bytes(kind: str, *, layers: int, dtype: torch.dtype, has_checkpointing: bool) -> int:
+    """Bytes that autograd keeps of a forward pass of 256 tokens, weights left out."""
+    shape = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    config = AutoConfig.for_model(kind, num_hidden_layers=layers, intermediate_size=768, vocab_size=64, **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+    if has_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage  # held, so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.base_model(input_ids=torch.arange(256)[None] % 64, use_cache=False)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("has_checkpointing", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_activations_are_what_autograd_saves_per_layer(kind: str, dtype: torch.dtype, has_checkpointing: bool) -> None:
+    few, many = (saved_bytes(kind, layers=n, dtype=dtype, has_checkpointing=has_checkpointing) for n in (1, 3))
+    per_layer = (many - few) / 2 / 256
+    shape = replace(BILLION, hidden_size=256, query_width=256, kv_width=128, intermediate_size=768)
+    width = dtype.itemsize
+    reckoned = [_activation_bytes(replace(shape, num_layers=n), width, has_checkpointing) for n in (1, 3)]
+    expected = (reckoned[1] - reckoned[0]) / 2
+    # Llama has no norms of queries and keys, the sums are Qwen3's.
+    assert per_layer == pytest.approx(expected, rel=0.01 if kind == "qwen3" or has_checkpointing else 0.2)
+
+
+def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
+    found = agent_memory(config_of("engine.learner=torch"), BILLION, ranks=1, gpu_gib=79)
+    assert (found.weights, found.gradients, found.optimizer) == (2.0, 6.0, 12.0)
+    cache = (1024 + 8196) * 2 * 10 * 50 * 2 * 32 / 2**30
+    assert found.sampler == pytest.approx(cache)
+    tokens, logits = 16384, 3 * 64 * 2**20
+    layers = 10 * 2 * 100 + 16 * 100 + 8 * 300 + 10 * 150
+    assert found.activations == pytest.approx((tokens * layers + logits) / 2**30)
+    assert found.updating == pytest.approx(20.0 + found.activations + found.sampler * 0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"), [(0, (2.0, 2.0, 12.0)), (1, (2.0, 2.0, 3.0)), (2, (2.0, 0.5, 3.0)), (3, (0.5, 0.5, 3.0))]
+)
+def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected: tuple[float, float, float]) -> None:
+    words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false"]
+    found = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
+    assert (found.weights, found.gradients, found.optimizer) == expected
+
+
+def test_adapters_have_the_only_gradients_and_optimizer() -> None:
+    words = ["engine.learner=torch", "engine.lora.rank=8"]
+    found = agent_memory(config_of(*words), BILLION, ranks=1, gpu_gib=79)
+    trained = 8 * 10 * (4 * (100 + 100) - 2 * 50 + 3 * 400)  # q, o: d + d; k, v: d + d / 2; three of d + f
+    assert found.optimizer == pytest.approx(12 * trained / 2**30)
+    assert found.weights == 2.0
+
+
+def test_agents_of_one_gpu_add_up_and_those_of_ray_do_not() -> None:
+    words = ["engine.learner=torch", "rollout.batch_size=1"]
+    shapes = dict.fromkeys(config_of().pair.agents, BILLION)
+    alone = peak_gib(config_of(*words), {"qwen3-4b-base": BILLION}, gpu_gib=79, is_least=False)
+    together = peak_gib(config_of(*words), shapes, gpu_gib=79, is_least=False)
+    assert together == pytest.approx(alone + 14.0)  # the other's weights and optimizer
+    away = peak_gib(config_of(*words, "engine.offloads=true"), shapes, gpu_gib=79, is_least=False)
+    assert away == pytest.approx(alone)
+    apart = peak_gib(config_of(*words, "placement.kind=ray"), shapes, gpu_gib=79, is_least=False)
+    assert apart == pytest.approx(alone)
+
+
+def test_published_models_have_the_published_numbers_of_parameters() -> None:
+    billions = {name.split("/")[1]: round(shape.num_parameters / 1e9, 1) for name, shape in model_shapes().items()}
+    assert billions == {
+        "Qwen3-1.7B-Base": 1.7,
+        "Qwen3-4B-Base": 4.0,
+        "Qwen3-4B": 4.0,
+        "Qwen3-4B-Instruct-2507": 4.0,
+        "Qwen3-8B-Base": 8.2,
+        "Llama-3.2-1B-Instruct": 1.2,
+        "Llama-3.2-3B-Instruct": 3.2,
+    }
+
+
+def test_plan_that_cannot_fit_is_refused_with_the_figure() -> None:
+    words = ["engine.learner=torch", "engine.gpu_memory_gb=79"]
+    shapes = published_shapes(config_of(*words))
+    with pytest.raises(CapacityError, match=r"1\.7 and 4\.0 billion parameters need at least 99 GiB of a GPU that"):
+        check_fits(config_of(*words), shapes)
+    check_fits(config_of(), shapes)
+    check_fits(compose("tiny", "hacpo"), {"qwen-tiny": BILLION})  # the CPU's memory is nobody's business here
+
+
+def test_shape_of_a_folder_is_that_of_its_model(tmp_path: Path) -> None:
+    model = small_model(num_layers=3)
+    model.save_pretrained(tmp_path)
+    assert folder_shape(tmp_path) == model_shape(model.config)
+    assert folder_shape(tmp_path).num_parameters == model.num_parameters()
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ModelError, match="config.json cannot be read"):
+        folder_shape(tmp_path)
+
+
+def test_page_on_scaling_has_the_tables_of_the_code() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.partition(BEGIN)[2].partition(END)[0].strip() == tables(), "run python -m experiments.scaling"

@@ -23,7 +23,7 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.run import EvaluationResult, finish_evaluation, result_phase, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, results
-from hacpo_core.side_by_side import SideBySideRunner
+from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.store import read_json, write_json
 from hacpo_core.tracking import Tracker, version_tags
 
@@ -113,6 +113,8 @@ def side_by_side(x: Experiment, runner: Runner) -> Iterator[Runner]:
     together = SideBySideRunner(runner)
     try:
         yield together
+    except BrokenOffError as consequence:
+        raise together.failure or consequence from None
     except KeyboardInterrupt:
         x.placement.break_off()
         raise
@@ -129,7 +131,7 @@ def _train(
     tracker: Tracker | None,
 ) -> None:
     config = plan.config
-    num_steps, version = config.train.num_steps, x.placement.agent(x.names[0]).version
+    num_steps, version = config.train.num_steps, x.opened_at.step if x.opened_at is not None else 0
     logged = tracker.logged_steps() if tracker is not None else set()
     if version == 0:
         names = [*config.evaluate.during, *config.evaluate.final]

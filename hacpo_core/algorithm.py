@@ -340,8 +340,7 @@ def update(x: Experiment, step: int, k: str) -> None:
     Raises:
         ReplayError: a repeated update ends in other weights, and `checkpoint.accept_divergence` is off.
     """
-    agent = x.placement.agent(k)
-    if x.ledger.has(step, f"update.{k}") and agent.version >= step and not agent.is_dirty:
+    if x.ledger.has(step, f"update.{k}") and x.placement.has_seen(k, step):
         return
     x.with_agent(k, step - 1, lambda agent: _apply_update(x, agent, step))
 

@@ -24,7 +24,10 @@ class SideBySideRunner:
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
         self._threads: list[threading.Thread] = []
-        self._has_failed = threading.Event()
+        self._mutex = threading.Lock()
+        self._has_ended = False
+        self.failure: BaseException | None = None
+        """what the first phase that failed raised"""
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
         """Run `work` in a thread once everything in `after` is done."""
@@ -41,17 +44,18 @@ class SideBySideRunner:
         try:
             for handle in after:
                 handle.result()
-            if self._has_failed.is_set():
+            if self._has_ended or self.failure is not None:
                 raise BrokenOffError(f"step {phase.step}, {phase.name}: another phase failed before it began")
             self._inner.start(phase, work).result()
         except BaseException as error:  # noqa: BLE001  handed to whoever waits for the phase
-            self._has_failed.set()
+            with self._mutex:
+                self.failure = self.failure or error
             done.set_exception(error)
         else:
             done.set_result(None)
 
     def wait(self) -> None:
         """Begin nothing more, and wait until what has begun is done."""
-        self._has_failed.set()
+        self._has_ended = True
         for thread in self._threads:
             thread.join()

@@ -60,6 +60,7 @@ def test_failure_breaks_off_what_follows_and_lets_what_has_begun_end() -> None:
     runner.wait()
     with pytest.raises(BrokenOffError, match=r"step 1, verify.b: another phase failed before it began"):
         after_running.result()
+    assert isinstance(runner.failure, ZeroDivisionError)
     assert done == ["long"]
 
 

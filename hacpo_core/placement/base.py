@@ -117,9 +117,10 @@ class Placement(ABC):
         while self._agents:
             self._agents.popitem()[1].close()
 
-    def agent(self, name: str) -> PlacedAgent:
-        """The agent as it is."""
-        return self._agents[name]
+    def has_seen(self, name: str, version: int) -> bool:
+        """Whether the agent's weights have seen that many update phases, or more."""
+        agent = self._agents.get(name)
+        return agent is not None and not agent.is_dirty and agent.version >= version
 
     def agent_at(self, name: str, version: int, *, replay: Replay) -> PlacedAgent:
         """The agent with the weights of that version.
@@ -132,10 +133,12 @@ class Placement(ABC):
             version: update phases that its weights must have seen.
             replay: repeats the update phase of one step on the agent.
         """
-        agent = self._agents[name]
-        if agent.is_dirty or agent.version > version:
+        agent = self._agents.get(name)
+        if agent is None or agent.is_dirty or agent.version > version:
             _log.warning("agent %s is restored to version %d", name, version)
-            agent.close()
+            del agent  # its memory is needed
+            if name in self._agents:
+                self._agents.pop(name).close()
             agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version))
         for step in range(agent.version + 1, version + 1):
             replay(agent, step)

@@ -20,8 +20,11 @@ from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import AgentLostError, EngineError
 from tests.experiments_outcome import outcome
+from tests.test_resume import break_off
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
+import ray
+
 from hacpo_core.placement import ray_actors
 
 pytestmark = pytest.mark.ray
@@ -84,6 +87,23 @@ def test_actor_killed_in_mid_phase_is_replaced_and_the_run_ends_in_the_same_bits
     Path(planned.config.runtime.runs_dir, "die").write_text(order, encoding="utf-8")
     assert run(planned) == expected
     assert f"agent {order.split()[0]}: a process was lost" in caplog.text
+
+
+def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    class Impatient(QuietWatcher):
+        def stepped(self, step: int, *_: Any) -> None:
+            if step == 1:
+                raise KeyboardInterrupt
+
+    expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    planned = small_plan("hacpo", *RAY)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(planned, DirectRunner(), Impatient())
+    assert not ray.is_initialized()
+    break_off(planned, "update", 3)
+    assert run(planned) == expected
 
 
 @pytest.mark.slow

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from flows.experiment import run_experiment
 from flows.samples import step_samples
 from hacpo_core.algo.advantages import Baseline, own_baseline
 from hacpo_core.algorithm import DirectRunner
+from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
 from hacpo_core.metrics import DEFINITIONS
 from hacpo_core.records import Verdict
@@ -118,6 +123,44 @@ def test_too_many_unscored_responses_stop_the_run(
     unscored_after(14, monkeypatch)
     with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*raise verifier"):
         run(small_plan("hacpo"))
+
+
+def logprobs_off_by(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sampler report one response's tokens as too likely by `error` nats, the next one's as too unlikely."""
+    inner = TransformersSampler.sample
+
+    def sample(
+        self: TransformersSampler, requests: Sequence[SampleRequest], limits: SamplingLimits
+    ) -> list[SampledResponse]:
+        return [
+            replace(response, logprobs=tuple(logprob + (-1) ** i * error for logprob in response.logprobs))
+            for i, response in enumerate(inner(self, requests, limits))
+        ]
+
+    monkeypatch.setattr(TransformersSampler, "sample", sample)
+
+
+@pytest.mark.parametrize(("error", "is_warned"), [(0.01, True), (2e-3, True), (5e-4, False), (0.0, False)])
+def test_sampler_that_leaves_the_learner_is_measured_and_warned_about(
+    error: float,
+    is_warned: bool,
+    small_plan: Callable[..., Plan],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logprobs_off_by(error, monkeypatch)
+    planned = small_plan("hacpo", "train.num_steps=1")
+    with caplog.at_level(logging.WARNING, logger="hacpo_core.algorithm"):
+        run(planned)
+    expected = []
+    for agent in ("qwen", "llama"):
+        found = metrics_of(planned, 1, agent)
+        assert found["sampler/logprob_difference_mean"] == pytest.approx(error, abs=1e-5)
+        assert found["sampler/logprob_difference_max"] == pytest.approx(error, abs=1e-5)
+        assert found["sampler/ratio_error_mean"] == pytest.approx(math.sinh(error), abs=1e-5)  # they do not cancel
+        size = f"{found['sampler/ratio_error_mean']:.1e}"
+        expected.append(f"step 1, {agent}: sampler and learner differ, mean |s - 1| is {size}")
+    assert [r.getMessage() for r in caplog.records if "learner differ" in r.getMessage()] == expected * is_warned
 
 
 def half(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:

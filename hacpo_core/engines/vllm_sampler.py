@@ -30,7 +30,8 @@ from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimi
 from hacpo_core.engines.lora import merged_weights, save_model
 from hacpo_core.errors import EngineError
 
-SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0
+SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to end by themselves
+SHARED_MEMORY = Path("/dev/shm")
 
 # No reports to vLLM's makers, no lines of its own between ours, and no fork of a process whose torch has threads.
 # A person's own setting wins.
@@ -59,19 +60,31 @@ class WorkerExtension:
             if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
 
+    def shared_memory(self) -> str | None:
+        """Beginning of the names of the memory that ranks on the CPU share; None for ranks that share none."""
+        return os.environ.get("VLLM_DIST_IDENT")
+
     def end_after(self, owner: int, processes: list[int]) -> None:
         """End the engine's processes, this one among them, when their owner is gone: killed, it cannot do so."""
-        watch = threading.Thread(target=_end_after, args=(psutil.Process(owner), processes), daemon=True)
-        watch.start()
+        arguments = (psutil.Process(owner), processes, self.shared_memory())
+        threading.Thread(target=_end_after, args=arguments, daemon=True).start()
 
 
-def _end_after(owner: psutil.Process, processes: list[int]) -> None:
+def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str | None) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
             time.sleep(WATCH_EVERY_S)
+    _remove(shared_memory)
     for pid in sorted(processes, key=lambda pid: pid == os.getpid()):  # this one last
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _remove(shared_memory: str | None) -> None:
+    """Give back the memory that ranks share: those that are killed leave it, and it would last until a reboot."""
+    if shared_memory is not None:
+        for path in SHARED_MEMORY.glob(f"{shared_memory}-*-cpushm_*"):
+            path.unlink(missing_ok=True)
 
 
 class VllmSampler:
@@ -144,7 +157,9 @@ class VllmSampler:
             _end(_children() - before)
             raise
         self._processes = _children() - before
+        self._shared_memory: str | None = None
         if self._processes:
+            self._shared_memory = self._llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
             self._llm.collective_rpc("end_after", args=(os.getpid(), pids))
         if engine.vllm.process == "shared" and self._llm.model_config.using_transformers_backend():
@@ -248,8 +263,9 @@ class VllmSampler:
         """End the engine and its processes."""
         if self._llm is not None:
             llm, self._llm = self._llm, None
-            llm.llm_engine.engine_core.shutdown()
+            llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
+            _remove(self._shared_memory)
 
 
 def _children() -> set[psutil.Process]:
@@ -326,7 +342,8 @@ def _as_engine_error(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # vLLM raises many kinds, and a child's failure as a RuntimeError
         words = " ".join(str(error).split()) or type(error).__name__
-        raise EngineError(f"vLLM: {what}: {words[:400]}; {_remedy(words)}") from error
+        said = words.split(" [type=")[0].rstrip(".")  # pydantic prints its own address and the whole input behind it
+        raise EngineError(f"vLLM: {what}: {said[:400]}; {_remedy(words)}") from error
 
 
 def _remedy(message: str) -> str:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from flows.build import Plan
 from flows.display import QuietWatcher
@@ -30,10 +32,11 @@ from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimi
 from hacpo_core.engines.lora import add_adapters
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
-from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.engines.vllm_sampler import SHARED_MEMORY, VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.store import StepStore
 from hacpo_core.tiny.models import build_model
+from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import TOKENIZER, logprobs_of
 from tests.engines.test_transformers_sampler import squared_distance
 from tests.experiments_outcome import outcome
@@ -58,12 +61,19 @@ MAX_TOKENS = 320
 VLLM = VllmConfig(kv_cache_gb=0.25, enforce_eager=True)
 
 
-def model_of(family: str) -> PreTrainedModel:
+def model_of(
+    family: str, *, num_heads: int = 2, num_kv_heads: int = 1, tokenizer: PreTrainedTokenizerFast = TOKENIZER
+) -> PreTrainedModel:
     """Heads of 32, which vLLM's kernels for the CPU know, and distributions far from uniform."""
     config = TinyModelConfig(
-        family=family, hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, max_positions=MAX_TOKENS
+        family=family,
+        hidden_size=32 * num_heads,
+        num_layers=2,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        max_positions=MAX_TOKENS,
     )
-    model = build_model(config, TOKENIZER)
+    model = build_model(config, tokenizer)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -96,13 +106,19 @@ def nothing() -> None:
     """A check that always passes."""
 
 
-def error_of(sampler: VllmSampler, responses: list[SampledResponse], *, temperature: float = 1.0) -> float:
+def error_of(
+    sampler: VllmSampler,
+    responses: list[SampledResponse],
+    *,
+    temperature: float = 1.0,
+    requests: list[SampleRequest] = REQUESTS,
+) -> float:
     """Largest difference between the responses' log-probabilities and the learner's."""
     learner = TorchLearner(
         sampler._model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=temperature, total_updates=1
     )
     scored = learner.logprobs(
-        [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(REQUESTS, responses, strict=True)]
+        [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(requests, responses, strict=True)]
     )
     sampled = [logprob for response in responses for logprob in response.logprobs]
     learned = [logprob for logprobs in scored for logprob in logprobs]
@@ -339,25 +355,76 @@ def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
         sampler.close()
 
 
-def hold(folder: str) -> None:
+ON_TWO = VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True, tensor_parallel_size=2)
+needs_two_processors = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor cannot hold two ranks")
+
+
+@needs_two_processors
+def test_heads_that_ranks_cannot_share_are_one_error_that_names_the_field(tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    message = r"attention heads \(3\) must be divisible by .* \(2\); set engine.vllm.tensor_parallel_size to a divisor"
+    with pytest.raises(EngineError, match=message) as caught:
+        sampler_of(model_of("qwen3", num_heads=3), tmp_path, vllm=ON_TWO)
+    assert "pydantic" not in str(caught.value)
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+def shared_memory() -> set[str]:
+    """Names of the memory that ranks on this machine share."""
+    return {path.name for path in SHARED_MEMORY.glob("*-cpushm_*")}
+
+
+@needs_two_processors
+@pytest.mark.parametrize("num_kv_heads", [1, 2])  # the same for both ranks, or one each
+def test_engine_over_two_ranks_agrees_with_the_learner_before_and_after_a_hand_over(
+    num_kv_heads: int, tmp_path: Path
+) -> None:
+    before, shared_before = set(psutil.Process().children(recursive=True)), shared_memory()
+    tokenizer = build_tokenizer("merged")
+    model = model_of("qwen3", num_kv_heads=num_kv_heads, tokenizer=tokenizer)
+    share = 32  # vocabulary of one rank, half of 51 rounded up to 64
+    requests = [SampleRequest((1, 4, share + n % 19), seed=n) for n in range(40)]
+    sampler = sampler_of(model, tmp_path, vllm=ON_TWO)
+    try:
+        sampled = sampler.sample(requests, LIMITS)
+        assert {token >= share for response in sampled for token in response.token_ids} == {False, True}
+        assert error_of(sampler, sampled, requests=requests) < 1e-5
+        shared = shared_memory() - shared_before
+        change(model)
+        assert error_of(sampler, sampler.sample(requests, LIMITS), requests=requests) > 0.1
+        sampler.synchronise(1, nothing)
+        assert error_of(sampler, sampler.sample(requests, LIMITS), requests=requests) < 1e-5
+    finally:
+        sampler.close()
+    assert set(psutil.Process().children(recursive=True)) == before
+    assert shared
+    assert not shared & shared_memory()
+
+
+def hold(folder: str, num_ranks: int) -> None:
     """Keep an engine in processes of its own until this process is killed."""
-    sampler_of(model_of("qwen3"), Path(folder), vllm=VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True))
+    sampler_of(model_of("qwen3"), Path(folder), vllm=replace(ON_TWO, tensor_parallel_size=num_ranks))
     print("ready", flush=True)
     time.sleep(600)
 
 
-def test_engines_processes_end_when_their_owner_is_killed(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", f"from {__name__} import hold; hold({str(tmp_path)!r})"]
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=needs_two_processors)])
+def test_engines_processes_and_shared_memory_end_when_their_owner_is_killed(num_ranks: int, tmp_path: Path) -> None:
+    before = shared_memory()
+    words = [sys.executable, "-c", f"from {__name__} import hold; hold({str(tmp_path)!r}, {num_ranks})"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert any(line == "ready\n" for line in iter(owner.stdout.readline, ""))
         processes = psutil.Process(owner.pid).children(recursive=True)
+        shared = shared_memory() - before
         owner.kill()
     _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
         process.kill()
-    assert len(processes) >= 2
+    assert len(processes) >= num_ranks + 1
     assert alive == []
+    assert bool(shared) == (num_ranks == 2)
+    assert not shared & shared_memory()
 
 
 HEADS_OF_32 = [

@@ -321,9 +321,9 @@ def _gpu() -> Finding:
 
 
 def _data() -> Finding:
-    folder = data_path("", None)
+    folder = data_path("", None).absolute()
     if not folder.is_dir():
-        detail = f"{folder} is no folder; set HACPO_DATA_DIR, or data.directory. The embedded task needs none"
+        detail = f"{folder} is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"
         return Finding("data", False, detail, is_required=False)
     files = [path for path in folder.iterdir() if path.suffix in (".jsonl", ".parquet")]
     return Finding("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)

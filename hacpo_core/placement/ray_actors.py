@@ -376,17 +376,36 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
     address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        ray.init(address="local", include_dashboard=False, **common, **options)
+        try:
+            ray.init(address="local", include_dashboard=False, **common, **options)
+        except _START_ERRORS as error:
+            words = f"placement.kind: Ray does not start here: {_first_line(error)}"
+            raise EngineError(f"{words}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
         return
-    if address != "auto":
-        _knock(address, timeout_s)
+    address = _noted_address() if address == "auto" else address
+    _knock(address, timeout_s)
     try:
         ray.init(address=address, **common)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except _START_ERRORS as error:
         raise EngineError(f"placement.ray.address: {address}: {_first_line(error)}; {_REMEDY}") from error
 
 
+_START_ERRORS = (OSError, RuntimeError, ValueError)
 _REMEDY = "start the cluster with `ray start --head`, or leave placement.ray.address out"
+
+
+def _noted_address() -> str:
+    """The cluster that `auto` means: RAY_ADDRESS, or the one that `ray start` noted on this machine.
+
+    Ray itself would take any other Ray of this machine as well, such as one that another run started for itself.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    try:
+        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise EngineError(f"placement.ray.address: auto: no cluster was started on this machine; {_REMEDY}") from error
 
 
 def _knock(address: str, timeout_s: float) -> None:

@@ -7,13 +7,10 @@ import os
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flows import doctor
@@ -22,24 +19,6 @@ has_vllm = importlib.util.find_spec("vllm") is not None
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the ray extra")
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs the lora extra")
-
-
-@pytest.fixture
-def leftovers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Waits for all that was started from here on, however far from here, and lists what goes on living."""
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv("HACPO_TEST_MARK", mark)
-
-    def living() -> Iterator[psutil.Process]:
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get("HACPO_TEST_MARK") == mark and process.pid != os.getpid():
-                    yield process
-
-    def wait() -> list[str]:
-        return [str(process.cmdline()) for process in psutil.wait_procs(list(living()), timeout=20)[1]]
-
-    return wait
 
 
 def hang_with_a_child() -> str:
@@ -179,13 +158,16 @@ def test_data_is_looked_for_where_the_project_reads_it(monkeypatch: pytest.Monke
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     assert doctor._data() == doctor.Finding(
-        "data", False, "data is no folder; set HACPO_DATA_DIR, or data.directory. The embedded task needs none", False
+        "data",
+        False,
+        f"{tmp_path}/data is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)",
+        False,
     )
     (tmp_path / "data").mkdir()
-    assert doctor._data() == doctor.Finding("data", False, "data: 0 JSONL and Parquet files", False)
+    assert doctor._data() == doctor.Finding("data", False, f"{tmp_path}/data: 0 JSONL and Parquet files", False)
     for name in ("a.jsonl", "b.parquet", "c.txt"):
         (tmp_path / "data" / name).touch()
-    assert doctor._data() == doctor.Finding("data", True, "data: 2 JSONL and Parquet files", False)
+    assert doctor._data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
     monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path / "elsewhere"))
     assert "elsewhere is no folder" in doctor._data().detail
 

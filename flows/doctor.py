@@ -9,19 +9,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
+import psutil
 from packaging.requirements import Requirement
 
 from flows.server import find_server, is_healthy
+from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
-ENGINE_TIMEOUT_S = 300
+TRIAL_S = 120.0
+"""an engine's trial takes some ten seconds alone on two cores; vLLM may compile, and gets longer"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +44,14 @@ class Finding:
 
 
 def examine(runs_dir: Path) -> list[Finding]:
-    """Packages, engines, verifier, disk, server, GPU and data, in that order."""
-    findings = [*_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
-    free = shutil.disk_usage(runs_dir if runs_dir.exists() else Path.cwd()).free / 2**30
-    findings.append(Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}"))
-    findings += [_server(runs_dir), _gpu(), _data()]
-    findings += [_vllm(), _deepspeed()]
-    found = importlib.util.find_spec("ray") is not None
-    detail = "installed; not yet used by any engine" if found else "not installed (pip install 'hacpo[ray]')"
-    findings.append(Finding("ray", found, detail, is_required=False))
-    return findings
+    """Packages, the engine that is always there, verifier, disk, server, GPU, data and the extras, in that order."""
+    with ThreadPoolExecutor() as pool:  # each waits for a process of its own
+        engines = [pool.submit(look) for look in (_vllm, _deepspeed, _ray, _peft)]
+        findings = [*_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
+        free = shutil.disk_usage(runs_dir if runs_dir.exists() else Path.cwd()).free / 2**30
+        findings.append(Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}"))
+        findings += [_server(runs_dir), _gpu(), _data()]
+        return findings + [engine.result() for engine in engines]
 
 
 def _packages() -> list[Finding]:
@@ -99,45 +102,69 @@ def _train_something() -> str:
 
 
 def _vllm() -> Finding:
-    return _engine("vllm", sample_with_vllm, hint="; without a GPU see tests/vllm/install.sh")
+    return _engine("vllm", sample_with_vllm, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
 
 
 def _deepspeed() -> Finding:
     return _engine("deepspeed", train_with_deepspeed)
 
 
-def _engine(name: str, check: Callable[[], str], *, hint: str = "") -> Finding:
+def _ray() -> Finding:
+    return _engine("ray", place_with_ray)
+
+
+def _peft() -> Finding:
+    return _engine("peft", merge_with_peft, extra="lora")
+
+
+def _engine(
+    name: str, check: Callable[[], str], *, extra: str | None = None, limit_s: float = TRIAL_S, hint: str = ""
+) -> Finding:
     """Whether an extra's package is installed, fits, and works: tried in a process that can be ended.
 
     Args:
-        name: of the extra and of its module.
-        check: a function of this module.
+        name: of the module.
+        check: a function of a module, without arguments.
+        extra: its name, where it is not the module's.
+        limit_s: how long the check may take.
         hint: what else to say of its installation.
     """
 
     def finding(is_ok: bool, detail: str) -> Finding:
         return Finding(name, is_ok, detail, is_required=False)
 
+    extra = extra or name
     if importlib.util.find_spec(name) is None:
-        return finding(False, f"not installed (pip install 'hacpo[{name}]'{hint})")
+        return finding(False, f"not installed (pip install 'hacpo[{extra}]'{hint})")
     package = packages_distributions()[name][0]
     title = f"{package} {version(package)}"
-    wrong = _misfits(name, package)
+    wrong = _misfits(package, extra)
     if wrong:
         return finding(False, f"{title}: {', '.join(wrong)}")
-    command = [sys.executable, "-c", f"import {__name__} as doctor; print(doctor.{check.__name__}())"]
-    try:
-        tried = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return finding(False, f"{title} did not answer within {ENGINE_TIMEOUT_S} s")
-    last = ((tried.stdout if tried.returncode == 0 else tried.stderr).strip().splitlines() or ["no word"])[-1]
-    return finding(tried.returncode == 0, f"{title}: {last}")
+    code = f"import {check.__module__} as module; print(module.{check.__name__}())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
+    ) as trial:
+        try:
+            output, complaint = trial.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end(psutil.Process(trial.pid))
+            return finding(False, f"{title} did not answer within {limit_s:g} s")
+    last = ((complaint if trial.returncode else output).strip().splitlines() or ["no word"])[-1]
+    return finding(trial.returncode == 0, f"{title}: {last}")
 
 
-def _misfits(name: str, package: str) -> list[str]:
+def _end(process: psutil.Process) -> None:
+    """Kill a process and all that it started: Ray and vLLM have processes of their own."""
+    for each in [*process.children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
+def _misfits(package: str, extra: str) -> list[str]:
     """What is not of a version that goes together: the package for us, torch and transformers for the package."""
     ours = [Requirement(line) for line in requires("hacpo") or []]
-    wanted = [(package, r) for r in ours if r.name == name and r.marker and r.marker.evaluate({"extra": name})]
+    wanted = [(package, r) for r in ours if r.name == package and r.marker and r.marker.evaluate({"extra": extra})]
     for line in requires(package) or []:
         requirement = Requirement(line.replace("+cpu", ""))
         if requirement.name in ("torch", "transformers") and (
@@ -231,6 +258,42 @@ def train_with_deepspeed() -> str:
     return f"trains, and agrees with torch to {error:.0e}"
 
 
+def place_with_ray() -> str:
+    """Have a Ray of its own start one process of an agent, and let it answer."""
+    from hacpo_core.placement.ray_actors import place_and_ask
+
+    if place_and_ask() == os.getpid():
+        raise RuntimeError("its actor is this very process")
+    return "starts here, places an agent's process, and ends"
+
+
+def merge_with_peft() -> str:
+    """Give a random model of a few thousand parameters adapters, merge them, and compare."""
+    import torch
+
+    from hacpo_core.config import LoraConfig, TinyModelConfig
+    from hacpo_core.engines.lora import add_adapters, merged_weights
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    tiny = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
+    tokenizer = build_tokenizer("character")
+    model, merged = build_model(tiny, tokenizer), build_model(tiny, tokenizer)
+    add_adapters(model, LoraConfig(rank=2, alpha=4.0), seed_parts=("doctor",))
+    ids = torch.tensor([[2, 3, 4]])
+    with torch.no_grad():
+        before = model(ids).logits
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:  # 0 at first
+                parameter.fill_(0.1)
+        merged.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
+        adapted = model(ids).logits
+        error = float((adapted - merged(ids).logits).abs().max())
+    if not error <= 1e-5 or torch.equal(adapted, before):
+        raise RuntimeError(f"merged weights differ from its adapters by {error:.1e}")
+    return f"adapts, and merged weights agree to {error:.0e}"
+
+
 def _verify_something() -> str:
     from hacpo_core.verify.pool import VerifierPool
 
@@ -258,8 +321,9 @@ def _gpu() -> Finding:
 
 
 def _data() -> Finding:
-    directory = os.environ.get("HACPO_DATA_DIR")
-    if not directory:
-        return Finding("data", False, "HACPO_DATA_DIR is not set; the embedded task needs none", is_required=False)
-    files = sorted(path.name for path in Path(directory).glob("*.jsonl"))
-    return Finding("data", bool(files), f"{directory}: {len(files)} JSONL files", is_required=False)
+    folder = data_path("", None).absolute()
+    if not folder.is_dir():
+        detail = f"{folder} is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"
+        return Finding("data", False, detail, is_required=False)
+    files = [path for path in folder.iterdir() if path.suffix in (".jsonl", ".parquet")]
+    return Finding("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -55,6 +59,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def leftovers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Waits for all that was started from here on, however far from here, and lists what goes on living."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("HACPO_TEST_MARK", mark)
+
+    def living() -> Iterator[psutil.Process]:
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("HACPO_TEST_MARK") == mark and process.pid != os.getpid():
+                    yield process
+
+    def wait() -> list[str]:
+        return [str(process.cmdline()) for process in psutil.wait_procs(list(living()), timeout=20)[1]]
+
+    return wait
 
 
 def write_small_pair(folder: Path) -> None:

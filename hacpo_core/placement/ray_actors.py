@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch.distributed
 
 from hacpo_core.agents import Agent, AgentTokenizer, AppliedUpdate, SamplingTask
@@ -280,15 +282,14 @@ class RayPlacement(Placement):
             self._generation += 1
             generation = self._generation
         sharers = len(self._initial) if config.placement.colocated else 1
-        actors: list[Any] = [
-            ray.remote(_Rank)
-            .options(
-                name=f"{self._root.name}/{name}/{generation}/{rank}",
+        actors = [
+            _place(
+                (config, name, self._initial[name], rank, ranks),
+                group=self._groups[name],
+                title=f"{self._root.name}/{name}/{generation}/{rank}",
                 num_cpus=config.engine.num_threads / sharers,
                 num_gpus=num_gpus(config) / sharers,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[name], rank),
             )
-            .remote(config, name, self._initial[name], rank, ranks)
             for rank in range(ranks)
         ]
         agent = RemoteAgent(name, actors, version=0)
@@ -327,8 +328,45 @@ class RayPlacement(Placement):
             ray.shutdown()
 
 
-def _start_ray(config: ExperimentConfig) -> None:
-    """Join the cluster that the configuration names, or start one here.
+def _place(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
+    """Have Ray start one process of an agent, in the bundle of a group that has its rank."""
+    return (
+        ray.remote(_Rank)
+        .options(
+            name=title,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, arguments[-2]),
+        )
+        .remote(*arguments)
+    )
+
+
+def place_and_ask() -> int:
+    """Start a small Ray here, have it place one process as an agent's are, and end both.
+
+    Returns:
+        the id of the process, which has answered.
+
+    Raises:
+        HacpoError: something of this does not work here.
+    """
+    config = ExperimentConfig()
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        try:
+            _start_ray(config, num_cpus=1, object_store_memory=80 * 2**20, _temp_dir=folder)
+            group = placement_group([{"CPU": 1.0}])
+            actor = _place((config, "doctor", Path(), 0, 1), group=group, title="doctor", num_cpus=1.0, num_gpus=0.0)
+            answer: int = gather([actor.process.remote()], what="the actor")[0]
+        finally:
+            started = psutil.Process().children(recursive=True)
+            ray.shutdown()
+            psutil.wait_procs(started, timeout=LAST_WORDS_S)
+    return answer
+
+
+def _start_ray(config: ExperimentConfig, **options: Any) -> None:
+    """Join the cluster that the configuration names, or start one here, with more options for `ray.init`.
 
     Raises:
         EngineError: see `RayPlacement`.
@@ -338,17 +376,36 @@ def _start_ray(config: ExperimentConfig) -> None:
     address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        ray.init(address="local", include_dashboard=False, **common)
+        try:
+            ray.init(address="local", include_dashboard=False, **common, **options)
+        except _START_ERRORS as error:
+            words = f"placement.kind: Ray does not start here: {_first_line(error)}"
+            raise EngineError(f"{words}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
         return
-    if address != "auto":
-        _knock(address, timeout_s)
+    address = _noted_address() if address == "auto" else address
+    _knock(address, timeout_s)
     try:
         ray.init(address=address, **common)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except _START_ERRORS as error:
         raise EngineError(f"placement.ray.address: {address}: {_first_line(error)}; {_REMEDY}") from error
 
 
+_START_ERRORS = (OSError, RuntimeError, ValueError)
 _REMEDY = "start the cluster with `ray start --head`, or leave placement.ray.address out"
+
+
+def _noted_address() -> str:
+    """The cluster that `auto` means: RAY_ADDRESS, or the one that `ray start` noted on this machine.
+
+    Ray itself would take any other Ray of this machine as well, such as one that another run started for itself.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    try:
+        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise EngineError(f"placement.ray.address: auto: no cluster was started on this machine; {_REMEDY}") from error
 
 
 def _knock(address: str, timeout_s: float) -> None:

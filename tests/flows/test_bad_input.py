@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from flows.build import find_plan, open_experiment, plan, save_plan
 from flows.cli import main
@@ -151,3 +158,112 @@ def test_show_prints_the_resolved_configuration(
 def test_word_about_an_agent_that_the_pair_lacks_adds_none(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pair.agents.three: the pair has no such agent, it has one, two"):
         plan_of(tmp_path, f"pair.agents.three.path={folders['one']}")
+
+
+HIDDEN = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv.pop(1).split(","))  # an import of None fails as if nothing were installed
+from flows.cli import main
+main()
+"""
+RAY = "placement.kind=ray"
+needs_ray = [pytest.mark.ray, pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the ray extra")]
+
+
+def train(folder: Path, *words: str, hidden: str = "nothing_of_this_name") -> subprocess.CompletedProcess[str]:
+    """`hacpo train` in a process of its own, on a machine without GPUs and without the hidden package."""
+    options = [f"runtime.runs_dir={folder / 'runs'}", "runtime.runner=direct", "tracking.enabled=false"]
+    return subprocess.run(
+        [sys.executable, "-c", HIDDEN, hidden, "train", str(folder / "pair.yaml"), "hacpo", *options, *words],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hidden", "words", "exit_code", "message"),
+    [
+        ("vllm", ["engine.sampler=vllm"], 3, "engine.sampler: vllm cannot be imported*'hacpo[[]vllm]', or set engine."),
+        (
+            "deepspeed",
+            ["engine.learner=deepspeed"],
+            3,
+            "engine.learner: deepspeed cannot*'hacpo[[]deepspeed]', or set ",
+        ),
+        ("ray", [RAY], 3, "placement.kind: ray cannot be imported*'hacpo[[]ray]', or set placement.kind=local"),
+        (
+            "peft",
+            ["engine.lora.rank=2"],
+            3,
+            "engine.lora: peft cannot be imported*'hacpo[[]lora]', or set engine.lora.r",
+        ),
+        (
+            "",
+            ["engine.device=cuda:7"],
+            2,
+            "engine.device: got cuda:7, but PyTorch sees 0 GPUs here; set engine.device=",
+        ),
+        pytest.param(
+            "",
+            [RAY, "engine.device=cuda"],
+            3,
+            "placement: 2 agents ask for 2 GPUs, but Ray's cluster has 0; lower ",
+            marks=needs_ray,
+        ),
+        pytest.param(
+            "",
+            [RAY, "placement.ray.address=127.0.0.1:9"],
+            3,
+            "placement.ray.address: nothing answers at 127.0.0.1:9 *; start the cluster with `ray start --head`",
+            marks=needs_ray,
+        ),
+        pytest.param(
+            "",
+            [RAY, "placement.ray.address=auto"],
+            3,
+            "placement.ray.address: auto: no cluster was started on this machine; start the cluster with `ray start",
+            marks=needs_ray,
+        ),
+    ],
+)
+def test_engine_that_this_machine_lacks_is_one_line_and_leaves_no_process(
+    folders: dict[str, Path],
+    tmp_path: Path,
+    leftovers: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    hidden: str,
+    words: list[str],
+    exit_code: int,
+    message: str,
+) -> None:
+    if "placement.ray.address=auto" in words:  # whatever was started on this machine
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    done = train(tmp_path, *words, hidden=hidden or "nothing_of_this_name")
+    assert done.returncode == exit_code, done.stderr
+    assert fnmatch(done.stderr, f"hacpo: {message}*\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not leftovers()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], pytest.param([RAY, "engine.num_threads=1"], marks=needs_ray)])
+def test_tokenizer_of_another_model_is_one_line_wherever_the_agent_lives(
+    folders: dict[str, Path], tmp_path: Path, leftovers: Callable[[], list[str]], words: list[str]
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folders["two"])
+    size = len(tokenizer)
+    tokenizer.add_tokens(["<extra0>", "<extra1>"])
+    tokenizer.save_pretrained(folders["two"])
+    done = train(tmp_path, *words)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == (
+        f"hacpo: pair.agents.two: the tokenizer has {size + 2} tokens but the model only {size} embeddings; "
+        "they do not belong together\n"
+    )
+    assert not leftovers()

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +17,25 @@ from flows import doctor
 
 has_vllm = importlib.util.find_spec("vllm") is not None
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the ray extra")
+needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs the lora extra")
+
+
+def hang_with_a_child() -> str:
+    """A trial that never ends, run by the doctor in a process of its own."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    Path(os.environ["HACPO_TEST_BEGUN"]).write_text(str(child.pid), encoding="utf-8")
+    time.sleep(1000)
+    return "never"
+
+
+def hang_in_ray() -> str:
+    """As above, with a Ray that has been started."""
+    from hacpo_core.config import ExperimentConfig
+    from hacpo_core.placement import ray_actors
+
+    ray_actors._start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
+    return hang_with_a_child()
 
 
 @pytest.mark.skipif(has_vllm, reason="vLLM is installed here")
@@ -47,6 +68,108 @@ def test_missing_deepspeed_is_said_with_what_to_install(monkeypatch: pytest.Monk
     found = doctor._deepspeed()
     assert (found.is_ok, found.is_required) == (False, False)
     assert found.detail == "not installed (pip install 'hacpo[deepspeed]')"
+
+
+@pytest.mark.parametrize(("look", "extra"), [(doctor._ray, "ray"), (doctor._peft, "lora")])
+def test_missing_extra_is_said_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[], doctor.Finding], extra: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = look()
+    assert (found.is_ok, found.is_required) == (False, False)
+    assert found.detail == f"not installed (pip install 'hacpo[{extra}]')"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@needs_ray
+def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list[str]]) -> None:
+    found = doctor._ray()
+    assert found.is_ok, found.detail
+    assert found.detail == f"ray {version('ray')}: starts here, places an agent's process, and ends"
+    assert not leftovers()
+
+
+@needs_peft
+def test_installed_peft_is_tried() -> None:
+    found = doctor._peft()
+    assert found.is_ok, found.detail
+    assert found.detail.startswith(f"peft {version('peft')}: adapts, and merged weights agree to ")
+
+
+@needs_peft
+def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hacpo_core.engines import lora
+
+    monkeypatch.setattr(lora, "_merged", lambda layer, weight: weight)
+    with pytest.raises(RuntimeError, match="merged weights differ from its adapters by "):
+        doctor.merge_with_peft()
+
+
+@needs_peft
+def test_trial_that_does_not_answer_is_ended_with_all_that_it_started(
+    leftovers: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hang_with_a_child_of("peft", hang_with_a_child, tmp_path, monkeypatch, limit_s=20)
+    assert not leftovers()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@needs_ray
+def test_ray_that_does_not_answer_is_ended_with_all_that_it_started(
+    leftovers: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hang_with_a_child_of("ray", hang_in_ray, tmp_path, monkeypatch, limit_s=60)
+    assert not leftovers()
+
+
+def hang_with_a_child_of(
+    name: str, trial: Callable[[], str], folder: Path, monkeypatch: pytest.MonkeyPatch, *, limit_s: float
+) -> bool:
+    """Whether the trial had really begun to hang when the doctor gave it up, in these words."""
+    begun = folder / "begun"
+    monkeypatch.setenv("HACPO_TEST_BEGUN", str(begun))
+    monkeypatch.chdir(Path(__file__).parents[2])  # where the child finds this file
+    found = doctor._engine(name, trial, extra={"peft": "lora"}.get(name), limit_s=limit_s)
+    assert not found.is_ok
+    assert found.detail.endswith(f" did not answer within {limit_s:g} s")
+    return begun.exists()
+
+
+@pytest.mark.parametrize(
+    ("look", "package", "old", "wanted"),
+    [
+        pytest.param(doctor._ray, "ray", "2.9.0", "ray<3,>=2.60", marks=[pytest.mark.ray, needs_ray]),
+        pytest.param(doctor._peft, "peft", "0.18.0", "peft<0.22,>=0.21", marks=needs_peft),
+        pytest.param(doctor._peft, "torch", "1.12.0", "torch>=", marks=needs_peft),
+    ],
+)
+def test_extra_that_does_not_fit_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[], doctor.Finding], package: str, old: str, wanted: str
+) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: old if name == package else version(name))
+    found = look()
+    assert not found.is_ok
+    assert f"{package} is {old}; pip install '{wanted}" in found.detail
+
+
+def test_data_is_looked_for_where_the_project_reads_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert doctor._data() == doctor.Finding(
+        "data",
+        False,
+        f"{tmp_path}/data is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)",
+        False,
+    )
+    (tmp_path / "data").mkdir()
+    assert doctor._data() == doctor.Finding("data", False, f"{tmp_path}/data: 0 JSONL and Parquet files", False)
+    for name in ("a.jsonl", "b.parquet", "c.txt"):
+        (tmp_path / "data" / name).touch()
+    assert doctor._data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
+    monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path / "elsewhere"))
+    assert "elsewhere is no folder" in doctor._data().detail
 
 
 @pytest.mark.deepspeed

@@ -176,6 +176,31 @@ def test_cluster_that_cannot_be_reached_is_one_clear_error(
         run(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
 
 
+def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    planned = small_plan("hacpo", *RAY, "placement.ray.address=auto")
+    with pytest.raises(EngineError, match=r"placement.ray.address: auto: no cluster was started .*ray start --head"):
+        run(planned)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9\n", encoding="utf-8")  # its machine is down
+    with pytest.raises(EngineError, match=r"placement.ray.address: nothing answers at 127.0.0.1:9 .*ray start --head"):
+        run(planned)
+
+
+def test_ray_that_does_not_start_here_is_one_clear_error(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: Any) -> None:
+        raise RuntimeError("no room in /dev/shm\nand more")
+
+    monkeypatch.setattr(ray_actors.ray, "init", init)
+    with pytest.raises(EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; `hacpo doc"):
+        run(small_plan("hacpo", *RAY))
+
+
 def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
     local = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
     for words in (("placement.pipelined=false",), (), ("placement.colocated=true",)):

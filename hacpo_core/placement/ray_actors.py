@@ -111,7 +111,7 @@ class _Rank:
 
 
 def _address() -> str:
-    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
     return address
 
 
@@ -259,7 +259,7 @@ class RayPlacement(Placement):
         ranks = {k: num_ranks(config, k) for k in names}
         counts = {"": max(ranks.values())} if config.placement.colocated else ranks
         for resource, each in bundle.items():
-            wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call]
+            wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
             if wanted > there:
                 raise EngineError(
                     f"placement: {len(names)} agents ask for {wanted:g} {resource}s, but Ray's cluster has {there:g}; "

@@ -19,15 +19,11 @@ from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
 from flows.build import Plan, plan
 from flows.compose import compose, declaration
-from flows.experiment import read_final
-from flows.failures import read_failure
+from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.engines.memory import check_fits
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
-from hacpo_core.store import StepStore, is_locked
 from hacpo_core.validation import experiment_id, validate
-
-STATES = ("done", "running", "failed", "missing", "unavailable")
 
 
 @dataclass(frozen=True)
@@ -255,21 +251,8 @@ def _find(config: ExperimentConfig, runs_dir: Path) -> _Found:
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the real one depends on the files that are not there
         return _Found(Plan(name, config, runs_dir / "experiments" / name), "unavailable", str(error))
-    return _Found(planned, *experiment_state(planned))
-
-
-def experiment_state(planned: Plan) -> tuple[str, str]:
-    """State of an experiment (one of STATES) and, where it is not done, why or how far it is."""
-    if read_final(planned) is not None:
-        return "done", ""
-    steps = StepStore(planned.root).last_step() if planned.root.is_dir() else 0
-    so_far = f"step {steps} of {planned.config.train.num_steps}"
-    if planned.root.is_dir() and is_locked(planned.root):
-        return "running", so_far
-    failure = read_failure(planned)
-    if failure is not None:
-        return "failed", failure.reason
-    return "missing", f"broken off at {so_far}" if steps else "not run"
+    standing = standing_of(planned.root)
+    return _Found(planned, standing.state, standing.reason)
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:

@@ -14,13 +14,14 @@ from typing import Any, Literal
 import pandas as pd
 
 from experiments.estimate import Estimate, estimate
-from experiments.planner import STATES, GridPlan, matrix, plan_grid
+from experiments.planner import GridPlan, matrix, plan_grid
 from experiments.report import write_report
 from flows.build import Plan
 from flows.display import format_table
 from flows.experiment import read_final
 from flows.grid import run_plans, visible_devices
 from flows.server import auth_file, ensure_server
+from flows.states import STATES
 from hacpo_core.errors import EngineError
 
 Selection = Literal["missing", "failed", "all"]

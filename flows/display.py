@@ -6,10 +6,23 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pandas as pd
 from tqdm import tqdm
+
+
+class Watcher(Protocol):
+    """Told what happens, to show it to a person."""
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """A warm-up went one step further."""
+
+    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+        """A training step is committed."""
+
+    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
+        """An agent was evaluated."""
 
 
 class QuietWatcher:

@@ -15,7 +15,8 @@ from prefect.artifacts import create_table_artifact
 
 from flows.build import Plan, find_plan, open_experiment
 from flows.compose import benchmark, benchmark_name
-from flows.experiment import Watcher, evaluate_agents, log_evaluations, open_tracker, read_final, side_by_side
+from flows.display import Watcher
+from flows.experiment import evaluate_agents, log_evaluations, open_tracker, read_final, side_by_side
 from flows.runner import PrefectRunner, watcher_of_flow
 from hacpo_core.algorithm import Experiment, Runner
 from hacpo_core.config import BenchmarkConfig

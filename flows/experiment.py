@@ -10,13 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
 from flows.build import CONFIG_FILE, Plan, data_files, open_experiment
+from flows.display import Watcher
 from flows.failures import failures_recorded
+from flows.progress import ProgressFile
 from flows.results import benchmarks_figure, curves_figure, result_table, result_values
+from flows.states import RESULT_FILE
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
 from hacpo_core.config import ExperimentConfig, as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
@@ -28,20 +31,6 @@ from hacpo_core.store import read_json, write_json
 from hacpo_core.tracking import Tracker, version_tags
 
 _log = logging.getLogger(__name__)
-RESULT_FILE = "result.json"
-
-
-class Watcher(Protocol):
-    """Told what happens, to show it to a person."""
-
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """A warm-up went one step further."""
-
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """A training step is committed."""
-
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
-        """An agent was evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +73,9 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         name: lambda step, steps, loss, name=name: watcher.warmed_up(name, step, steps, loss)
         for name in plan.config.pair.agents
     }
-    with failures_recorded(plan), open_experiment(plan, progress=progress) as (x, benchmarks):
+    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
+        at = x.opened_at.step if x.opened_at is not None else 0
+        watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=results(plan.root), inner=watcher)
         tracker = open_tracker(plan, x)
         status = "FAILED"
         try:

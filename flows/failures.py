@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from flows.build import Plan
 from hacpo_core.errors import LockedError, StoreError
 from hacpo_core.store import read_json, write_json
 
@@ -30,32 +30,32 @@ class Failure:
         return f"{self.error}: {self.message.strip().partition(chr(10))[0]}"
 
 
-def read_failure(plan: Plan) -> Failure | None:
+def read_failure(root: Path) -> Failure | None:
     """Why the last attempt failed; None if it did not."""
     try:
-        return Failure(**read_json(plan.root / FAILURE_FILE))
+        return Failure(**read_json(root / FAILURE_FILE))
     except (StoreError, TypeError):
         return None
 
 
-def record_failure(plan: Plan, error: BaseException) -> None:
+def record_failure(root: Path, error: BaseException) -> None:
     """Keep the error; where it cannot be written (a full disk), it is logged."""
     lines = "".join(traceback.format_exception(error))
     failure = Failure(type(error).__name__, str(error), lines)
     try:
-        write_json(plan.root / FAILURE_FILE, asdict(failure))
+        write_json(root / FAILURE_FILE, asdict(failure))
     except StoreError as problem:
-        _log.warning("the failure of %s could not be recorded: %s", plan.id, problem)
+        _log.warning("the failure of %s could not be recorded: %s", root.name, problem)
 
 
 @contextmanager
-def failures_recorded(plan: Plan) -> Iterator[None]:
+def failures_recorded(root: Path) -> Iterator[None]:
     """Record what ends the attempt inside; another process's lock and a person's Ctrl-C are no failures."""
-    (plan.root / FAILURE_FILE).unlink(missing_ok=True)
+    (root / FAILURE_FILE).unlink(missing_ok=True)
     try:
         yield
     except LockedError:
         raise
     except Exception as error:
-        record_failure(plan, error)
+        record_failure(root, error)
         raise

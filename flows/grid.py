@@ -71,7 +71,7 @@ def run_plans(
         failed = _run_all({name: (_train, name, runs_dir) for name in by_id}, workers)
         for name, error in failed.items():
             if isinstance(error, _DeathError):
-                record_failure(by_id[name], error)
+                record_failure(by_id[name].root, error)
         return failed
     finally:
         for worker in workers:

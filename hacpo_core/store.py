@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 
@@ -222,15 +222,14 @@ class ExperimentLock:
         try:
             self._acquire()
         except BlockingIOError as error:
-            holder = self._holder()
+            holder = _holder(self._file)
             self._file.close()
             raise LockedError(
                 f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
                 f"{holder.get('host', 'an unknown host')}; wait for it or end it, then try again"
             ) from error
-        holder = self._holder()
-        is_fresh = time.time() - float(holder.get("heartbeat", 0.0)) < STALE_S
-        if holder.get("host", socket.gethostname()) != socket.gethostname() and is_fresh:
+        holder = _holder(self._file)
+        if _beats_elsewhere(holder):
             self._file.close()
             raise LockedError(
                 f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
@@ -261,14 +260,6 @@ class ExperimentLock:
                     raise
             time.sleep(_PAUSE_S)
 
-    def _holder(self) -> dict[str, Any]:
-        self._file.seek(0)
-        try:
-            holder: dict[str, Any] = json.loads(self._file.read() or "{}")
-        except ValueError:
-            return {}
-        return holder
-
     def _beat(self) -> None:
         record = {"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()}
         self._file.seek(0)
@@ -285,7 +276,7 @@ class ExperimentLock:
 
 
 def is_locked(root: Path) -> bool:
-    """True while another process holds the experiment's lock (on this machine)."""
+    """True while a process holds the experiment's lock, here or on another machine that shares the disk."""
     path = root / "lock"
     if not path.exists():
         return False
@@ -294,4 +285,19 @@ def is_locked(root: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-    return False
+        return _beats_elsewhere(_holder(file))
+
+
+def _holder(file: IO[str]) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        holder: dict[str, Any] = json.loads(file.read() or "{}")
+    except ValueError:
+        return {}
+    return holder
+
+
+def _beats_elsewhere(holder: Mapping[str, Any]) -> bool:
+    """Whether another machine wrote a heartbeat lately: its kernel's lock may not be seen here."""
+    is_fresh = time.time() - float(holder.get("heartbeat", 0.0)) < STALE_S
+    return is_fresh and holder.get("host", socket.gethostname()) != socket.gethostname()

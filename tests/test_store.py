@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -115,11 +116,11 @@ def test_lock_waits_for_a_reader_that_looks_at_it_for_an_instant(tmp_path: Path)
 
 
 def test_fresh_heartbeat_of_another_host_counts_as_held(tmp_path: Path) -> None:
-    import time
-
     write_json(tmp_path / "lock", {"pid": 1, "host": "elsewhere", "heartbeat": time.time()})
+    assert is_locked(tmp_path)
     with pytest.raises(LockedError, match="host elsewhere"), ExperimentLock(tmp_path):
         pass
     write_json(tmp_path / "lock", {"pid": 1, "host": "elsewhere", "heartbeat": time.time() - 1000})
+    assert not is_locked(tmp_path)
     with ExperimentLock(tmp_path):
         assert (tmp_path / "lock").exists()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from experiments.estimate import estimate, num_evaluation_responses, num_rollouts
-from experiments.planner import experiment_state, plan_grid
+from experiments.planner import plan_grid
 from experiments.run import count_experiments, run_grid, show_grid
 from flows.build import Plan, save_plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.failures import read_failure
+from flows.states import standing_of
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ConfigError, EngineError, HacpoError
 from hacpo_core.store import ExperimentLock
@@ -58,23 +59,28 @@ def test_same_settings_under_two_names_are_trained_once(small_models: Path, tmp_
     assert of_method["hacpo"] == of_method["hacpo_alpha1"] != of_method["hacpo_alpha2"]
 
 
+def state(planned: Plan) -> tuple[str, str]:
+    standing = standing_of(planned.root)
+    return standing.state, standing.reason
+
+
 def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1")
-    assert experiment_state(planned) == ("missing", "not run")
+    assert state(planned) == ("missing", "not run")
     save_plan(planned)
     (planned.root / "steps").write_text("in the way", encoding="utf-8")
     with pytest.raises((HacpoError, OSError)):
         run_experiment(planned, DirectRunner(), QuietWatcher())
-    failure = read_failure(planned)
+    failure = read_failure(planned.root)
     assert failure is not None
     assert "Traceback" in failure.traceback
-    assert experiment_state(planned) == ("failed", failure.reason)
+    assert state(planned) == ("failed", failure.reason)
     (planned.root / "steps").unlink()
     with ExperimentLock(planned.root):
-        assert experiment_state(planned) == ("running", "step 0 of 1")
+        assert state(planned) == ("running", "step 0 of 1")
     run_experiment(planned, DirectRunner(), QuietWatcher())
-    assert experiment_state(planned) == ("done", "")
-    assert read_failure(planned) is None, "a new attempt removes the old failure"
+    assert state(planned) == ("done", "")
+    assert read_failure(planned.root) is None, "a new attempt removes the old failure"
 
 
 def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_path: Path) -> None:

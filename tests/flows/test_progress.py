@@ -1,0 +1,69 @@
+"""The progress file: what it holds after a run, after a run that was broken off and resumed, and when it is torn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import read_final, run_experiment
+from flows.progress import PROGRESS_FILE, Progress, read_progress
+from flows.states import standing_of
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.evaluation.table import results
+
+
+class _StopsAfter(QuietWatcher):
+    """Ctrl-C behind a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stepped(self, step: int, num_steps: int, metrics: object, seconds_left: float | None) -> None:
+        if step == self._step:
+            raise KeyboardInterrupt
+
+
+def progress_of(planned: Plan) -> Progress:
+    found = read_progress(planned.root)
+    assert found is not None
+    return found
+
+
+def test_progress_says_what_the_result_says(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    found, final = progress_of(planned), read_final(planned)
+    assert final is not None
+    assert (found.pair, found.method, found.seed, found.step, found.num_steps) == ("small", "hacpo", 0, 4, 4)
+    for row in final.table:
+        assert found.spent[row["agent"]].tokens == row["tokens_sampled"]
+        assert found.spent[row["agent"]].seconds == pytest.approx(row["seconds"], abs=0.01)
+    points = {(e.step, e.benchmark, e.agent): e.value for e in found.evaluations}
+    assert points == {(r.step, r.benchmark, r.agent): r.value for r in results(planned.root)}
+    assert [e.spent.tokens for e in found.evaluations if e.step == 0] == [0] * 4
+    half = {e.agent: e.spent.tokens for e in found.evaluations if e.step == 2}
+    assert all(0 < half[k] < found.spent[k].tokens for k in ("qwen", "llama"))
+
+
+def test_run_that_is_resumed_counts_no_step_twice(small_plan: Callable[..., Plan]) -> None:
+    planned, whole = small_plan("hacpo"), small_plan("hacpo", "train.num_steps=4", "evaluate.every=1")
+    run_experiment(whole, DirectRunner(), QuietWatcher())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(planned, DirectRunner(), _StopsAfter(3))
+    assert standing_of(planned.root).reason == "broken off at step 2 of 4"
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    tokens = {k: spent.tokens for k, spent in progress_of(planned).spent.items()}
+    assert tokens == {k: spent.tokens for k, spent in progress_of(whole).spent.items()}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"spent": {}, "evaluations": [3]}'])
+def test_torn_file_counts_as_missing(
+    text: str, small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = small_plan("hacpo")
+    (planned.root / PROGRESS_FILE).write_text(text, encoding="utf-8")
+    assert read_progress(planned.root) is None
+    assert "counts as missing" in caplog.text

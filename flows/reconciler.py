@@ -120,7 +120,7 @@ class Reconciler:
                 yield self._again(experiment, run, "its process died")
 
     def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
-        """Whether the run has been in this state for long enough, as seen from here, and no process here belongs to it."""
+        """Whether the run was seen in this state for long enough, and no process here belongs to it."""
         assert run.state is not None, "checked by look"
         key = (run.id, run.state.id)
         suspects.add(key)

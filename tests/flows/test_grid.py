@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from experiments.planner import GridPlan, plan_grid
-from flows import grid as grid_module
 from flows.build import Plan, save_plan
 from flows.display import QuietWatcher
 from flows.experiment import read_final, run_experiment
-from flows.server import ServerRecord, stop_server
+from flows.schedule import Schedule
+from flows.server import ensure_server, stop_server
 from hacpo_core.algorithm import DirectRunner
 from tests.experiments_outcome import outcome
 
@@ -54,11 +54,12 @@ def finish(process: subprocess.Popen[str], *, code: int = 0) -> str:
 
 
 def marked(runs_dir: Path) -> list[psutil.Process]:
-    """The processes that a command with this mark started and that still run, but for the server."""
+    """The processes that a command with this mark started and that still run, but for the server and its reconciler."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("HACPO_TEST_MARK") == str(runs_dir) and "prefect" not in process.cmdline():
+            is_service = {"server", "flows.reconciler"} & set(process.cmdline())
+            if process.environ().get("HACPO_TEST_MARK") == str(runs_dir) and not is_service:
                 found.append(process)
         except psutil.Error:
             continue
@@ -142,48 +143,36 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_
     assert len(result["table"]) == 4
 
 
-def write_device(path: Path) -> None:
-    path.write_text(os.environ["CUDA_VISIBLE_DEVICES"], encoding="utf-8")
-
-
-def test_each_worker_sees_its_own_gpu_alone(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert grid_module.visible_devices() == ["3", "5"]
-    server = ServerRecord(pid=0, created=0.0, port=1, token="none")
-    for device in grid_module.visible_devices():
-        worker = grid_module._Worker(server, runs_dir, device)
-        assert grid_module._run_all({device: (write_device, runs_dir / device)}, [worker]) == {}
-        worker.dismiss()
-    assert [(runs_dir / device).read_text() for device in ("3", "5")] == ["3", "5"]
-
-
-def test_job_whose_process_always_dies_fails_alone(runs_dir: Path) -> None:
-    server = ServerRecord(pid=0, created=0.0, port=1, token="none")
-    workers = [grid_module._Worker(server, runs_dir, None) for _ in range(2)]
-    jobs: dict[str, tuple[Any, ...]] = {"dies": (os._exit, 3), "lives": (os.getpid,), "lives too": (os.getpid,)}
-    try:
-        failed = grid_module._run_all(jobs, workers)
-    finally:
-        for worker in workers:
-            worker.dismiss()
-    assert {name: str(error) for name, error in failed.items()} == {
-        "dies": "its process died 2 times (killed, or out of memory)"
-    }
-
-
-def test_worker_that_cannot_even_start_is_an_error_and_no_endless_loop(
-    runs_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grid_module, "_start_worker", os._exit)
-    worker = grid_module._Worker(ServerRecord(pid=0, created=0.0, port=1, token="none"), runs_dir, None)
-    assert list(grid_module._run_all({"job": (os.getpid,)}, [worker])) == ["job"]
-
-
-def test_killed_worker_is_replaced_and_the_grid_goes_on(runs_dir: Path) -> None:
+def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(runs_dir: Path) -> None:
     grid = planned(runs_dir)
     process = start(runs_dir, "--workers", "1")
     wait_until(lambda: trainings_under_way(grid), process)
-    workers = [p for p in marked(runs_dir) if "spawn_main" in " ".join(p.cmdline())]
-    workers[0].kill()
+    (run,) = [p for p in marked(runs_dir) if "prefect.engine" in " ".join(p.cmdline())]
+    run.kill()
     finish(process)
     assert {cell.status for cell in planned(runs_dir).cells} == {"done"}
+
+
+def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(runs_dir: Path) -> None:
+    grid = planned(runs_dir)
+    process = start(runs_dir, "--workers", "1")
+    wait_until(lambda: trainings_under_way(grid), process)
+    process.send_signal(signal.SIGINT)
+    finish(process, code=130)
+    assert not marked(runs_dir)
+    states = {run.state for run in Schedule(ensure_server(runs_dir), runs_dir).runs().values()}
+    assert states <= {"Cancelled", "Cancelling", "Completed", "Crashed"}
+    finish(start(runs_dir))
+    assert {cell.status for cell in planned(runs_dir).cells} == {"done"}
+
+
+def test_grid_that_is_only_submitted_is_trained_by_the_worker_that_comes_later(runs_dir: Path) -> None:
+    assert "3 experiments are in the queue" in finish(start(runs_dir, "--submit", "--priority", "high"))
+    assert not planned(runs_dir).experiments("done", "running")
+    schedule = Schedule(ensure_server(runs_dir), runs_dir)
+    assert {(run.state, run.priority) for run in schedule.runs().values()} == {("Scheduled", "high")}
+    finish(start(runs_dir, "--submit"))
+    assert len(schedule.all_flow_runs()) == 3, "nothing is in the queue twice"
+    finish(start(runs_dir))
+    assert {cell.status for cell in planned(runs_dir).cells} == {"done"}
+    assert {run.state for run in schedule.runs().values()} == {"Completed"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import httpx
 from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, Worker
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling
 
 from flows.deployments import POOL, connect, deploy
@@ -108,7 +108,8 @@ class Schedule:
 
     def workers(self) -> Sequence[WorkerRecord]:
         """Workers that are alive."""
-        with _answers():
+        found: list[Worker] = []
+        with _answers(), suppress(ObjectNotFound):  # a fresh server has no pool yet
             found = self.client.read_workers_for_work_pool(POOL)
         alive = [worker for worker in found if worker.status == "ONLINE"]
         return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in alive]

@@ -1,0 +1,172 @@
+"""What the reconciler makes of each state of a flow run and of its experiment's folder; nothing real is killed here."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.client.schemas.objects import FlowRun, State, StateType
+
+from flows.compose import compose, to_yaml
+from flows.failures import record_failure
+from flows.reconciler import MOST_RESTARTS, Patience, Reconciler
+from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
+from hacpo_core.errors import EngineError
+from hacpo_core.store import ExperimentLock
+
+AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
+
+
+@dataclass
+class FakeSchedule:
+    """One flow run of experiment "x"; remembers what is done to it."""
+
+    folder: Path
+    run: FlowRun
+    states: list[str] = field(default_factory=list)
+    submitted: list[list[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client = SimpleNamespace(set_flow_run_state=self._set)
+
+    def root(self, experiment: str) -> Path:
+        return self.folder / "experiments" / experiment
+
+    def flow_runs(self) -> dict[str, FlowRun]:
+        return {"x": self.run}
+
+    def _set(self, run_id: Any, state: State[Any], *, force: bool) -> None:
+        assert force
+        self.states.append(state.type.value)
+
+    def submit(self, experiment: str, priority: str, newest: FlowRun, *, tags: list[str]) -> None:
+        assert (experiment, priority, newest) == ("x", "high", self.run)
+        self.submitted.append(tags)
+
+
+def schedule_of(folder: Path, state: str, *tags: str) -> FakeSchedule:
+    run = FlowRun(
+        id=uuid.uuid4(),
+        flow_id=uuid.uuid4(),
+        state=State(type=StateType(state), id=uuid.uuid4()),
+        parameters={"experiment": "x"},
+        tags=list(tags),
+        work_queue_name="high",
+    )
+    found = FakeSchedule(folder, run)
+    found.root("x").mkdir(parents=True)
+    return found
+
+
+def look(schedule: FakeSchedule, patience: Patience = AT_ONCE) -> list[str]:
+    return Reconciler(schedule, schedule.folder, patience).look()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "folder", "set_to", "is_again"),
+    [
+        ("SCHEDULED", "", [], False),
+        ("PENDING", "", ["CRASHED"], True),
+        ("PENDING", "held", [], False),
+        ("RUNNING", "", ["CRASHED"], True),
+        ("RUNNING", "held", [], False),
+        ("RUNNING", "done", ["COMPLETED"], False),
+        ("RUNNING", "failed", ["FAILED"], False),
+        ("CRASHED", "", ["CRASHED"], True),
+        ("CRASHED", "held", [], False),
+        ("CRASHED", "done", ["COMPLETED"], False),
+        ("FAILED", "", [], False),
+        ("FAILED", "failed", [], False),
+        ("FAILED", "done", ["COMPLETED"], False),
+        ("CANCELLING", "", ["CANCELLED"], False),
+        ("CANCELLED", "", [], False),
+        ("COMPLETED", "done", [], False),
+        ("COMPLETED", "", [], False),
+    ],
+)
+def test_each_state_has_its_remedy(state: str, folder: str, set_to: list[str], is_again: bool, tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, state)
+    root = schedule.root("x")
+    if folder == "done":
+        (root / RESULT_FILE).write_text("{}", encoding="utf-8")
+    if folder == "failed":
+        record_failure(root, ValueError("no"))
+    with ExitStack() as stack:
+        if folder == "held":
+            stack.enter_context(ExperimentLock(root))
+        words = look(schedule)
+    assert schedule.states == set_to
+    assert schedule.submitted == ([["restarts:1"]] if is_again else [])
+    assert len(words) == (1 if set_to else 0)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CANCELLING"])
+def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str, tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, state)
+    reconciler = Reconciler(schedule, tmp_path, LATER)  # type: ignore[arg-type]
+    assert reconciler.look() == reconciler.look() == []
+    assert (reconciler.num_suspects, schedule.states) == (1, [])
+    with ExperimentLock(schedule.root("x")):
+        reconciler.look()
+    assert (reconciler.num_suspects, schedule.states) == (0, [])
+
+
+def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}")
+    assert look(schedule) == [f"x: its process died; in the queue again ({MOST_RESTARTS} of {MOST_RESTARTS})"]
+    assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}"]]
+    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}")
+    assert look(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    assert (last.states, last.submitted) == (["CRASHED"], [])
+    standing = standing_of(last.root("x"))
+    assert standing.reason == "EngineError: its process died, 4 times; `hacpo grid --run failed` tries it again"
+
+
+def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}")
+    assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    assert standing_of(schedule.root("x")).state == "failed"
+    assert look(schedule) == [], "once"
+
+
+def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING")
+
+    def silent() -> dict[str, FlowRun]:
+        raise EngineError("the server does not answer")
+
+    monkeypatch.setattr(schedule, "flow_runs", silent)
+    with pytest.raises(EngineError, match="does not answer"):
+        look(schedule)
+
+
+def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once(tmp_path: Path) -> None:
+    from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri
+
+    schedule = schedule_of(tmp_path, "FAILED")
+    root = schedule.root("x")
+    text = to_yaml(compose("tiny", "hacpo"))
+    (root / CONFIG_FILE).write_text(text, encoding="utf-8")
+    uri = tracking_uri(None, tmp_path)
+    tracker = Tracker(
+        uri,
+        experiment="hacpo",
+        artifacts=tmp_path / "artifacts",
+        run_name="x",
+        state_file=root / STATE_FILE,
+        agents=["a"],
+    )
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    with ExperimentLock(root):
+        assert reconciler.look() == []
+    assert reconciler.look() == ["x: its MLflow runs are closed"]
+    assert reconciler.look() == []
+    client = tracker._client
+    ids = json.loads((root / STATE_FILE).read_text())
+    assert {client.get_run(run).info.status for run in (ids["run"], ids["agents"]["a"])} == {"KILLED"}

@@ -1,0 +1,211 @@
+"""The queue on a real server: submitted once, moved, cancelled, refused with a reason; limits, workers, deployments."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.build import Plan
+from flows.deployments import POOL, deploy
+from flows.failures import record_failure
+from flows.processes import Record, home_of
+from flows.schedule import RefusedError, Schedule, slots_of, worker_name
+from flows.server import ensure_server, find_reconciler, find_server, is_healthy, stop_server
+from flows.states import RESULT_FILE, standing_of
+from flows.worker import set_pool_limit
+from hacpo_core.errors import EngineError
+from hacpo_core.store import ExperimentLock
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runs_dir(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A runs folder with a server and no worker."""
+    folder = tmp_path_factory.mktemp("queue")
+    (folder / "models").symlink_to(small_models / "models")
+    ensure_server(folder)
+    yield folder
+    stop_server(folder)
+
+
+@pytest.fixture
+def schedule(runs_dir: Path) -> Schedule:
+    return Schedule(ensure_server(runs_dir), runs_dir)
+
+
+def planned(small_plan: Callable[..., Plan], runs_dir: Path, seed: int) -> Plan:
+    return small_plan("hacpo", f"seed={seed}", runs_dir=runs_dir)
+
+
+def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 1).id
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            answers.append(Schedule(ensure_server(runs_dir), runs_dir).start(name).id)
+        except RefusedError as refusal:
+            answers.append(str(refusal))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
+    assert set(answers) <= {str(run.id), f"{name} is in the queue already (scheduled)"}
+    assert str(run.id) in answers
+    assert len(answers) == 4
+    assert schedule.runs()[name].priority == "normal"
+
+
+def test_waiting_experiment_is_moved_to_another_queue(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 2).id
+    with pytest.raises(RefusedError, match="does not wait in a queue"):
+        schedule.set_priority(name, "high")
+    schedule.start(name, "low")
+    schedule.set_priority(name, "high")
+    schedule.set_priority(name, "high")
+    found = schedule.runs()[name]
+    assert (found.state, found.priority) == ("Scheduled", "high")
+    states = [run.state_name for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
+    assert states == ["Scheduled", "Cancelled"]
+
+
+def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 3).id
+    with pytest.raises(RefusedError, match="neither in the queue nor running"):
+        schedule.cancel(name)
+    first = schedule.start(name)
+    schedule.cancel(name)
+    assert schedule.runs()[name].state == "Cancelled"
+    second = schedule.start(name)
+    assert second.id != first.id
+    assert schedule.runs()[name].is_live
+
+
+def test_what_is_complete_or_alive_or_unknown_is_refused(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    plan = planned(small_plan, runs_dir, 4)
+    with ExperimentLock(plan.root):
+        with pytest.raises(RefusedError, match="is being trained .*; a live run cannot be started again"):
+            schedule.start(plan.id)
+        with pytest.raises(RefusedError, match="trained by a command, not by a worker; end it there with Ctrl-C"):
+            schedule.cancel(plan.id)
+    (plan.root / RESULT_FILE).write_text("{}", encoding="utf-8")
+    with pytest.raises(RefusedError, match="is complete"):
+        schedule.start(plan.id)
+    with pytest.raises(RefusedError, match="was never planned in .*; `hacpo grid` does that"):
+        schedule.start("nobody-knows-s0-00000000")
+    assert plan.id not in schedule.runs()
+
+
+def test_new_attempt_takes_the_old_failure_away(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    plan = planned(small_plan, runs_dir, 5)
+    record_failure(plan.root, ValueError("no"))
+    assert standing_of(plan.root).state == "failed"
+    schedule.start(plan.id)
+    assert standing_of(plan.root).state == "missing"
+
+
+def test_folders_on_one_server_do_not_see_each_other(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, tmp_path: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 6).id
+    schedule.start(name)
+    server = find_server(runs_dir)
+    assert server is not None
+    assert Schedule(server, tmp_path).runs() == {}
+
+
+def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    client = schedule.client
+    deploy(client)
+    before = client.read_deployment_by_name("grid/grid")
+    (nightly,) = before.schedules
+    assert not nightly.active
+    client.update_deployment_schedule(before.id, nightly.id, active=True)
+    deploy(client)
+    assert [one.active for one in client.read_deployment_by_name("grid/grid").schedules] == [True]
+    text = Path("prefect.yaml").read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
+    (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr("flows.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
+    deploy(client)
+    (nightly,) = client.read_deployment_by_name("grid/grid").schedules
+    assert (nightly.active, nightly.schedule.cron) == (False, "0 3 * * *")
+    names = {f"{flow}/{name}" for flow, name in (("experiment", "experiment"), ("evaluate", "evaluation"))}
+    assert names | {"grid/grid", "report/report"} <= {
+        f"{client.read_flow(found.flow_id).name}/{found.name}" for found in client.read_deployments()
+    }
+
+
+def test_pool_takes_as_many_runs_as_all_workers_together(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(schedule.client)
+    set_pool_limit(schedule, 3)
+    assert schedule.client.read_work_pool(POOL).concurrency_limit == 3
+    other = worker_name("elsewhere", 8)
+    assert (slots_of(other), slots_of("a person's own")) == (8, 1)
+    schedule.client.send_worker_heartbeat(POOL, other)
+    assert [(worker.name, worker.num_slots) for worker in schedule.workers()] == [(other, 8)]
+    set_pool_limit(schedule, 3)
+    assert schedule.client.read_work_pool(POOL).concurrency_limit == 11
+
+
+def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_dir: Path, schedule: Schedule) -> None:
+    before, record = ensure_server(runs_dir), Record(home_of(runs_dir), "server")
+    reconciler = find_reconciler(runs_dir)
+    assert reconciler is not None
+    process = record.process()
+    assert process is not None
+    process.kill()
+    process.wait(10)
+    broken = dataclasses.replace(before, url="http://127.0.0.1:9")
+    with pytest.raises(EngineError, match="the Prefect server does not do what was asked: .*hacpo server status"):
+        Schedule(broken, runs_dir).runs()
+    assert find_server(runs_dir) is None
+    after = ensure_server(runs_dir)
+    assert after == before
+    assert is_healthy(after)
+    assert schedule.runs(), "a client of the first one goes on with the second"
+    again = find_reconciler(runs_dir)
+    assert again is not None
+    assert again.pid == reconciler.pid, "one reconciler outlives servers"
+
+
+def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(runs_dir: Path) -> None:
+    words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None
+        assert any("started!" in line for line in iter(first.stdout.readline, ""))
+        second = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+        assert f"it runs already (process {first.pid}); nothing to do" in second.stdout
+        server = find_server(runs_dir)
+        assert server is not None
+        secret = server.auth.partition(":")[2]
+        mine = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]
+        assert len(mine) >= 2, "the supervisor, Prefect's worker, and what that has begun"
+        assert not any(secret in " ".join(process.cmdline()) for process in psutil.process_iter(["cmdline"]))
+    finally:
+        first.terminate()
+        first.communicate(timeout=60)
+    assert not any(process.is_running() for process in mine)

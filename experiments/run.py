@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -16,14 +18,20 @@ import pandas as pd
 from experiments.estimate import Estimate, estimate
 from experiments.planner import GridPlan, matrix, plan_grid
 from experiments.report import write_report
-from flows.build import Plan
+from flows.build import Plan, save_plan
 from flows.display import format_table
 from flows.experiment import read_final
-from flows.grid import run_plans, visible_devices
+from flows.grid import warm_up, watch
+from flows.gridfile import GridRecord, Place, save_grid
+from flows.schedule import RefusedError, Schedule
 from flows.server import auth_file, ensure_server
+from flows.slots import visible_devices
 from flows.states import STATES
-from hacpo_core.errors import EngineError
+from flows.worker import find_worker, worker_here
+from hacpo_core.errors import EngineError, HacpoError
+from hacpo_core.validation import num_minibatches
 
+_log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]
 SELECTED: dict[Selection, tuple[str, ...]] = {
     "missing": ("missing",),
@@ -86,9 +94,23 @@ def run_grid(
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
     num_workers: int | None = None,
+    priority: str = "normal",
+    waits: bool = True,
     as_json: bool = False,
 ) -> None:
-    """Train the selected experiments of a grid, then print the table and write the report.
+    """Put the selected experiments of a grid into the queue, wait for them, print the table and write the report.
+
+    A worker of this folder trains them, the one that runs or one of this call's own.
+
+    Args:
+        name: of the grid, or path of a YAML file.
+        runs_dir: folder of all runs.
+        selection: which experiments; what is done is never run again.
+        hardware, seeds, overrides: as for `plan_grid`.
+        num_workers: experiments at a time, of an own worker.
+        priority: queue.
+        waits: False: return as soon as all is in the queue.
+        as_json: print for a program.
 
     Raises:
         EngineError: an experiment failed; the others are complete, and the next call goes on from there.
@@ -108,21 +130,24 @@ def run_grid(
         raise EngineError(f"grid {name}: nothing is done and nothing can be run now; see the reasons with --dry-run")
     server = ensure_server(runs_dir)
     log_in = f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
-    failed: dict[str, Exception] = {}
+    record_grid(grid, runs_dir)
+    failed: dict[str, str] = {}
     if chosen:
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
         _say(f"Prefect  {server.url}  ({log_in})", as_json=as_json)
-        # Ray hands out the GPUs by itself; otherwise each worker has one.
-        devices = visible_devices() if uses_gpu(chosen) and not uses_ray(chosen) else []
-        number = num_workers or (len(devices) if devices else default_workers(chosen))
-        failed = run_plans(chosen, server, runs_dir, num_workers=number, devices=devices)
+        schedule, number = Schedule(server, runs_dir), num_workers or default_workers(chosen)
+        warm_up(chosen, num_workers=number)
+        submit(chosen, schedule, priority=priority)
+        if not waits:
+            _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
+            return
+        failed = _train(chosen, schedule, runs_dir, num_slots=number)
         grid = planned()
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
     if as_json:
-        errors = {experiment: str(error) for experiment, error in failed.items()}
-        print(json.dumps({"grid": grid.name, "table": rows, "failed": errors, "report": str(report)}))
+        print(json.dumps({"grid": grid.name, "table": rows, "failed": failed, "report": str(report)}))
     else:
         print("\n" + (format_table(rows) if rows else "No experiment is complete."))
         print(f"\nreport   {report}")
@@ -140,6 +165,58 @@ def run_grid(
         raise EngineError(f"{unavailable} experiments could not be run; the reasons stand in the report")
 
 
+def record_grid(grid: GridPlan, runs_dir: Path) -> None:
+    """Keep the grid for pages, and the configuration of all that can be run, so that any worker can run it."""
+    places = [
+        Place(
+            pair=cell.pair,
+            method=cell.method,
+            label=cell.label,
+            seed=cell.seed,
+            agent=cell.agent,
+            experiment=cell.experiment,
+            unavailable=cell.reason if cell.status == "unavailable" else "",
+        )
+        for cell in grid.cells
+    ]
+    for planned in grid.experiments("missing", "failed"):
+        save_plan(planned)
+    report = grid.config.report
+    save_grid(runs_dir, GridRecord(grid.name, grid.config.title, report.table, report.benchmarks or [], places))
+
+
+def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:
+    """Put experiments into the queue, the longest first; those that are there or under way stay as they are.
+
+    Returns:
+        ids of those that were not there before.
+    """
+    submitted = []
+    for planned in sorted(plans, key=_num_updates, reverse=True):
+        try:
+            submitted.append(schedule.start(planned.id, priority).experiment)
+        except RefusedError as refusal:
+            _log.info("%s", refusal)
+    return submitted
+
+
+def _num_updates(planned: Plan) -> int:
+    return len(planned.config.pair.agents) * num_minibatches(planned.config)
+
+
+def _train(plans: Sequence[Plan], schedule: Schedule, runs_dir: Path, *, num_slots: int) -> dict[str, str]:
+    """Wait for experiments in the queue; why those failed that did, by id."""
+    own = find_worker(runs_dir) is None
+    try:
+        with worker_here(runs_dir, num_slots=num_slots):
+            return watch(plans, schedule, lambda: ensure_server(runs_dir))
+    except KeyboardInterrupt:
+        for planned in plans if own else ():  # nobody is left to train them; the same call puts them back
+            with suppress(HacpoError):
+                schedule.cancel(planned.id)
+        raise
+
+
 def uses_gpu(plans: Sequence[Plan]) -> bool:
     """Whether any of the experiments runs its models on a GPU."""
     return any(planned.config.engine.device != "cpu" for planned in plans)
@@ -151,9 +228,11 @@ def uses_ray(plans: Sequence[Plan]) -> bool:
 
 
 def default_workers(plans: Sequence[Plan]) -> int:
-    """As many experiments at a time as there are cores for their threads; one where Ray spreads it over all devices."""
+    """Experiments at a time: one per GPU, else as many as there are cores for their threads; one with Ray."""
     if uses_ray(plans):
         return 1
+    if uses_gpu(plans):
+        return len(visible_devices()) or 1
     return max(1, (os.cpu_count() or 1) // max(planned.config.engine.num_threads for planned in plans))
 
 

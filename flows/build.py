@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.compose import load_config, to_yaml
+from flows.slots import gpu_slots
+from flows.states import CONFIG_FILE
 from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.algo.methods import find_baseline
 from hacpo_core.algorithm import Experiment, method_of
@@ -29,7 +31,6 @@ from hacpo_core.validation import experiment_id
 from hacpo_core.verify.pool import VerifierPool
 
 _log = logging.getLogger(__name__)
-CONFIG_FILE = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,9 @@ def open_experiment(
         HacpoError: a model or a data file cannot be used.
     """
     config = plan.config
-    if config.placement.kind == "local":
-        check_device(config.engine.device)
-    with ExperimentLock(plan.root):
+    with ExperimentLock(plan.root), gpu_slots(config):
+        if config.placement.kind == "local":
+            check_device(config.engine.device)
         for leftover in plan.root.rglob(".*.tmp"):
             _log.info("removing %s, left by a process that was killed", leftover)
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -95,7 +95,9 @@ def grid(
     run: Annotated[str, typer.Option(help="missing, failed or all; what is done is never run again")] = "missing",
     seeds: Seeds = None,
     hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: the cores")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
+    priority: Annotated[str, typer.Option(help="queue: high, normal or low")] = "normal",
+    submit: Annotated[bool, typer.Option("--submit", help="only put them into the queue of `hacpo worker`")] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -104,9 +106,12 @@ def grid(
         _stay_offline()
     from experiments.planner import plan_grid
     from experiments.run import SELECTED, run_grid, show_grid
+    from flows.deployments import PRIORITIES
 
     if run not in SELECTED:
         raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
+    if priority not in PRIORITIES:
+        raise ConfigError(f"--priority: got {priority!r}, expected one of {', '.join(PRIORITIES)}")
     if dry_run:
         planned = plan_grid(
             name, runs_dir=runs_dir, hardware=hardware, seeds=_numbers(seeds), overrides=overrides or []
@@ -121,8 +126,40 @@ def grid(
         seeds=_numbers(seeds),
         overrides=overrides or [],
         num_workers=workers,
+        priority=priority,
+        waits=not submit,
         as_json=as_json,
     )
+
+
+@app.command()
+def worker(
+    slots: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Train what is in the queue on this machine, until Ctrl-C; what was under way goes on later."""
+    from flows.processes import home_of
+    from flows.worker import default_slots, find_worker, serve
+
+    number = slots or default_slots()
+    print(f"worker of {home_of(runs_dir).parent}: {number} experiments at a time; Ctrl-C ends it and them", flush=True)
+    if not serve(runs_dir, num_slots=number):
+        running = find_worker(runs_dir)
+        print(f"it runs already{f' (process {running.pid})' if running is not None else ''}; nothing to do")
+
+
+@app.command()
+def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Find runs whose process died unseen and put them back into the queue; the server does so every 30 s by itself."""
+    from flows.server import ensure_server, use_server
+
+    server = ensure_server(runs_dir)
+    use_server(server, runs_dir)
+    from flows.reconciler import Patience, reconcile_once
+    from flows.schedule import Schedule
+
+    done = reconcile_once(Schedule(server, runs_dir), runs_dir, Patience())
+    print(json.dumps(done) if as_json else "\n".join(done) or "nothing to mend")
 
 
 @app.command()
@@ -272,8 +309,8 @@ def server_start(runs_dir: RunsDir = Path("runs")) -> None:
     """Start the server, or find the one that runs."""
     from flows.server import auth_file, ensure_server
 
-    record = ensure_server(runs_dir)
-    print(f"{record.url}  (log-in: the text in {auth_file(runs_dir)})")
+    server = ensure_server(runs_dir)
+    print(f"{server.url}  (log-in: the text in {auth_file(runs_dir)})")
 
 
 @server_app.command("stop")
@@ -287,14 +324,17 @@ def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
 @server_app.command("status")
 def server_status(runs_dir: RunsDir = Path("runs")) -> None:
     """Say whether the server runs and answers; exit code 1 when it does not."""
-    from flows.server import find_server, is_healthy
+    from flows.server import find_reconciler, find_server, is_healthy
+    from flows.worker import find_worker
 
-    record = find_server(runs_dir)
-    if record is None:
+    server = find_server(runs_dir)
+    if server is None:
         print("not running")
         raise typer.Exit(1)
-    is_up = is_healthy(record)
-    print(f"{record.url} pid {record.pid} {'healthy' if is_up else 'does not answer'}")
+    is_up = is_healthy(server)
+    print(f"{server.url} {'healthy' if is_up else 'does not answer'}")
+    for name, process in (("reconciler", find_reconciler(runs_dir)), ("worker", find_worker(runs_dir))):
+        print(f"{name}: {'none' if process is None else f'process {process.pid}'}")
     if not is_up:
         raise typer.Exit(1)
 

@@ -305,11 +305,11 @@ def _verify_something() -> str:
 
 
 def _server(runs_dir: Path) -> Finding:
-    record = find_server(runs_dir)
-    if record is None:
+    server = find_server(runs_dir)
+    if server is None:
         return Finding("Prefect server", True, "not running; started when it is needed")
-    is_up = is_healthy(record)
-    return Finding("Prefect server", is_up, f"{record.url} {'is healthy' if is_up else 'does not answer'}")
+    is_up = is_healthy(server)
+    return Finding("Prefect server", is_up, f"{server.url} {'is healthy' if is_up else 'does not answer'}")
 
 
 def _gpu() -> Finding:

@@ -14,12 +14,12 @@ from typing import Any
 
 import pandas as pd
 
-from flows.build import CONFIG_FILE, Plan, data_files, open_experiment
+from flows.build import Plan, data_files, open_experiment
 from flows.display import Watcher
 from flows.failures import failures_recorded
 from flows.progress import ProgressFile
 from flows.results import benchmarks_figure, curves_figure, result_table, result_values
-from flows.states import RESULT_FILE
+from flows.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
 from hacpo_core.config import ExperimentConfig, as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
@@ -28,7 +28,7 @@ from hacpo_core.evaluation.run import EvaluationResult, finish_evaluation, resul
 from hacpo_core.evaluation.table import read_evaluations, results
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.store import read_json, write_json
-from hacpo_core.tracking import Tracker, version_tags
+from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri, version_tags
 
 _log = logging.getLogger(__name__)
 
@@ -205,11 +205,11 @@ def open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
         return None
     runs_dir = Path(config.runtime.runs_dir)
     tracker = Tracker(
-        config.tracking.uri or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}",
+        tracking_uri(config.tracking.uri, runs_dir),
         experiment=config.tracking.experiment,
         artifacts=runs_dir / "mlartifacts",
         run_name=plan.id,
-        state_file=plan.root / "mlflow.json",
+        state_file=plan.root / STATE_FILE,
         agents=x.names,
     )
     method = x.method

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flows.server import ServerRecord
-from hacpo_core.errors import HacpoError
+import httpx
+from prefect.client.schemas import OrchestrationResult
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import PrefectException
+from prefect.states import Cancelled, Cancelling
 
-PRIORITIES = ("high", "normal", "low")
-"""work queues of the pool, the first served first"""
+from flows.deployments import POOL, connect, deploy
+from flows.failures import FAILURE_FILE
+from flows.server import PrefectServer
+from flows.states import CONFIG_FILE, standing_of
+from hacpo_core.errors import EngineError, HacpoError
+
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
 """states of a run that a worker has or will have; the others are Completed, Failed, Crashed, Cancelled"""
+_PAGE = 200
 
 
 class RefusedError(HacpoError):
@@ -32,6 +47,11 @@ class ScheduledRun:
     priority: str
     num_starts: int
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a worker has it or will have it."""
+        return self.state in LIVE
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
@@ -42,26 +62,89 @@ class WorkerRecord:
 
 
 class Schedule:
-    """The experiments of one runs folder on one Prefect server; every method may be called from any thread."""
+    """The experiments of one runs folder on one Prefect server; every method may be called from any thread.
 
-    def __init__(self, server: ServerRecord, runs_dir: Path) -> None:
-        raise NotImplementedError
+    Every method raises EngineError when the server does not answer.
+    """
+
+    def __init__(self, server: PrefectServer, runs_dir: Path) -> None:
+        self._runs_dir = runs_dir.absolute()
+        self.tag = f"runs:{hashlib.sha256(str(self._runs_dir).encode()).hexdigest()[:12]}"
+        """marks the flow runs of this folder on a server that several folders share"""
+        self.client = connect(server.url, server.auth)
+        self._mutex = threading.Lock()
+        self._deployment: Any = None
+
+    def root(self, experiment: str) -> Path:
+        """Folder of an experiment."""
+        return self._runs_dir / "experiments" / experiment
 
     def runs(self) -> Mapping[str, ScheduledRun]:
         """Newest run of every experiment of this folder, by experiment id."""
-        raise NotImplementedError
+        return {experiment: _described(run) for experiment, run in self.flow_runs().items()}
+
+    def flow_runs(self) -> dict[str, FlowRun]:
+        """The same, as Prefect describes them."""
+        found: dict[str, FlowRun] = {}
+        for page in range(10**6):
+            with _answers():
+                runs = self.client.read_flow_runs(
+                    flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}}),
+                    sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                    limit=_PAGE,
+                    offset=page * _PAGE,
+                )
+            for run in runs:
+                found.setdefault(run.parameters.get("experiment", ""), run)
+            if len(runs) < _PAGE:
+                break
+        return found
 
     def workers(self) -> Sequence[WorkerRecord]:
         """Workers that are alive."""
-        raise NotImplementedError
+        with _answers():
+            found = self.client.read_workers_for_work_pool(POOL)
+        alive = [worker for worker in found if worker.status == "ONLINE"]
+        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in alive]
+
+    def set_limit(self, num_runs: int) -> None:
+        """Most runs of the pool at a time, on all machines together."""
+        with _answers():
+            if self.client.read_work_pool(POOL).concurrency_limit != num_runs:
+                self.client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=num_runs))
 
     def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
-        """Let a worker train a planned experiment from wherever its store stands: submit it, or retry its run.
+        """Let a worker train a planned experiment from wherever its store stands: submit it, or submit it again.
 
         Raises:
-            RefusedError: it is complete, or scheduled, or being trained.
+            RefusedError: it is complete, or scheduled, or being trained, or was never planned.
         """
-        raise NotImplementedError
+        standing = standing_of(self.root(experiment))
+        if standing.state == "done":
+            raise RefusedError(f"{experiment} is complete")
+        if standing.state == "running":
+            raise RefusedError(f"{experiment} is being trained ({standing.reason}); a live run cannot be started again")
+        if not (self.root(experiment) / CONFIG_FILE).is_file():
+            raise RefusedError(f"{experiment} was never planned in {self._runs_dir}; `hacpo grid` does that")
+        newest = self._newest(experiment)
+        if newest is not None and _described(newest).is_live:
+            raise RefusedError(f"{experiment} is in the queue already ({_described(newest).state.lower()})")
+        (self.root(experiment) / FAILURE_FILE).unlink(missing_ok=True)
+        return self._submit(experiment, priority, newest)
+
+    def _submit(self, experiment: str, priority: str, newest: FlowRun | None) -> ScheduledRun:
+        # Two that submit the same at once name the same run before theirs, so the server makes one run of both.
+        key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
+        with _answers():
+            run = self.client.create_flow_run_from_deployment(
+                self._deployment_id(),
+                parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
+                tags=[self.tag],
+                idempotency_key=key,
+                work_queue_name=priority,
+                name=experiment,
+            )
+        return _described(run)
 
     def cancel(self, experiment: str) -> None:
         """Take it off the queue, or end its process; what it committed stays.
@@ -69,7 +152,14 @@ class Schedule:
         Raises:
             RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns.
         """
-        raise NotImplementedError
+        newest = self._newest(experiment)
+        state = _described(newest).state if newest is not None else ""
+        if newest is None or state not in LIVE:
+            if standing_of(self.root(experiment)).state == "running":
+                raise RefusedError(f"{experiment} is trained by a command, not by a worker; end it there with Ctrl-C")
+            raise RefusedError(f"{experiment} is neither in the queue nor running")
+        with _answers():
+            self.client.set_flow_run_state(newest.id, Cancelled() if state == "Scheduled" else Cancelling())
 
     def set_priority(self, experiment: str, priority: str) -> None:
         """Put it into another queue.
@@ -77,4 +167,65 @@ class Schedule:
         Raises:
             RefusedError: it is not waiting in a queue.
         """
-        raise NotImplementedError
+        newest = self._newest(experiment)
+        if newest is None or _described(newest).state != "Scheduled":
+            raise RefusedError(f"{experiment} does not wait in a queue, so it has no priority to change")
+        if _described(newest).priority == priority:
+            return
+        # Prefect moves no run between queues: a new one takes its place, unless a worker was faster.
+        with _answers():
+            moved = Cancelled(message=f"moved to the {priority} queue")
+            answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, moved)
+        if answer.status.value != "ACCEPT":
+            raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
+        self._submit(experiment, priority, newest)
+
+    def _newest(self, experiment: str) -> FlowRun | None:
+        wanted = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
+        with _answers():
+            runs = self.client.read_flow_runs(
+                flow_run_filter=FlowRunFilter.model_validate(wanted), sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1
+            )
+        return runs[0] if runs else None
+
+    def _deployment_id(self) -> Any:
+        with self._mutex:
+            if self._deployment is None:
+                deploy(self.client)
+                self._deployment = self.client.read_deployment_by_name("experiment/experiment").id
+            return self._deployment
+
+
+def worker_name(host: str, num_slots: int) -> str:
+    """What a worker is called, so that every page shows how many runs it takes at a time."""
+    return f"{host} ({num_slots} at a time)"
+
+
+def slots_of(name: str) -> int:
+    """Runs that a worker of this name takes at a time; 1 for a worker of somebody else's."""
+    number = name.rpartition("(")[2].partition(" ")[0]
+    return int(number) if number.isdigit() else 1
+
+
+def _described(run: FlowRun) -> ScheduledRun:
+    state = run.state
+    return ScheduledRun(
+        id=str(run.id),
+        experiment=run.parameters.get("experiment", ""),
+        state=state.type.value.capitalize() if state is not None else "Scheduled",
+        message=(state.message or "") if state is not None else "",
+        priority=run.work_queue_name or "normal",
+        num_starts=run.run_count,
+    )
+
+
+@contextmanager
+def _answers() -> Iterator[None]:
+    """Turn what a silent or refusing server raises into one error."""
+    try:
+        yield
+    except (httpx.HTTPError, PrefectException, OSError) as error:
+        words = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise EngineError(
+            f"the Prefect server does not do what was asked: {words}; see `hacpo server status`"
+        ) from error

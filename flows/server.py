@@ -7,50 +7,36 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from flows.processes import Record, free_port, home_of, write_private
 from hacpo_core.errors import EngineError
 
 PREFERRED_PORT = 4200
 START_LIMIT_S = 90.0
-STOP_LIMIT_S = 15.0
+PATIENCE_S = 60.0
+"""how long a server may be silent before it is replaced"""
+SHARED_SERVER = "HACPO_PREFECT_URL"
+"""address of a server that a team runs for all, in place of one per runs folder; PREFECT_API_AUTH_STRING logs in"""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerRecord:
-    """A server that was started: `created` tells its process from a later one with the same pid."""
+class PrefectServer:
+    """Where a server answers, and what it asks for: "user:password", or nothing."""
 
-    pid: int
-    created: float
-    port: int
-    token: str
-
-    @property
-    def url(self) -> str:
-        """Address of the page."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def auth(self) -> str:
-        """What the page's log-in asks for, and what clients send."""
-        return f"hacpo:{self.token}"
-
-
-def home_of(runs_dir: Path) -> Path:
-    """Prefect's folder: database, log and record of the server."""
-    return (runs_dir / "prefect").absolute()
+    url: str
+    auth: str
 
 
 def auth_file(runs_dir: Path) -> Path:
@@ -58,33 +44,41 @@ def auth_file(runs_dir: Path) -> Path:
     return home_of(runs_dir) / "log-in.txt"
 
 
-def _record_file(home: Path) -> Path:
-    return home / "server.json"
+def shared_server() -> PrefectServer | None:
+    """The team's server, None where the environment names none."""
+    url = os.environ.get(SHARED_SERVER)
+    return PrefectServer(url.rstrip("/"), os.environ.get("PREFECT_API_AUTH_STRING", "")) if url else None
 
 
-def find_server(runs_dir: Path) -> ServerRecord | None:
-    """The running server of this runs folder, None where there is none or its process is gone."""
-    path = _record_file(home_of(runs_dir))
-    try:
-        record = ServerRecord(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+def find_server(runs_dir: Path) -> PrefectServer | None:
+    """The team's server, else the running one of this runs folder, None where there is none or its process is gone."""
+    record = _record(home_of(runs_dir))
+    return shared_server() or (_described(record.read()) if record.process() is not None else None)
+
+
+def find_reconciler(runs_dir: Path) -> psutil.Process | None:
+    """The reconciler of this runs folder on this machine."""
+    return _reconciler(home_of(runs_dir)).process()
+
+
+def _record(home: Path) -> Record:
+    return Record(home, "server")
+
+
+def _reconciler(home: Path) -> Record:
+    return Record(home, "reconciler")
+
+
+def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
+    if value is None or not {"port", "token"} <= set(value):
         return None
-    return record if _process(record) is not None else None
+    return PrefectServer(f"http://127.0.0.1:{value['port']}", f"hacpo:{value['token']}")
 
 
-def _process(record: ServerRecord) -> psutil.Process | None:
-    try:
-        process = psutil.Process(record.pid)
-        is_ours = abs(process.create_time() - record.created) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if is_ours else None
-
-
-def is_healthy(record: ServerRecord, *, timeout_s: float = 5.0) -> bool:
-    """Whether the server answers, and to this record's log-in: another server may have taken the port."""
-    log_in = base64.b64encode(record.auth.encode()).decode()
-    request = urllib.request.Request(f"{record.url}/api/admin/version", headers={"Authorization": f"Basic {log_in}"})
+def is_healthy(server: PrefectServer, *, timeout_s: float = 5.0) -> bool:
+    """Whether the server answers, and to this log-in: another server may have taken the port."""
+    log_in = base64.b64encode(server.auth.encode()).decode()
+    request = urllib.request.Request(f"{server.url}/api/admin/version", headers={"Authorization": f"Basic {log_in}"})
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
             return bool(response.status == 200)
@@ -92,108 +86,97 @@ def is_healthy(record: ServerRecord, *, timeout_s: float = 5.0) -> bool:
         return False
 
 
-def ensure_server(runs_dir: Path) -> ServerRecord:
+def ensure_server(runs_dir: Path) -> PrefectServer:
     """The healthy server of this runs folder, started if need be; safe to call from several processes.
 
+    One that died comes back at its port with its log-in, so that workers and runs which live on find it. With the
+    first start comes the reconciler (`flows.reconciler`), which also brings a dead server back.
+
     Raises:
-        EngineError: it does not come up in time; the message names its log.
+        EngineError: it does not come up in time; the message names its log. Or the team's server does not answer.
     """
+    shared = shared_server()
+    if shared is not None:
+        if not is_healthy(shared):
+            raise EngineError(
+                f"{SHARED_SERVER}: {shared.url} does not answer to this log-in; check the address and "
+                "PREFECT_API_AUTH_STRING, or unset both for a server of this machine's own"
+            )
+        return shared
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     with (home / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = find_server(runs_dir)
-        if found is not None:
-            if _wait_until_healthy(found, limit_s=20.0):
-                return found
-            stop_server(runs_dir)
-        return _start(home)
+        server = find_server(runs_dir)
+        if server is None or not _wait_until_healthy(server, limit_s=PATIENCE_S):
+            server = _start(home)
+        if _reconciler(home).process() is None:
+            _start_reconciler(home, server)
+        return server
 
 
-def _start(home: Path) -> ServerRecord:
-    for port in (PREFERRED_PORT, 0):
-        found = _start_at(home, _free_port(port))
+def _start(home: Path) -> PrefectServer:
+    record = _record(home)
+    known = record.read() or {}
+    record.end()
+    token = known.get("token") or secrets.token_urlsafe(24)
+    for port in (int(known.get("port") or PREFERRED_PORT), 0):
+        found = _start_at(home, free_port(port), token)
         if found is not None:
             return found
     raise EngineError(f"the Prefect server did not come up within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
 
 
-def _start_at(home: Path, port: int) -> ServerRecord | None:
-    token = secrets.token_urlsafe(24)
-    environment = os.environ | server_environment(home, port=port, auth=f"hacpo:{token}")
+def _start_at(home: Path, port: int, token: str) -> PrefectServer | None:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with (home / "server.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
-        )
-    record = ServerRecord(process.pid, psutil.Process(process.pid).create_time(), port, token)
-    path = _record_file(home)
-    _write_private(path, json.dumps(asdict(record)))
-    _write_private(home / "log-in.txt", f"{record.auth}\n")
+    process = _detach(command, home / "server.log", server_environment(home, port=port, auth=f"hacpo:{token}"))
+    record = _record(home)
+    server = _described(record.write(process.pid, {"port": port, "token": token}))
+    assert server is not None, "just written"
+    write_private(home / "log-in.txt", f"{server.auth}\n")
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:
-        if is_healthy(record):
-            return record
+        if is_healthy(server):
+            return server
         time.sleep(0.2)
-    _end(record)
-    path.unlink(missing_ok=True)
+    record.end()
     return None
 
 
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+def _start_reconciler(home: Path, server: PrefectServer) -> None:
+    command = [sys.executable, "-m", "flows.reconciler", "--runs-dir", str(home.parent)]
+    settings = client_environment(home, url=server.url, auth=server.auth)
+    process = _detach(command, home / "reconciler.log", settings)
+    _reconciler(home).write(process.pid, {})
 
 
-def _wait_until_healthy(record: ServerRecord, *, limit_s: float) -> bool:
+def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one and its terminal; secrets go by the environment, not the command line."""
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **settings},
+            start_new_session=True,
+        )
+
+
+def _wait_until_healthy(server: PrefectServer, *, limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        if is_healthy(record):
+        if is_healthy(server):
             return True
         time.sleep(0.5)
     return False
 
 
 def stop_server(runs_dir: Path) -> bool:
-    """End the server of this runs folder, and only that; False where there was none."""
-    record = find_server(runs_dir)
-    _record_file(home_of(runs_dir)).unlink(missing_ok=True)
-    return _end(record) if record is not None else False
-
-
-def _end(record: ServerRecord) -> bool:
-    process = _process(record)
-    if process is None:
-        return False
-    family = [*process.children(recursive=True), process]
-    for member in family:
-        _signal(member, is_final=False)
-    _, alive = psutil.wait_procs(family, timeout=STOP_LIMIT_S)
-    for member in alive:
-        _signal(member, is_final=True)
-    psutil.wait_procs(alive, timeout=STOP_LIMIT_S)
-    return True
-
-
-def _signal(process: psutil.Process, *, is_final: bool) -> None:
-    try:
-        if is_final:
-            process.kill()
-        else:
-            process.terminate()
-    except psutil.NoSuchProcess:
-        return
-
-
-def _free_port(preferred: int) -> int:
-    """The preferred port of the loopback address if it is free, else any (0 prefers none)."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", preferred))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """End the server of this runs folder and its reconciler, and only those; False where there was no server."""
+    home = home_of(runs_dir)
+    _reconciler(home).end()
+    return _record(home).end()
 
 
 def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
@@ -227,6 +210,6 @@ def client_environment(home: Path, *, url: str, auth: str) -> dict[str, str]:
     }
 
 
-def use_server(record: ServerRecord, runs_dir: Path) -> None:
+def use_server(server: PrefectServer, runs_dir: Path) -> None:
     """Point this process's Prefect client at the server; call before anything imports prefect."""
-    os.environ.update(client_environment(home_of(runs_dir), url=record.url, auth=record.auth))
+    os.environ.update(client_environment(home_of(runs_dir), url=server.url, auth=server.auth))

@@ -9,6 +9,7 @@ from flows.failures import Failure, read_failure
 from flows.progress import Progress, read_progress
 from hacpo_core.store import is_locked
 
+CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
 """the result table; its presence makes an experiment complete"""
 STATES = ("done", "running", "failed", "missing", "unavailable")

@@ -288,6 +288,15 @@ def is_locked(root: Path) -> bool:
         return _beats_elsewhere(_holder(file))
 
 
+def lock_holder(root: Path) -> dict[str, Any]:
+    """Who wrote the last heartbeat into an experiment's lock: pid, host, heartbeat; empty where nobody holds it."""
+    try:
+        with (root / "lock").open(encoding="utf-8") as file:
+            return _holder(file)
+    except OSError:
+        return {}
+
+
 def _holder(file: IO[str]) -> dict[str, Any]:
     file.seek(0)
     try:

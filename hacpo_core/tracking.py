@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import os
 import re
 import sqlite3
 import subprocess
@@ -28,12 +29,18 @@ _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "pre
 _MOST_PARAMS = 100
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
+STATE_FILE = "mlflow.json"
 
 
 def sqlite_path(uri: str) -> Path | None:
     """File of a SQLite tracking URI, None for any other store."""
     match = re.fullmatch(r"sqlite:///(.+)", uri)
     return Path(match.group(1)) if match else None
+
+
+def tracking_uri(configured: str | None, runs_dir: Path) -> str:
+    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs."""
+    return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
 
 
 def prepare_store(uri: str) -> None:
@@ -202,6 +209,22 @@ class Tracker:
         """Close all runs: "FINISHED", "FAILED" or "KILLED"."""
         for run_id in (*self._agents.values(), self._parent):
             self._client.set_terminated(run_id, status)
+
+
+def close_abandoned(root: Path, uri: str) -> bool:
+    """Close the runs of an experiment whose process died, as "KILLED"; False where all were closed already.
+
+    Args:
+        root: the experiment's folder, which nobody writes to.
+        uri: of its tracking store.
+    """
+    state = _read_state(root / STATE_FILE)
+    client, closed = MlflowClient(uri), False
+    for run_id in (*state.get("agents", {}).values(), *([state["run"]] if "run" in state else [])):
+        if client.get_run(run_id).info.status == "RUNNING":
+            client.set_terminated(run_id, "KILLED")
+            closed = True
+    return closed
 
 
 def version_tags() -> dict[str, str]:

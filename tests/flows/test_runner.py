@@ -18,7 +18,7 @@ import pytest
 from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
-from flows.server import ServerRecord, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
+from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from hacpo_core.algorithm import DirectRunner
 from tests.experiments_outcome import outcome
 
@@ -52,7 +52,7 @@ except ConfigError as error:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ServerRecord]]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, PrefectServer]]:
     """A managed server on a runs folder of its own."""
     runs_dir = tmp_path_factory.mktemp("served")
     yield runs_dir, ensure_server(runs_dir)
@@ -67,7 +67,7 @@ def run_child(plan: Plan, runs_dir: Path, fault: str) -> dict[str, Any]:
     return found
 
 
-def ask(record: ServerRecord, path: str, **body: Any) -> list[dict[str, Any]]:
+def ask(record: PrefectServer, path: str, **body: Any) -> list[dict[str, Any]]:
     user, _, password = record.auth.partition(":")
     with httpx.Client(base_url=f"{record.url}/api", auth=(user, password), timeout=30) as client:
         token = client.get("/csrf-token", params={"client": "test"}).json()["token"]
@@ -78,7 +78,7 @@ def ask(record: ServerRecord, path: str, **body: Any) -> list[dict[str, Any]]:
     return found
 
 
-def tasks_of(record: ServerRecord, plan: Plan) -> list[dict[str, Any]]:
+def tasks_of(record: PrefectServer, plan: Plan) -> list[dict[str, Any]]:
     runs = ask(record, "flow_runs", flow_runs={"name": {"any_": [plan.id]}})
     assert len(runs) == 1
     return ask(record, "task_runs", flow_runs={"id": {"any_": [runs[0]["id"]]}}, limit=200)
@@ -86,7 +86,7 @@ def tasks_of(record: ServerRecord, plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.mark.ray
 def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
-    small_plan: Callable[..., Plan], server: tuple[Path, ServerRecord], tmp_path: Path
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
     runs_dir, record = server
@@ -102,7 +102,7 @@ def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
 
 
 def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
-    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, ServerRecord]
+    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, PrefectServer]
 ) -> None:
     direct = small_plan("hacpo", runs_dir=tmp_path / "direct")
     run_experiment(direct, DirectRunner(), QuietWatcher())
@@ -123,7 +123,7 @@ def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
 
 
 def test_failed_phase_is_retried_to_the_same_bits(
-    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, ServerRecord]
+    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, PrefectServer]
 ) -> None:
     direct = small_plan("gspo", runs_dir=tmp_path / "direct")
     run_experiment(direct, DirectRunner(), QuietWatcher())
@@ -135,7 +135,7 @@ def test_failed_phase_is_retried_to_the_same_bits(
 
 
 def test_configuration_error_is_never_retried(
-    small_plan: Callable[..., Plan], server: tuple[Path, ServerRecord]
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
 ) -> None:
     runs_dir, record = server
     served = small_plan("naive", "runtime.runner=prefect", runs_dir=runs_dir)
@@ -144,7 +144,7 @@ def test_configuration_error_is_never_retried(
     assert [task["run_count"] for task in failed] == [1]
 
 
-def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, ServerRecord]) -> None:
+def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, PrefectServer]) -> None:
     runs_dir, record = server
     assert ensure_server(runs_dir) == record
     assert is_healthy(record)
@@ -161,9 +161,9 @@ def test_servers_started_at_once_for_two_folders_do_not_take_each_other_for_thei
     try:
         with ThreadPoolExecutor(2) as threads:
             records = list(threads.map(ensure_server, folders))
-        assert records[0].port != records[1].port
+        assert records[0].url != records[1].url
         assert all(is_healthy(record) for record in records)
-        mistaken = dataclasses.replace(records[0], token=records[1].token)
+        mistaken = dataclasses.replace(records[0], auth=records[1].auth)
         assert not is_healthy(mistaken), "a server that answers to another log-in is somebody else's"
     finally:
         assert [stop_server(folder) for folder in folders] == [True, True]

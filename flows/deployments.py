@@ -1,0 +1,85 @@
+"""Pool, queues and the deployments of prefect.yaml, registered with a server; what is there stays as people set it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+from hacpo_core.errors import ConfigError
+
+POOL = "hacpo"
+PRIORITIES = ("high", "normal", "low")
+"""work queues of the pool, the first served first"""
+DECLARATIONS = Path(__file__).parents[1] / "prefect.yaml"
+
+
+def connect(url: str, auth: str) -> SyncPrefectClient:
+    """A client of a server; "user:password" is left out where it is empty."""
+    return SyncPrefectClient(f"{url}/api", auth_string=auth or None)
+
+
+def deploy(client: SyncPrefectClient) -> None:
+    """Register pool, queues and deployments that are missing or were declared otherwise; safe from several processes.
+
+    Raises:
+        ConfigError: prefect.yaml is not where the code is (hacpo runs from a checkout).
+    """
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    for priority, name in enumerate(PRIORITIES, start=1):
+        with suppress(ObjectAlreadyExists):
+            client.create_work_queue(name, work_pool_name=POOL, priority=priority)
+    for declared in _declarations():
+        _deploy(client, declared)
+
+
+def _declarations() -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
+    except OSError as error:
+        raise ConfigError(f"{DECLARATIONS} is not there: {error.strerror}; install hacpo from a checkout") from error
+    return found
+
+
+def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
+    version = hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:12]
+    name = str(declared["name"])
+    flow = flow_name(name)
+    try:
+        if client.read_deployment_by_name(f"{flow}/{name}").version == version:
+            return
+    except ObjectNotFound:
+        pass
+    client.create_deployment(
+        flow_id=client.create_flow_from_name(flow),
+        name=name,
+        version=version,
+        description=declared.get("description"),
+        entrypoint=declared["entrypoint"],
+        parameters=declared.get("parameters"),
+        work_pool_name=declared["work_pool"]["name"],
+        work_queue_name=declared["work_pool"]["work_queue_name"],
+        enforce_parameter_schema=False,
+        schedules=[
+            DeploymentScheduleCreate(
+                schedule=CronSchedule(cron=one["cron"], timezone=one.get("timezone")),
+                active=one.get("active", True),
+                parameters=one.get("parameters", {}),
+            )
+            for one in declared.get("schedules", [])
+        ],
+    )
+
+
+def flow_name(deployment: str) -> str:
+    """Name of a deployment's flow."""
+    return "evaluate" if deployment == "evaluation" else deployment

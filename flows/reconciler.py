@@ -1,0 +1,214 @@
+"""Finds flow runs whose process died unseen and puts them back into the queue, a few times; closes what they left open.
+
+Prefect notices a dead process only while the worker that started it lives. The experiment's own lock says who lives:
+
+    Pending for long                                -> the worker died before it started anything   -> again
+    Running, nobody holds the lock, no result       -> the process died                            -> again
+    Running or Crashed, nobody holds it, a result   -> it died after its work was done              -> Completed
+    Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
+    Crashed                                         -> the worker saw it die                        -> again
+    Cancelling or Cancelled, its process holds it   -> nobody was there to end it                   -> ended
+
+"Again" is bounded by MOST_RESTARTS; after that the run stays Crashed, and the experiment counts as failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
+
+from flows.compose import load_config
+from flows.failures import record_failure
+from flows.processes import home_of, only_one
+from flows.schedule import Schedule
+from flows.server import ensure_server
+from flows.states import CONFIG_FILE, Standing, standing_of
+from hacpo_core.errors import EngineError
+from hacpo_core.store import lock_holder
+
+_log = logging.getLogger(__name__)
+MOST_RESTARTS = 3
+"""times that one flow run is put back into the queue after its process died"""
+LOOK_EVERY_S = 30.0
+_RESTARTS = "restarts:"
+_FLOW_RUN = "PREFECT__FLOW_RUN_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a run may look dead before it counts as dead, in seconds."""
+
+    pending_s: float = 120.0
+    """without a process: imports on a busy machine take their time"""
+    running_s: float = 20.0
+    """without the lock: between the first report and the lock, and between the lock's end and the last report"""
+
+
+@dataclass
+class Reconciler:
+    """Looks at one runs folder's flow runs again and again; remembers since when one looks dead."""
+
+    schedule: Schedule
+    runs_dir: Path
+    patience: Patience = Patience()
+    _since: dict[Any, float] = field(default_factory=dict)
+    _closed: set[str] = field(default_factory=set)
+
+    def look(self) -> list[str]:
+        """One look at every run; what was done about it, in words.
+
+        Raises:
+            EngineError: the server does not answer.
+        """
+        done: list[str] = []
+        suspects: set[Any] = set()
+        for experiment, run in self.schedule.flow_runs().items():
+            if not experiment or run.state is None:
+                continue
+            standing = standing_of(self.schedule.root(experiment))
+            for words in self._judge(experiment, run, standing, suspects):
+                _log.warning("%s: %s", experiment, words)
+                done.append(f"{experiment}: {words}")
+        self._since = {key: since for key, since in self._since.items() if key in suspects}
+        return done + self._close_tracking()
+
+    @property
+    def num_suspects(self) -> int:
+        """Runs that look dead, but not for long enough yet."""
+        return len(self._since)
+
+    def _judge(self, experiment: str, run: FlowRun, standing: Standing, suspects: set[Any]) -> Iterator[str]:
+        assert run.state is not None, "checked by look"
+        kind, is_held = run.state.type, standing.state == "running"
+        if kind in (StateType.CANCELLING, StateType.CANCELLED):
+            if is_held:
+                yield from self._end_orphan(run)
+            elif kind is StateType.CANCELLING and self._is_due(run, self.patience.running_s, suspects):
+                self._set(run, Cancelled(message="ended"))
+                yield "cancelled; its process is gone"
+            return
+        if is_held or kind not in (StateType.PENDING, StateType.RUNNING, StateType.CRASHED):
+            return
+        if kind is StateType.PENDING:
+            if self._is_due(run, self.patience.pending_s, suspects):
+                yield self._again(experiment, run, "was pending for too long, its worker is gone")
+            return
+        if kind is StateType.RUNNING and not self._is_due(run, self.patience.running_s, suspects):
+            return
+        if standing.state == "done":
+            self._set(run, Completed(message="its result is there"))
+            yield "completed; its process died after the work was done"
+        elif kind is StateType.RUNNING and standing.failure is not None:
+            self._set(run, Failed(message=standing.failure.reason))
+            yield f"failed, and could not report it: {standing.failure.reason}"
+        else:
+            restarts = _restarts(run)
+            if restarts < MOST_RESTARTS or kind is StateType.RUNNING:
+                yield self._again(experiment, run, "its process died")
+
+    def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
+        """Whether the run has looked like this, in this state, for long enough; by this process's own clock."""
+        assert run.state is not None, "checked by look"
+        key = (run.id, run.state.id)
+        suspects.add(key)
+        return time.monotonic() - self._since.setdefault(key, time.monotonic()) >= patience_s
+
+    def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
+        restarts = _restarts(run)
+        self._set(run, Crashed(message=reason))
+        if restarts >= MOST_RESTARTS:
+            error = EngineError(f"{reason}, {restarts + 1} times; `hacpo grid --run failed` tries it again")
+            record_failure(self.schedule.root(experiment), error)
+            return f"{reason}; given up after {restarts} restarts"
+        tags = [tag for tag in run.tags if not tag.startswith(_RESTARTS)]
+        self.schedule.client.update_flow_run(run.id, tags=[*tags, f"{_RESTARTS}{restarts + 1}"])
+        self._set(run, Scheduled())
+        return f"{reason}; in the queue again ({restarts + 1} of {MOST_RESTARTS})"
+
+    def _set(self, run: FlowRun, state: State[Any]) -> None:
+        self.schedule.client.set_flow_run_state(run.id, state, force=True)
+
+    def _end_orphan(self, run: FlowRun) -> Iterator[str]:
+        holder = lock_holder(self.schedule.root(run.parameters["experiment"]))
+        process = _process_of(run, holder)
+        if process is not None:
+            process.terminate()
+            yield f"process {process.pid} was told to end: the run is cancelled"
+
+    def _close_tracking(self) -> list[str]:
+        """Close MLflow runs of experiments that nobody trains any more; each once."""
+        dead = set()
+        for path in (self.runs_dir / "experiments").glob("*/mlflow.json"):
+            if path.parent.name not in self._closed and standing_of(path.parent).state in ("missing", "failed"):
+                dead.add(path.parent.name)
+        if not dead:
+            return []
+        from hacpo_core.tracking import close_abandoned, tracking_uri  # MLflow takes a second; most looks need none
+
+        closed = []
+        for name in sorted(dead):
+            root = self.runs_dir / "experiments" / name
+            configured = load_config(root / CONFIG_FILE).tracking.uri
+            if close_abandoned(root, tracking_uri(configured, self.runs_dir)):
+                closed.append(name)
+        self._closed |= dead
+        return [f"{name}: its MLflow runs are closed" for name in closed]
+
+
+def _restarts(run: FlowRun) -> int:
+    return max((int(tag.removeprefix(_RESTARTS)) for tag in run.tags if tag.startswith(_RESTARTS)), default=0)
+
+
+def _process_of(run: FlowRun, holder: dict[str, Any]) -> psutil.Process | None:
+    """The process here that holds the lock, if it was started for this very run."""
+    with suppress(psutil.Error, KeyError, TypeError):
+        process = psutil.Process(int(holder["pid"]))
+        if process.environ().get(_FLOW_RUN) == str(run.id):
+            return process
+    return None
+
+
+def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:
+    """Look until nothing is suspicious any more: at most as long as the patience lasts."""
+    reconciler = Reconciler(schedule, runs_dir, patience)
+    done = reconciler.look()
+    while reconciler.num_suspects:
+        time.sleep(1.0)
+        done += reconciler.look()
+    return done
+
+
+def main() -> None:
+    """Look for ever; brings the server back when it died. Started with the server, one per runs folder."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs-dir", type=Path, required=True)
+    runs_dir = parser.parse_args().runs_dir
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    with only_one(home_of(runs_dir) / "reconciler.lock") as is_alone:
+        if not is_alone:
+            return
+        reconciler = None
+        while True:
+            time.sleep(LOOK_EVERY_S if reconciler is not None else 1.0)
+            try:
+                server = ensure_server(runs_dir)
+                if reconciler is None:
+                    reconciler = Reconciler(Schedule(server, runs_dir), runs_dir)
+                reconciler.look()
+            except Exception as error:  # noqa: BLE001  it must outlive whatever it looks after
+                _log.warning("this look failed, the next may not: %s: %s", type(error).__name__, error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""`hacpo worker`: a Prefect worker for this machine's GPUs, watched, and ended with all that it started."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from flows.deployments import POOL, deploy
+from flows.processes import Record, end_family, home_of, only_one
+from flows.schedule import Schedule, slots_of, worker_name
+from flows.server import client_environment, ensure_server
+from flows.slots import visible_devices
+from hacpo_core.errors import EngineError
+
+RUNS_DIR = "HACPO_RUNS_DIR"
+"""folder of all runs, for flows that a worker starts in a folder of its own"""
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MOST_STARTS, STARTS_WITHIN_S = 5, 600.0
+"""a worker that dies more often than this is not started again"""
+READY_LIMIT_S = 120.0
+
+
+def default_slots() -> int:
+    """Experiments at a time: one per GPU; without one, per core."""
+    return len(visible_devices()) or os.cpu_count() or 1
+
+
+def find_worker(runs_dir: Path) -> psutil.Process | None:
+    """The `hacpo worker` of this runs folder on this machine."""
+    return Record(home_of(runs_dir), "worker").process()
+
+
+def serve(runs_dir: Path, *, num_slots: int) -> bool:
+    """Run a worker until SIGTERM or Ctrl-C, then end it and the experiments that it runs; they can go on later.
+
+    Returns:
+        False where a worker of this folder runs already: nothing was done.
+
+    Raises:
+        EngineError: the server does not answer, or the worker keeps dying.
+    """
+    home = home_of(runs_dir)
+    with only_one(home / "worker.lock") as is_alone:
+        if not is_alone:
+            return False
+        server = ensure_server(runs_dir)
+        schedule = Schedule(server, runs_dir)
+        deploy(schedule.client)
+        record = Record(home, "worker")
+        record.write(os.getpid(), {"slots": num_slots})
+        signal.signal(signal.SIGTERM, _interrupt)
+        settings = client_environment(home, url=server.url, auth=server.auth)
+        settings |= {RUNS_DIR: str(runs_dir.absolute()), "PREFECT_WORKER_QUERY_SECONDS": "2"}
+        settings |= {"PREFECT_WORKER_HEARTBEAT_SECONDS": "10", "PREFECT_LOGGING_LEVEL": "WARNING"}
+        settings |= {"PREFECT_WORKER_ENABLE_CANCELLATION": "true", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5"}
+        try:
+            _keep_running(os.environ | settings, num_slots, schedule)
+        finally:
+            record.path.unlink(missing_ok=True)
+    return True
+
+
+def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedule) -> None:
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
+    starts: list[float] = []
+    while True:
+        starts = [start for start in starts if time.monotonic() - start < STARTS_WITHIN_S] + [time.monotonic()]
+        if len(starts) > MOST_STARTS:
+            raise EngineError(
+                f"the worker died {MOST_STARTS} times within {STARTS_WITHIN_S:.0f} s; see what it says above"
+            )
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        try:
+            while process.poll() is None:
+                set_pool_limit(schedule, num_slots)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=30.0)
+        finally:
+            if process.poll() is None:
+                end_family(psutil.Process(process.pid))
+                process.wait()
+
+
+def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
+    """Let the pool run as many experiments as all living workers can take; a silent server is asked again later."""
+    with suppress(EngineError):
+        names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
+        schedule.set_limit(sum(map(slots_of, names)))
+
+
+def die_with_parent() -> None:
+    """Between fork and exec: a process whose parent is killed is asked to end."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[None]:
+    """A worker for as long as the block lasts, unless one serves this folder already."""
+    if find_worker(runs_dir) is not None:
+        yield
+        return
+    command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
+    home = home_of(runs_dir)
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "worker.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            end_family(psutil.Process(process.pid))
+        process.wait()

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
-from flows.server import ServerRecord, find_server
+from flows.server import PrefectServer, find_server
+from hacpo_core.errors import EngineError
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
@@ -81,8 +82,9 @@ class Scheduling:
             schedule = self._connect()
             if schedule is None:
                 return ScheduleView(notice=NO_SERVER)
-            workers = list(schedule.workers())
-            return ScheduleView(schedule.runs(), workers, "" if workers else NO_WORKER, is_known=True)
+            runs = schedule.runs()
+            workers = _workers(schedule)
+            return ScheduleView(runs, workers, "" if workers else NO_WORKER, is_known=True)
         except Exception as error:  # noqa: BLE001  whatever a server's client raises, the page goes on from the files
             _log.info("the schedule could not be asked: %s: %s", type(error).__name__, error)
             return ScheduleView(
@@ -106,9 +108,17 @@ class Scheduling:
         return found
 
 
+def _workers(schedule: Schedule) -> list[WorkerRecord]:
+    try:
+        return list(schedule.workers())
+    except EngineError as error:  # the pool is made with the first worker or the first run
+        _log.info("no pool to ask for workers: %s", error)
+        return []
+
+
 def connector(runs_dir: Path) -> Callable[[], Schedule | None]:
     """Finds the schedule of a runs folder, anew whenever its server is another one."""
-    known: dict[ServerRecord, Schedule] = {}
+    known: dict[PrefectServer, Schedule] = {}
 
     def connect() -> Schedule | None:
         server = find_server(runs_dir)

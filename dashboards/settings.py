@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
+from flows.states import CONFIG_FILE
 from hacpo_core.config import flatten
 
 _log = logging.getLogger(__name__)
-CONFIG_FILE = "config.yaml"  # as in flows.build, which brings torch
 ABSENT = "—"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

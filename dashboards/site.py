@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -93,10 +94,16 @@ def environment() -> Environment:
         "score": words.score,
         "short": words.short,
         "path": lambda text: quote(str(text), safe=""),
+        "oob": _out_of_band,
     }
     made.filters |= dict(filters)
     made.globals |= {"asset": asset, "with_interval": words.with_interval}
     return made
+
+
+def _out_of_band(cell: Markup) -> Markup:
+    """A part that finds its place in the page by its id."""
+    return Markup(cell.replace("<div ", '<div hx-swap-oob="true" ', 1))
 
 
 @cache

@@ -17,7 +17,8 @@ from dashboards.cells import STATES, Matrix, build_matrix, judge
 from dashboards.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
-from flows.schedule import PRIORITIES, RefusedError, Schedule
+from flows.deployments import PRIORITIES
+from flows.schedule import RefusedError, Schedule
 from hacpo_core.errors import HacpoError
 
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter
@@ -30,7 +31,7 @@ def samples_routes(site: Site) -> APIRouter:
         problem: Annotated[int, Query(ge=1, le=10**9)] = 1,
     ) -> Response:
         root = site.runs.root(experiment)
-        last = _last_answered(root.parent.parent, experiment)
+        last = _last_answered(root)
         shown = last if step is None else step
         if not shown:
             raise UnknownError(f"{experiment} has no complete step yet")
@@ -55,11 +56,13 @@ def samples_routes(site: Site) -> APIRouter:
             agents=answers.by_strength,
         )
 
-    def _last_answered(runs_dir: object, experiment: str) -> int:
-        store = StepStore(site.runs.root(experiment))
-        last = store.last_step()
-        while last and "advantage" not in store.committed(last):
-            last -= 1
-        return last
-
     return router
+
+
+def _last_answered(root: Path) -> int:
+    """Newest step whose advantages are committed; 0 where there is none."""
+    store = StepStore(root)
+    last = store.last_step()
+    while last and "advantage" not in store.committed(last):
+        last -= 1
+    return last

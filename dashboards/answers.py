@@ -195,7 +195,8 @@ def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
     from hacpo_core.data.problems import load_problems
 
     return {
-        problem.id: problem.messages[-1].content for problem in load_problems(find_plan(runs_dir, experiment).config.data)
+        problem.id: problem.messages[-1].content
+        for problem in load_problems(find_plan(runs_dir, experiment).config.data)
     }
 
 

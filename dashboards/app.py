@@ -64,17 +64,19 @@ def create_app(
 
     @app.exception_handler(UnknownError)
     def unknown(request: Request, error: UnknownError) -> Response:
-        return site.page(request, "error.html", status=404, title="Not there", message=str(error))
+        return site.page(request, "error.html", status_code=404, title="Not there", message=str(error))
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> Response:
-        return site.page(request, "error.html", status=error.status_code, title="No such page", message=error.detail)
+        return site.page(
+            request, "error.html", status_code=error.status_code, title="No such page", message=error.detail
+        )
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
         names = ", ".join(str(found["loc"][-1]) for found in error.errors())
         message = f"The address does not make sense: {names}."
-        return site.page(request, "error.html", status=422, title="No such page", message=message)
+        return site.page(request, "error.html", status_code=422, title="No such page", message=message)
 
     return app
 
@@ -90,5 +92,4 @@ class _Static(StaticFiles):
 
 def warm_up() -> None:
     """Import what brings torch (some seconds), before somebody waits for it."""
-    import experiments.report.cells
     import flows.samples  # noqa: F401

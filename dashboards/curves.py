@@ -34,7 +34,9 @@ class ChartSpec:
 CHARTS = (
     ChartSpec("reward", "Reward", "mean verified reward of the step's responses", {"reward/mean": ""}),
     ChartSpec("capability", "Capability", "mean of the last K steps", {"capability/smoothed": ""}),
-    ChartSpec("omega", "Capability ratio ω", "bounded ratio to each other agent (Eq. 8)", {"capability/ratio_to_": "/"}),
+    ChartSpec(
+        "omega", "Capability ratio ω", "bounded ratio to each other agent (Eq. 8)", {"capability/ratio_to_": "/"}
+    ),
     ChartSpec("s_hete", "s_hete", "mean sequence ratio of the other agents' responses", {"ratio_cross/mean": ""}),
     ChartSpec(
         "s_hete_shares",
@@ -144,7 +146,9 @@ def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
         for agent, values in metrics.agents[step].items():
             for prefix, word in spec.metrics.items():
                 if prefix.endswith("_"):
-                    own = {f"{agent} {word} {name.removeprefix(prefix)}": v for name, v in values.items() if prefix in name}
+                    own = {
+                        f"{agent} {word} {name.removeprefix(prefix)}": v for name, v in values.items() if prefix in name
+                    }
                 else:
                     own = {f"{agent} {word}".strip(): values[prefix]} if prefix in values else {}
                 for label, value in own.items():

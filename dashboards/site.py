@@ -58,12 +58,14 @@ class Site:
         server = find_server(self.runs.runs_dir)
         return Links(server.url if server is not None else "", self.mlflow_url())
 
-    def page(self, request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """A whole page."""
-        text = environment().get_template(template).render(
-            csrf=request.state.visitor.csrf, links=self.links(), runs_dir=str(self.runs.runs_dir), **context
+        text = (
+            environment()
+            .get_template(template)
+            .render(csrf=request.state.visitor.csrf, links=self.links(), runs_dir=str(self.runs.runs_dir), **context)
         )
-        return HTMLResponse(text, status)
+        return HTMLResponse(text, status_code)
 
 
 def fragment(template: str, **context: Any) -> str:

@@ -35,29 +35,32 @@ class Asked:
         return (name,) if name in self.found.benchmarks else self.found.benchmarks
 
 
+def _asked(request: Request, grid: str = "", pair: str = "", benchmark: str = "", agent: str = "") -> Asked | None:
+    site: Site = request.app.state.site
+    grids = site.runs.grids()
+    record = site.runs.grid(grid or (grids[0].name if grids else ALL_RUNS))
+    pairs = list(dict.fromkeys(place.pair for place in record.places))
+    if not pairs and not pair:
+        return None
+    if pair and pair not in pairs:
+        raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
+    comparer = Comparer(record, pair or pairs[0], site.runs.standing)
+    found = comparer.comparison()
+    if benchmark and benchmark not in found.columns:
+        raise UnknownError(f"nothing was evaluated on {benchmark!r} yet")
+    if agent and agent not in (TOGETHER, *found.agents):
+        raise UnknownError(f"the pair {found.pair} has no agent {agent!r}")
+    column = found.columns.index(benchmark) if benchmark else max(len(found.columns) - 1, 0)
+    agents = (agent,) if agent and agent != TOGETHER else found.agents
+    return Asked(comparer, found, column, agents)
+
+
+Question = Annotated[Asked | None, Depends(_asked)]
+
+
 def compare_routes(site: Site) -> APIRouter:
     """The page and what it shows."""
     router = APIRouter()
-
-    def asked(grid: str = "", pair: str = "", benchmark: str = "", agent: str = "") -> Asked | None:
-        grids = site.runs.grids()
-        record = site.runs.grid(grid or (grids[0].name if grids else ALL_RUNS))
-        pairs = list(dict.fromkeys(place.pair for place in record.places))
-        if not pairs and not pair:
-            return None
-        if pair and pair not in pairs:
-            raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
-        comparer = Comparer(record, pair or pairs[0], site.runs.standing)
-        found = comparer.comparison()
-        if benchmark and benchmark not in found.columns:
-            raise UnknownError(f"nothing was evaluated on {benchmark!r} yet")
-        if agent and agent not in (TOGETHER, *found.agents):
-            raise UnknownError(f"the pair {found.pair} has no agent {agent!r}")
-        column = found.columns.index(benchmark) if benchmark else max(len(found.columns) - 1, 0)
-        agents = (agent,) if agent and agent != TOGETHER else found.agents
-        return Asked(comparer, found, column, agents)
-
-    Question = Annotated[Asked | None, Depends(asked)]
 
     @router.get("/compare")
     def show(request: Request, question: Question, cost: Cost = "tokens") -> Response:
@@ -73,7 +76,10 @@ def compare_routes(site: Site) -> APIRouter:
             agent=(TOGETHER if question is None or len(question.agents) != 1 else question.agents[0]),
             together=TOGETHER,
             cost=cost,
-            costs={"tokens": COSTS["tokens"], "hours": hours_label(question.found) if question is not None else "hours"},
+            costs={
+                "tokens": COSTS["tokens"],
+                "hours": hours_label(question.found) if question is not None else "hours",
+            },
         )
 
     @router.get("/compare/table.csv")
@@ -88,9 +94,7 @@ def compare_routes(site: Site) -> APIRouter:
         return _picture(svg, "results.svg" if download else "")
 
     @router.get("/compare/curves.svg")
-    def curves(
-        question: Question, cost: Cost = "tokens", scheme: Scheme = "light", download: bool = False
-    ) -> Response:
+    def curves(question: Question, cost: Cost = "tokens", scheme: Scheme = "light", download: bool = False) -> Response:
         asked = _needed(question)
         points = {arm: asked.comparer.curve(arm, asked.agents, asked.benchmarks) for arm in asked.found.arms}
         svg = curves_svg(asked.found, points, cost=cost, printed=_printed(asked), scheme=scheme)

@@ -127,10 +127,10 @@ def _share_correct(problems: Sequence[Answered], agent: str) -> float:
 def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
     effects = []
     for k in agents:
-        ratio = row.get(f"ratio_for_{k}")
-        is_used = ratio is not None and not math.isnan(ratio)
+        ratio = float(row.get(f"ratio_for_{k}", math.nan))
+        is_used = not math.isnan(ratio)
         stopped = float(row[f"stopped_for_{k}"]) if is_used else 0.0
-        effects.append(Effect(k, float(row[f"advantage_for_{k}"]), float(ratio) if is_used else None, stopped))
+        effects.append(Effect(k, float(row[f"advantage_for_{k}"]), ratio if is_used else None, stopped))
     extracted = row["extracted"]
     return Response(
         agent=row["agent"],
@@ -194,10 +194,8 @@ def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
     from flows.build import find_plan  # brings torch; see warm_up in dashboards.app
     from hacpo_core.data.problems import load_problems
 
-    return {
-        problem.id: problem.messages[-1].content
-        for problem in load_problems(find_plan(runs_dir, experiment).config.data)
-    }
+    problems = load_problems(find_plan(runs_dir, experiment).config.data)
+    return {problem.id: problem.messages[-1].content for problem in problems}
 
 
 def _read(runs_dir: Path, experiment: str, step: int) -> StepAnswers:

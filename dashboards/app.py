@@ -60,7 +60,7 @@ def create_app(
     for routes in (grid_routes, run_routes, compare_routes, samples_routes, login_routes):
         app.include_router(routes(site))
     app.mount("/static", _Static(directory=HERE / "static"))
-    app.add_middleware(Guard, access=access or Access(LOOPBACK))  # type: ignore[arg-type]
+    app.add_middleware(Guard, access=access or Access(LOOPBACK))
 
     @app.exception_handler(UnknownError)
     def unknown(request: Request, error: UnknownError) -> Response:
@@ -68,9 +68,8 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> Response:
-        return site.page(
-            request, "error.html", status_code=error.status_code, title="No such page", message=error.detail
-        )
+        title = "No such page"
+        return site.page(request, "error.html", status_code=error.status_code, title=title, message=error.detail)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:  # its package brings torch; see warm_up in dashboards.app
 
 TOGETHER = "all agents"
 """the mean over a pair's agents"""
+_COLUMNS = [
+    *("grid", "pair", "agent", "method", "label", "benchmark", "mean", "half_width_95", "seeds", "seeds_planned"),
+    *("paper", "tokens_sampled", "gpu_hours", "phase_hours"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Comparer:
         printed = _printed(self._record.table)
         several = len(self.benchmarks) > 1
         columns = (*self.benchmarks, *([AVERAGE] if several else []))
-        groups = [(agent,) for agent in self._agents]
+        groups: list[tuple[str, ...]] = [(agent,) for agent in self._agents]
         groups += [self._agents] if len(self._agents) > 1 else []
         lines: list[Line] = []
         for agents in groups:
@@ -257,10 +261,7 @@ def as_csv(found: Comparison) -> str:
     """The table as comma-separated values, one line per agent, method and benchmark."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ("grid", "pair", "agent", "method", "label", "benchmark", "mean", "half_width_95", "seeds", "seeds_planned")
-        + ("paper", "tokens_sampled", "gpu_hours", "phase_hours")
-    )
+    writer.writerow(_COLUMNS)
     for line in found.lines:
         for name, figure in zip(found.columns, line.figures, strict=True):
             summary = figure.summary

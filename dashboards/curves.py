@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,16 +144,18 @@ def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
     lines: dict[str, list[float | None]] = {}
     for place, step in enumerate(steps):
         for agent, values in metrics.agents[step].items():
-            for prefix, word in spec.metrics.items():
-                if prefix.endswith("_"):
-                    own = {
-                        f"{agent} {word} {name.removeprefix(prefix)}": v for name, v in values.items() if prefix in name
-                    }
-                else:
-                    own = {f"{agent} {word}".strip(): values[prefix]} if prefix in values else {}
-                for label, value in own.items():
-                    lines.setdefault(label, [None] * len(steps))[place] = value if math.isfinite(value) else None
+            for label, value in _lines(agent, values, spec.metrics):
+                lines.setdefault(label, [None] * len(steps))[place] = value if math.isfinite(value) else None
     return Chart(spec.id, spec.title, spec.about, steps, [Line(label, values) for label, values in lines.items()])
+
+
+def _lines(agent: str, values: Mapping[str, float], wanted: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    for prefix, word in wanted.items():
+        for name, value in values.items():
+            if name == prefix:
+                yield f"{agent} {word}".strip(), value
+            elif prefix.endswith("_") and name.startswith(prefix):
+                yield f"{agent} {word} {name.removeprefix(prefix)}", value
 
 
 def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart:

@@ -76,10 +76,7 @@ def compare_routes(site: Site) -> APIRouter:
             agent=(TOGETHER if question is None or len(question.agents) != 1 else question.agents[0]),
             together=TOGETHER,
             cost=cost,
-            costs={
-                "tokens": COSTS["tokens"],
-                "hours": hours_label(question.found) if question is not None else "hours",
-            },
+            costs=COSTS | ({"hours": hours_label(question.found)} if question is not None else {}),
         )
 
     @router.get("/compare/table.csv")

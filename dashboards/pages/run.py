@@ -100,7 +100,7 @@ def _status(site: Site, experiment: str) -> dict[str, Any]:
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
     verdict = judge(standing, run, "")
     links = site.links()
-    found = {
+    found: dict[str, Any] = {
         "experiment": experiment,
         "verdict": verdict,
         "progress": standing.progress,

@@ -279,7 +279,7 @@ def write_thousand(runs_dir: Path, *, num_runs: int = 1000, num_steps: int = 500
                 state="missing" if number % 17 == 5 else "done",
                 with_steps=is_first,
                 steps_from=source,
-            )  # fmt: skip
+            )
         )
     return names
 

@@ -105,7 +105,7 @@ def environment() -> Environment:
 
 def _out_of_band(cell: Markup) -> Markup:
     """A part that finds its place in the page by its id."""
-    return Markup(cell.replace("<div ", '<div hx-swap-oob="true" ', 1))
+    return Markup(str(cell).replace("<div ", '<div hx-swap-oob="true" ', 1))
 
 
 @cache

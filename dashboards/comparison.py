@@ -198,11 +198,13 @@ class Comparer:
     def curve(self, arm: Arm, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
         """Accuracy against cost on the way: accuracy is the mean over agents, costs are their sum.
 
-        Steps count that every seed which has begun was evaluated after, so that the mean is over the same seeds.
+        Seeds count that are complete; where none is, all that have begun, up to the last step that all were evaluated
+        after: every point is a mean over the same seeds.
         """
         from experiments.report.statistics import summarize
 
         runs = [found for seed in self._seeds(arm) if (found := self._of(arm, seed, agents))]
+        runs = [found for found in runs if all(one.last is not None for one in found)] or runs
         paths = [path for path in (_path(found, benchmarks) for found in runs) if path]
         shared = set.intersection(*(set(path) for path in paths)) if paths else set()
         points = []

@@ -149,9 +149,8 @@ def test_actions_on_nothing_on_strangers_and_of_no_name(page: TestClient, schedu
 def test_run_page_shows_error_timeline_and_difference(page: TestClient, runs_dir: Path) -> None:
     text = 'Traceback (most recent call last):\n  File "/a.py", line 1, in outer\n    go()\n'
     text += '  File "/b.py", line 7, in inner\n    fail()\nValueError: bad\n'
-    name = write_run(
-        runs_dir, step=6, state="failed", with_steps=True, config={"clip": 0.8}, failure=Failure("ValueError", "bad", text)
-    )  # fmt: skip
+    failure = Failure("ValueError", "bad", text)
+    name = write_run(runs_dir, step=6, state="failed", with_steps=True, config={"clip": 0.8}, failure=failure)
     other = write_run(runs_dir, seed=1, config={"clip": 0.7})
     page_text = page.get(f"/run/{name}?against={other}").text
     assert page_text.index("/b.py:7") < page_text.index("/a.py:1")

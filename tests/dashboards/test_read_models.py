@@ -206,6 +206,18 @@ def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> N
     assert alone[-1].tokens == 40_000
 
 
+def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: Path) -> None:
+    made = comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
+    hacpo = next(arm for arm in made.comparison().arms if arm.method == "hacpo")
+    write_run(runs_dir, seed=1, step=20, state="missing")
+    record = Runs(runs_dir).grid("small_grid")
+    under_way = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
+    assert [point.step for point in under_way] == [0, 10, 20] and under_way[1].half_width == pytest.approx(0.0)
+    write_run(runs_dir, seed=0)
+    complete = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
+    assert complete[-1].step == 40 and math.isnan(complete[-1].half_width)
+
+
 def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
     record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -44,13 +45,15 @@ def create_app(
         access: default: loopback's names, no token.
         connect: finds the schedule; default: of the folder's Prefect server.
         mlflow_url: where MLflow's page listens, "" if it does not.
-        warm: load what the slower pages need in the background.
+        warm: read the folder before the first request, and load what slower pages need in the background.
     """
     site = Site(Runs(runs_dir), Scheduling(connect or connector(runs_dir)), mlflow_url)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if warm:
+            site.scheduling.view()
+            await run_in_threadpool(site.runs.everything)  # a second for 1,000 runs, which the first visitor is spared
             threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()

@@ -213,13 +213,10 @@ def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmark
     """
     found = []
     for agent in agents:
-        newest: dict[str, Evaluated] = {}
-        for one in evaluations:
-            counts = one.agent == agent and (not benchmarks or one.benchmark in benchmarks)
-            if counts and (one.benchmark not in newest or one.step >= newest[one.benchmark].step):
-                newest[one.benchmark] = one
+        own = [one for one in evaluations if one.agent == agent]
+        ordered = sorted(own, key=lambda one: one.step)
+        newest = {one.benchmark: one for one in ordered if not benchmarks or one.benchmark in benchmarks}
         if not newest:  # those that count are evaluated at the end only
-            own = [one for one in evaluations if one.agent == agent]
             last = max((one.step for one in own), default=0)
             newest = {one.benchmark: one for one in own if one.step == last}
         if newest:

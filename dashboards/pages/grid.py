@@ -45,13 +45,15 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/grid/{name}")
     def show(request: Request, name: str) -> Response:
         matrix = _matrix(site, name)
-        version = site.changes(name).note(_parts(matrix)).version
+        parts = _parts(matrix)
+        version = site.changes(name).note(parts).version
         chooser = [(grid.name, grid.title) for grid in site.runs.grids()] + [(ALL_RUNS, "All runs")]
         schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
         return site.page(
             request,
             "grid.html",
             matrix=matrix,
+            texts=parts,
             version=version,
             chooser=list(dict(chooser).items()),
             notice=schedule.notice,
@@ -62,7 +64,8 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/grid/{name}/changes")
     def changes(name: str, since: Annotated[str, Query(max_length=64)] = "") -> Response:
         matrix = _matrix(site, name)
-        difference = site.changes(name).note(_parts(matrix), since)
+        parts = _parts(matrix)
+        difference = site.changes(name).note(parts, since)
         if difference.version == since:
             return Response(status_code=204)
         changed = set(difference.changed)
@@ -70,6 +73,7 @@ def grid_routes(site: Site) -> APIRouter:
             fragment(
                 "grid_changes.html",
                 matrix=matrix,
+                texts=parts,
                 version=difference.version,
                 cells=[cell for cell in matrix.cells() if cell.key in changed],
                 is_whole=difference.is_whole,

@@ -2,7 +2,7 @@
 "use strict";
 const menu = document.getElementById("menu");
 const boxes = () => [...document.querySelectorAll('#matrix input[name="experiment"]')];
-const stateOf = (box) => document.getElementById(box.dataset.state).querySelector(".badge").textContent;
+const stateOf = (box) => document.getElementById(box.id.replace("-pick", "")).querySelector(".badge").textContent;
 const count = () => {
   const chosen = new Set(boxes().filter((box) => box.checked).map((box) => box.value));
   document.getElementById("num-selected").textContent = chosen.size;
@@ -33,7 +33,7 @@ document.addEventListener("click", (event) => {
   }
   const more = event.target.closest("button.more");
   if (more) {
-    const experiment = more.dataset.experiment;
+    const experiment = more.parentElement.querySelector("input").value;
     document.getElementById("menu-title").textContent = experiment;
     document.getElementById("menu-experiment").value = experiment;
     document.getElementById("menu-open").href = "/run/" + encodeURIComponent(experiment);

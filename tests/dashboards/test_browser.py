@@ -148,7 +148,7 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
         before = tab.url
         tab.keyboard.press(key)
         if expected != "2+1" or key != "j":
-            tab.wait_for_function("before => location.href !== before", arg=before)
+            tab.wait_for_url(lambda url, before=before: url != before)
         tab.wait_for_load_state("domcontentloaded")
         assert heading() == expected
     tab.keyboard.press("n")

@@ -77,19 +77,14 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         at = x.opened_at.step if x.opened_at is not None else 0
         watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=results(plan.root), inner=watcher)
         tracker = open_tracker(plan, x)
-        status = "FAILED"
         try:
             with side_by_side(x, runner) as runner_of_agents:
                 _train(plan, x, benchmarks, runner_of_agents, watcher, tracker)
-            result = _finish(plan, x, tracker)
-            status = "FINISHED"
-        except KeyboardInterrupt:
-            status = "KILLED"
-            raise
-        finally:
+            return _finish(plan, x, tracker)
+        except BaseException as error:
             if tracker is not None:
-                tracker.finish(status)
-    return result
+                tracker.finish("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            raise
 
 
 @contextmanager
@@ -242,6 +237,7 @@ def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentRes
         tracker.log_table("rollouts.json", _sample_of_rollouts(x, num_steps))
         for name, figure in curves_figure(x).items():
             tracker.log_figure(f"{name}.png", figure)
+        tracker.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {
         "id": plan.id,

@@ -1,4 +1,4 @@
-"""Finds flow runs whose process died unseen and puts them back into the queue, a few times; closes what they left open.
+"""Finds flow runs whose process died unseen and submits their experiments again, a few times.
 
 Prefect notices a dead process only while the worker that started it lives. The experiment's own lock says who lives:
 
@@ -9,7 +9,8 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Crashed                                         -> the worker saw it die                        -> again
     Cancelling or Cancelled, its process holds it   -> nobody was there to end it                   -> ended
 
-"Again" is bounded by MOST_RESTARTS; after that the run stays Crashed, and the experiment counts as failed.
+"Again" is a new flow run, and bounded by MOST_RESTARTS; after that the experiment counts as failed. MLflow runs of
+experiments that nobody trains any more are closed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import psutil
 from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.compose import load_config
 from flows.failures import record_failure
@@ -38,7 +39,7 @@ from hacpo_core.store import lock_holder
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
-"""times that one flow run is put back into the queue after its process died"""
+"""times that an experiment goes back into the queue after its process died, until a person starts it again"""
 LOOK_EVERY_S = 30.0
 _RESTARTS = "restarts:"
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
@@ -97,7 +98,7 @@ class Reconciler:
                 self._set(run, Cancelled(message="ended"))
                 yield "cancelled; its process is gone"
             return
-        if is_held or kind not in (StateType.PENDING, StateType.RUNNING, StateType.CRASHED):
+        if is_held or kind not in (StateType.PENDING, StateType.RUNNING, StateType.CRASHED, StateType.FAILED):
             return
         if kind is StateType.PENDING:
             if self._is_due(run, self.patience.pending_s, suspects):
@@ -107,7 +108,9 @@ class Reconciler:
             return
         if standing.state == "done":
             self._set(run, Completed(message="its result is there"))
-            yield "completed; its process died after the work was done"
+            yield "completed; its result is there"
+        elif kind is StateType.FAILED:
+            return  # a person looks at it
         elif kind is StateType.RUNNING and standing.failure is not None:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"
@@ -117,11 +120,12 @@ class Reconciler:
                 yield self._again(experiment, run, "its process died")
 
     def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
-        """Whether the run has looked like this, in this state, for long enough; by this process's own clock."""
+        """Whether the run has looked like this, in this state, for long enough, and has no process here that starts or ends."""
         assert run.state is not None, "checked by look"
         key = (run.id, run.state.id)
         suspects.add(key)
-        return time.monotonic() - self._since.setdefault(key, time.monotonic()) >= patience_s
+        has_waited = time.monotonic() - self._since.setdefault(key, time.monotonic()) >= patience_s
+        return has_waited and not any(_is_of(run, process) for process in psutil.process_iter())
 
     def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
         restarts = _restarts(run)
@@ -130,9 +134,8 @@ class Reconciler:
             error = EngineError(f"{reason}, {restarts + 1} times; `hacpo grid --run failed` tries it again")
             record_failure(self.schedule.root(experiment), error)
             return f"{reason}; given up after {restarts} restarts"
-        tags = [tag for tag in run.tags if not tag.startswith(_RESTARTS)]
-        self.schedule.client.update_flow_run(run.id, tags=[*tags, f"{_RESTARTS}{restarts + 1}"])
-        self._set(run, Scheduled())
+        # Not the same run again: a worker that still waits for the dead process would take it twice, and fall over it.
+        self.schedule.submit(experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}"])
         return f"{reason}; in the queue again ({restarts + 1} of {MOST_RESTARTS})"
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
@@ -142,8 +145,8 @@ class Reconciler:
         holder = lock_holder(self.schedule.root(run.parameters["experiment"]))
         process = _process_of(run, holder)
         if process is not None:
-            process.terminate()
-            yield f"process {process.pid} was told to end: the run is cancelled"
+            process.kill()  # asked to end, it would report a crash in place of the cancellation
+            yield f"process {process.pid} is ended: the run is cancelled"
 
     def _close_tracking(self) -> list[str]:
         """Close MLflow runs of experiments that nobody trains any more; each once."""
@@ -173,9 +176,14 @@ def _process_of(run: FlowRun, holder: dict[str, Any]) -> psutil.Process | None:
     """The process here that holds the lock, if it was started for this very run."""
     with suppress(psutil.Error, KeyError, TypeError):
         process = psutil.Process(int(holder["pid"]))
-        if process.environ().get(_FLOW_RUN) == str(run.id):
-            return process
+        return process if _is_of(run, process) else None
     return None
+
+
+def _is_of(run: FlowRun, process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_FLOW_RUN) == str(run.id)
+    return False
 
 
 def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:

@@ -14,7 +14,7 @@ import httpx
 from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Cancelling
@@ -86,18 +86,24 @@ class Schedule:
     def flow_runs(self) -> dict[str, FlowRun]:
         """The same, as Prefect describes them."""
         found: dict[str, FlowRun] = {}
-        for page in range(10**6):
+        for run in self.all_flow_runs():
+            found.setdefault(run.parameters.get("experiment", ""), run)
+        return found
+
+    def all_flow_runs(self) -> list[FlowRun]:
+        """Every flow run of this folder that was ever submitted, the newest first."""
+        found: list[FlowRun] = []
+        while len(found) % _PAGE == 0:
             with _answers():
-                runs = self.client.read_flow_runs(
+                page = self.client.read_flow_runs(
                     flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}}),
                     sort=FlowRunSort.EXPECTED_START_TIME_DESC,
                     limit=_PAGE,
-                    offset=page * _PAGE,
+                    offset=len(found),
                 )
-            for run in runs:
-                found.setdefault(run.parameters.get("experiment", ""), run)
-            if len(runs) < _PAGE:
+            if not page:
                 break
+            found += page
         return found
 
     def workers(self) -> Sequence[WorkerRecord]:
@@ -130,16 +136,26 @@ class Schedule:
         if newest is not None and _described(newest).is_live:
             raise RefusedError(f"{experiment} is in the queue already ({_described(newest).state.lower()})")
         (self.root(experiment) / FAILURE_FILE).unlink(missing_ok=True)
-        return self._submit(experiment, priority, newest)
+        return self.submit(experiment, priority, newest)
 
-    def _submit(self, experiment: str, priority: str, newest: FlowRun | None) -> ScheduledRun:
+    def submit(
+        self, experiment: str, priority: str, newest: FlowRun | None, *, tags: Sequence[str] = ()
+    ) -> ScheduledRun:
+        """Put it into a queue, whatever its state.
+
+        Args:
+            experiment: id.
+            priority: queue.
+            newest: its newest flow run, None where it has none.
+            tags: of the new flow run.
+        """
         # Two that submit the same at once name the same run before theirs, so the server makes one run of both.
         key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
         with _answers():
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
-                tags=[self.tag],
+                tags=[self.tag, *tags],
                 idempotency_key=key,
                 work_queue_name=priority,
                 name=experiment,
@@ -174,11 +190,11 @@ class Schedule:
             return
         # Prefect moves no run between queues: a new one takes its place, unless a worker was faster.
         with _answers():
-            moved = Cancelled(message=f"moved to the {priority} queue")
+            moved: State[Any] = Cancelled(message=f"moved to the {priority} queue")
             answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, moved)
         if answer.status.value != "ACCEPT":
             raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
-        self._submit(experiment, priority, newest)
+        self.submit(experiment, priority, newest)
 
     def _newest(self, experiment: str) -> FlowRun | None:
         wanted = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}

@@ -203,9 +203,9 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
 
 
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise a CapacityError when the experiment cannot fit, even with one response at a time."""
+    """Raise a CapacityError when agents of these shapes cannot fit, even with one response at a time."""
     room = gpu_gib(config)
-    if room is None:
+    if room is None or not shapes:
         return
     least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
     if least > room:

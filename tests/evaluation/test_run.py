@@ -75,13 +75,13 @@ def test_interrupted_evaluation_goes_on_after_its_last_shard(
         evaluated(broken, Counting(stop_at="answer.test.8-10"))
     assert read_evaluations(broken.root).empty
     asked: list[int] = []
-    inner = Agent.answer
+    inner = Agent.sample
 
-    def counted(self: Agent, problems: Any, **options: Any) -> Any:
+    def counted(self: Agent, problems: Any, *words: Any, **options: Any) -> Any:
         asked.append(len(problems))
-        return inner(self, problems, **options)
+        return inner(self, problems, *words, **options)
 
-    monkeypatch.setattr(Agent, "answer", counted)
+    monkeypatch.setattr(Agent, "sample", counted)
     pd.testing.assert_frame_equal(evaluated(broken), expected)
     assert asked == [2], "committed shards are not answered again, and never all problems at once"
     evaluated(broken)

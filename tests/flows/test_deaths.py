@@ -1,0 +1,226 @@
+"""Worker, run, server: whoever is killed, in whatever state, every experiment ends completed exactly once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow.tracking import MlflowClient
+
+from flows.build import Plan
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.processes import Record, end_family, home_of
+from flows.reconciler import Patience, Reconciler
+from flows.schedule import RefusedError, Schedule
+from flows.server import ensure_server, stop_server
+from flows.states import RESULT_FILE, standing_of
+from flows.worker import find_worker
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.store import lock_holder
+from tests.experiments_outcome import outcome
+
+pytestmark = pytest.mark.slow
+STEPS = "train.num_steps=12"
+SHORT = Patience(pending_s=6.0, running_s=3.0)
+LIMIT_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Plan], object]:
+    """Outcome of an experiment that nobody kills, by its id."""
+    known: dict[str, object] = {}
+
+    def find(planned: Plan, alone: Plan) -> object:
+        if planned.id not in known:
+            run_experiment(alone, DirectRunner(), QuietWatcher())
+            known[planned.id] = outcome(alone)
+        return known[planned.id]
+
+    return find  # type: ignore[return-value]
+
+
+class Site:
+    """A runs folder with its server, its schedule, and a worker that can be killed and started again."""
+
+    def __init__(self, runs_dir: Path) -> None:
+        self.runs_dir = runs_dir
+        self.schedule = Schedule(ensure_server(runs_dir), runs_dir)
+        self._started: list[psutil.Popen] = []
+
+    def start_worker(self) -> None:
+        words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(self.runs_dir), "--slots", "2"]
+        with (self.runs_dir / "worker.log").open("ab") as log:
+            self._started.append(psutil.Popen(words, stdout=log, stderr=log))
+
+    def kill_worker(self) -> None:
+        """The supervisor and Prefect's worker, not the runs that it started."""
+        supervisor = find_worker(self.runs_dir)
+        assert supervisor is not None
+        worker = [child for child in supervisor.children() if "worker" in child.cmdline()]
+        supervisor.kill()
+        for process in worker:
+            process.kill()
+        psutil.wait_procs([supervisor, *worker], timeout=10)
+
+    def kill_child(self) -> None:
+        for process in self.children():
+            process.kill()
+
+    def children(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("HACPO_RUNS_DIR") == str(self.runs_dir) and (
+                    "prefect.engine" in " ".join(process.cmdline())
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def kill_server(self) -> None:
+        process = Record(home_of(self.runs_dir), "server").process()
+        assert process is not None
+        process.kill()
+        process.wait(10)
+
+    def wait(self, is_true: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not is_true():
+            assert time.monotonic() < deadline, f"{what}; {(self.runs_dir / 'worker.log').read_text()[-2000:]}"
+            time.sleep(0.05)
+
+    def state(self, planned: Plan) -> str:
+        return self.schedule.runs()[planned.id].state
+
+    def close(self) -> None:
+        for process in self._started:
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                end_family(process)
+            process.wait(20)
+        for process in self.children():
+            process.kill()
+        stop_server(self.runs_dir)
+
+
+@pytest.fixture(scope="module")
+def site(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    runs_dir = tmp_path_factory.mktemp("deaths")
+    (runs_dir / "models").symlink_to(small_models / "models")
+    found = Site(runs_dir)
+    yield found
+    found.close()
+
+
+KILLED = {
+    "worker": (Site.kill_worker,),
+    "child": (Site.kill_child,),
+    "both": (Site.kill_worker, Site.kill_child),
+    "server": (Site.kill_server,),
+    "all": (Site.kill_server, Site.kill_worker, Site.kill_child),
+}
+SEEDS = {(who, when): n for n, (who, when) in enumerate((w, s) for w in KILLED for s in ("pending", "running", "done"))}
+
+
+@pytest.mark.parametrize("when", ["pending", "running", "done"])
+@pytest.mark.parametrize("who", list(KILLED))
+def test_experiment_completes_exactly_once(
+    who: str, when: str, site: Site, small_plan: Callable[..., Plan], undisturbed: Callable[..., object], tmp_path: Path
+) -> None:
+    words = [STEPS, f"seed={SEEDS[who, when]}", "checkpoint.every=3", "optimizer.learning_rate=1.0e-4"]
+    planned = small_plan("hacpo", *words, "tracking.enabled=true", runs_dir=site.runs_dir)
+    if find_worker(site.runs_dir) is None:
+        site.start_worker()
+    site.schedule.start(planned.id)
+    if when == "pending":
+        site.wait(lambda: site.state(planned) == "Pending" and site.children(), "never pending")
+    elif when == "running":
+        site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
+    else:
+        site.wait((planned.root / RESULT_FILE).is_file, "never done")
+    for kill in KILLED[who]:
+        kill(site)
+
+    ensure_server(site.runs_dir)  # as any command, and the reconciler, does
+    if find_worker(site.runs_dir) is None:
+        site.start_worker()
+    reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
+
+    def is_completed() -> bool:
+        reconciler.look()
+        time.sleep(0.5)
+        return site.state(planned) == "Completed" and not site.children()
+
+    site.wait(is_completed, "never completed")
+    assert standing_of(planned.root).state == "done"
+    assert outcome(planned) == undisturbed(planned, small_plan("hacpo", *words, runs_dir=tmp_path / "alone"))
+    runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
+    states = [run.state.type.value for run in runs if run.state is not None]
+    assert states[0] == "COMPLETED"
+    assert set(states[1:]) <= {"CRASHED"}, "one that completed, and those that were killed"
+    client = MlflowClient(f"sqlite:///{site.runs_dir / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name != 'Default'")
+    found = client.search_runs([experiment.experiment_id], f"tags.`hacpo.experiment` = '{planned.id}'")
+    assert sorted(run.info.status for run in found) == ["FINISHED"] * 3, "the experiment and its two agents, once each"
+    (parent,) = [run for run in found if "hacpo.agent" not in run.data.tags]
+    points = client.get_metric_history(parent.info.run_id, "progress/step")
+    assert sorted(point.step for point in points) == list(range(1, 13)), "no point is doubled"
+    assert reconciler.look() == []
+
+
+def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", "train.num_steps=500", "seed=99", runs_dir=site.runs_dir)
+    if find_worker(site.runs_dir) is None:
+        site.start_worker()
+    site.schedule.start(planned.id)
+    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    with pytest.raises(RefusedError, match="a live run cannot be started again"):
+        site.schedule.start(planned.id)
+    site.kill_worker()
+    holder = lock_holder(planned.root)
+    assert psutil.pid_exists(holder["pid"])
+    assert holder["pid"] != os.getpid()
+    site.schedule.cancel(planned.id)
+    reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
+    site.wait(lambda: (reconciler.look(), site.state(planned) == "Cancelled" and not site.children())[1], "goes on")
+    assert standing_of(planned.root).state == "missing"
+    assert standing_of(planned.root).reason.startswith("broken off at step ")
+
+
+def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", "train.num_steps=500", "seed=97", runs_dir=site.runs_dir)
+    if find_worker(site.runs_dir) is None:
+        site.start_worker()
+    site.schedule.start(planned.id)
+    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    site.schedule.cancel(planned.id)
+    site.wait(lambda: not site.children(), "goes on")
+    site.wait(lambda: site.state(planned) == "Cancelled", "never cancelled")
+    with pytest.raises(RefusedError, match="neither in the queue nor running"):
+        site.schedule.cancel(planned.id)
+
+
+def test_worker_that_is_ended_ends_its_runs_and_the_next_one_goes_on(
+    site: Site, small_plan: Callable[..., Plan]
+) -> None:
+    planned = small_plan("hacpo", STEPS, "seed=98", runs_dir=site.runs_dir)
+    if find_worker(site.runs_dir) is None:
+        site.start_worker()
+    site.schedule.start(planned.id)
+    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    supervisor = find_worker(site.runs_dir)
+    assert supervisor is not None
+    supervisor.terminate()
+    supervisor.wait(40)
+    assert site.children() == []
+    assert find_worker(site.runs_dir) is None
+    reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
+    site.wait(lambda: (reconciler.look(), site.state(planned) == "Scheduled")[1], "never in the queue again")
+    site.start_worker()
+    site.wait(lambda: site.state(planned) == "Completed", "never completed")

@@ -1,6 +1,6 @@
 """How fast the dashboard's pages are over 1,000 runs of 500 steps: server time, and Chromium's first paint.
 
-    python benchmarks/dashboard.py [--runs 1000] [--steps 500] [--out benchmarks/results/dashboard.json]
+    python -m benchmarks.dashboard [--runs 1000] [--steps 500] [--out benchmarks/results/dashboard.json]
 
 The folder is generated (tests/dashboards/stores.py): four runs have 500 steps of files of their own, the others share
 these by a link, since no page reads the steps of more than one run. Server time is of one request, as `curl` would see

@@ -57,6 +57,7 @@ def main() -> None:
     found = {
         "what": f"{asked.runs} runs of {asked.steps} steps, milliseconds",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "load_average": [round(value, 1) for value in os.getloadavg()],
         "generated_s": round(generated_s, 1),
         "ready_s": round(ready_s, 1),
         "server_ms": server,

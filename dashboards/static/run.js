@@ -59,8 +59,14 @@ function draw(chart) {
     value: (_, value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString()),
   }));
   const size = { width: Math.max(chart.box.clientWidth, 240), height: 220 };
-  const options = { ...size, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 58 }], series: [{ label: "step" }, ...series] };
+  const options = { ...size, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(inWords) }], series: [{ label: "step" }, ...series] };
   chart.plot = new uPlot(options, rows(chart), chart.box);
+}
+
+// Differences of sampler and learner are of the order of 1e-6.
+function inWords(value) {
+  if (value === null) return "";
+  return value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 }
 
 function redraw() {

@@ -58,7 +58,7 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-def wait_until(is_so: Callable[[], object], *, limit_s: float = 15.0) -> None:
+def wait_until(is_so: Callable[[], object], *, limit_s: float = 60.0) -> None:
     """Look again and again, with a deadline."""
     deadline = time.monotonic() + limit_s
     while not is_so():

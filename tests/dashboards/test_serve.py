@@ -39,7 +39,7 @@ def start(runs_dir: Path, leftovers: Callable[[], list[str]]) -> Iterator[Start]
     for process in begun:
         if process.poll() is None:
             process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     assert leftovers() == []
 
 
@@ -59,7 +59,7 @@ def address(process: subprocess.Popen[str]) -> str:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return str(response.read().decode())
 
 
@@ -69,10 +69,10 @@ def test_second_call_says_where_the_first_listens(start: Start, runs_dir: Path) 
     url = address(first)
     assert "hacpo demo" in get(url)
     second = start()
-    assert second.wait(timeout=30) == 0
+    assert second.wait(timeout=120) == 0
     assert said(second, "runs already") == f"it runs already: {url}\n"
     first.send_signal(signal.SIGINT)
-    assert first.wait(timeout=20) == 0
+    assert first.wait(timeout=60) == 0
     assert not (runs_dir / "prefect" / "dashboard.json").exists()
 
 
@@ -93,7 +93,7 @@ def test_page_that_was_killed_leaves_nothing_and_is_replaced(start: Start, runs_
     second = start()
     assert "All runs" in get(address(second))
     second.terminate()
-    assert second.wait(timeout=30) == 0
+    assert second.wait(timeout=120) == 0
     assert mlflow.process() is None
 
 
@@ -107,7 +107,7 @@ def test_off_loopback_the_token_is_required_and_nowhere_to_be_seen(start: Start,
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get(url)
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=20) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         assert response.status == 200
     family = psutil.Process(process.pid)
     assert token not in json.dumps([member.cmdline() for member in [family, *family.children(recursive=True)]])

@@ -6,7 +6,7 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dashboards.scheduling import ScheduleView
 from flows.gridfile import GridRecord, Place
@@ -94,6 +94,18 @@ class Matrix:
     def cells(self) -> Iterable[Cell]:
         """All cells, in the order of the page."""
         return (cell for section in self.sections for row in section.rows for cell in row.cells if cell is not None)
+
+
+def beginning(matrix: Matrix, most_cells: int) -> Matrix:
+    """The first sections, one at least, with no more cells than this; totals stay those of the whole."""
+    sections: list[Section] = []
+    num = 0
+    for section in matrix.sections:
+        num += sum(cell is not None for row in section.rows for cell in row.cells)
+        if sections and num > most_cells:
+            break
+        sections.append(section)
+    return replace(matrix, sections=tuple(sections))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.cells import STATES, Matrix, build_matrix, judge
+from dashboards.cells import STATES, Matrix, beginning, build_matrix, judge
 from dashboards.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
@@ -23,6 +23,8 @@ from hacpo_core.errors import HacpoError
 
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
 FIRST_ANSWER_S = 0.3
+FIRST_CELLS = 150
+"""that are painted first; a browser takes half a second for a thousand"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,19 @@ def grid_routes(site: Site) -> APIRouter:
     def show(request: Request, name: str) -> Response:
         matrix = _matrix(site, name)
         parts = _parts(matrix)
-        version = site.changes(name).note(parts).version
+        shown = beginning(matrix, FIRST_CELLS)
+        is_whole = len(shown.sections) == len(matrix.sections)
+        # Without a version, the page asks for the whole matrix as soon as its beginning is painted.
+        version = site.changes(name).note(parts).version if is_whole else ""
         chooser = [(grid.name, grid.title) for grid in site.runs.grids()] + [(ALL_RUNS, "All runs")]
         schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
         return site.page(
             request,
             "grid.html",
-            matrix=matrix,
+            matrix=shown,
             texts=parts,
             version=version,
+            is_whole=is_whole,
             chooser=list(dict(chooser).items()),
             notice=schedule.notice,
             priorities=PRIORITIES,

@@ -79,6 +79,16 @@ def test_new_run_sends_the_matrix_again(page: TestClient, runs_dir: Path) -> Non
     assert 'id="matrix" hx-swap-oob="innerHTML"' in text and text.count('type="checkbox"') == 2
 
 
+def test_large_grid_paints_its_beginning_and_asks_for_the_rest(page: TestClient, runs_dir: Path) -> None:
+    for pair in ("a", "b", "c"):
+        for seed in range(80):
+            write_run(runs_dir, pair=pair, seed=seed, step=0)
+    text = page.get("/grid/all").text
+    assert text.count('type="checkbox"') == 80 and "<b>240</b> of <b>240</b> done" in text
+    assert 'since=" hx-trigger="load delay:50ms, every 2s"' in text
+    assert page.get("/grid/all/changes?since=").text.count('type="checkbox"') == 240
+
+
 def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
     failed = write_run(runs_dir, seed=0, step=3, state="failed", failure=Failure("EngineError", "no memory", ""))
     queued = write_run(runs_dir, seed=1, step=0, state="missing")

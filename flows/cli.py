@@ -296,12 +296,17 @@ def doctor(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
 
 @app.command()
 def dashboard(
-    runs_dir: RunsDir = Path("runs"), port: Annotated[int, typer.Option(help="of MLflow's page")] = 5000
+    runs_dir: RunsDir = Path("runs"),
+    host: Annotated[str, typer.Option(help="address to listen on; off loopback a token is required")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="default: 8400, or the next free one")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="holds the token; default off loopback: made once")] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(help="another name that it answers to")] = None,
+    prefect: Annotated[bool, typer.Option(help="start Prefect's server, too; it stays")] = True,
 ) -> None:
-    """Serve Prefect's and MLflow's pages on this machine until Ctrl-C (Prefect's server stays)."""
-    from flows.pages import serve_pages
+    """Serve the page of a runs folder, and MLflow's, until Ctrl-C."""
+    from dashboards.serve import Options, serve
 
-    serve_pages(runs_dir, port)
+    serve(runs_dir, Options(host, port, token_file, allow_host or [], prefect))
 
 
 @server_app.command("start")

@@ -1,0 +1,97 @@
+"""The page as an application: readers, routes, guard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from dashboards.listing import Runs, UnknownError
+from dashboards.pages.compare import compare_routes
+from dashboards.pages.grid import grid_routes
+from dashboards.pages.login import login_routes
+from dashboards.pages.run import run_routes
+from dashboards.pages.samples import samples_routes
+from dashboards.scheduling import Scheduling, connector
+from dashboards.security import Access, Guard
+from dashboards.site import HERE, Site
+from flows.schedule import Schedule
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def create_app(
+    runs_dir: Path,
+    *,
+    access: Access | None = None,
+    connect: Callable[[], Schedule | None] | None = None,
+    mlflow_url: Callable[[], str] = lambda: "",
+    warm: bool = False,
+) -> FastAPI:
+    """The page of a runs folder, which need not exist yet.
+
+    Args:
+        runs_dir: folder of all runs.
+        access: default: loopback's names, no token.
+        connect: finds the schedule; default: of the folder's Prefect server.
+        mlflow_url: where MLflow's page listens, "" if it does not.
+        warm: read the folder before the first request, and load what slower pages need in the background.
+    """
+    site = Site(Runs(runs_dir), Scheduling(connect or connector(runs_dir)), mlflow_url)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if warm:
+            site.scheduling.view()
+            await run_in_threadpool(site.runs.everything)  # a second for 1,000 runs, which the first visitor is spared
+            threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+        yield
+        site.scheduling.close()
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app.state.site = site
+    for routes in (grid_routes, run_routes, compare_routes, samples_routes, login_routes):
+        app.include_router(routes(site))
+    app.mount("/static", _Static(directory=HERE / "static"))
+    app.add_middleware(Guard, access=access or Access(LOOPBACK))
+
+    @app.exception_handler(UnknownError)
+    def unknown(request: Request, error: UnknownError) -> Response:
+        return site.page(request, "error.html", status_code=404, title="Not there", message=str(error))
+
+    @app.exception_handler(HTTPException)
+    def http_error(request: Request, error: HTTPException) -> Response:
+        title = "No such page"
+        return site.page(request, "error.html", status_code=error.status_code, title=title, message=error.detail)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        names = ", ".join(str(found["loc"][-1]) for found in error.errors())
+        message = f"The address does not make sense: {names}."
+        return site.page(request, "error.html", status_code=422, title="No such page", message=message)
+
+    return app
+
+
+class _Static(StaticFiles):
+    """Files of the package; their addresses change with their content, so browsers keep them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+def warm_up() -> None:
+    """Import what brings torch (some seconds), before somebody waits for it."""
+    import flows.samples  # noqa: F401

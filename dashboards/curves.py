@@ -1,0 +1,174 @@
+"""A run's curves, read from its step store: every step's metrics, digests checked, each file parsed once."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.progress import Evaluated
+from hacpo_core.errors import StoreError
+from hacpo_core.store import MANIFEST, StepStore
+
+_log = logging.getLogger(__name__)
+MOST_RUNS = 16
+"""whose metrics are kept in memory"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSpec:
+    """A chart: the metrics in it, by the words that tell their lines apart."""
+
+    id: str
+    title: str
+    about: str
+    metrics: Mapping[str, str]
+    """prefix of a metric's name, or the whole name, to a word behind the agent's name"""
+
+
+CHARTS = (
+    ChartSpec("reward", "Reward", "mean verified reward of the step's responses", {"reward/mean": ""}),
+    ChartSpec("capability", "Capability", "mean of the last K steps", {"capability/smoothed": ""}),
+    ChartSpec(
+        "omega", "Capability ratio ω", "bounded ratio to each other agent (Eq. 8)", {"capability/ratio_to_": "/"}
+    ),
+    ChartSpec("s_hete", "s_hete", "mean sequence ratio of the other agents' responses", {"ratio_cross/mean": ""}),
+    ChartSpec(
+        "s_hete_shares",
+        "s_hete at its bounds",
+        "share of the other agents' rows below the floor, and above the upper bound (1 under HACPO)",
+        {"clip_cross/below_share": "below", "clip_cross/above_share": "above"},
+    ),
+    ChartSpec("length", "Response length", "tokens, mean", {"response/length_tokens": ""}),
+    ChartSpec(
+        "sampler",
+        "Sampler against learner",
+        "mean |difference| of a token's log-probability, nats",
+        {"sampler/logprob_difference_mean": ""},
+    ),
+    ChartSpec(
+        "cosine",
+        "Gradient cosine",
+        "between the gradients of J_homo and J_hete (Theorem 4.3: positive)",
+        {"update/gradient_cosine": ""},
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve's values at its chart's steps; None where nothing was measured."""
+
+    label: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One picture: steps and lines over them."""
+
+    id: str
+    title: str
+    about: str
+    steps: list[int]
+    lines: list[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """Committed metrics of a run, by step; `num_torn` steps could not be read."""
+
+    agents: dict[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    num_torn: int = 0
+
+
+class CurveReader:
+    """Reads runs' metrics; a step is read again only when its manifest changed."""
+
+    def __init__(self, most_runs: int = MOST_RUNS) -> None:
+        self._most_runs = most_runs
+        self._known: OrderedDict[Path, dict[int, tuple[int, Any]]] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def read(self, root: Path, num_steps: int) -> StepMetrics:
+        """Metrics of steps 1 to `num_steps`."""
+        with self._mutex:
+            known = self._known.setdefault(root, {})
+            self._known.move_to_end(root)
+            while len(self._known) > self._most_runs:
+                self._known.popitem(last=False)
+        store, found, num_torn = StepStore(root), {}, 0
+        for step in range(1, num_steps + 1):
+            try:
+                stamp = (store.folder(step) / MANIFEST).stat().st_mtime_ns
+            except OSError:
+                continue
+            if step not in known or known[step][0] != stamp:
+                known[step] = (stamp, _step_metrics(store, step))
+            value = known[step][1]
+            if isinstance(value, StoreError):
+                num_torn += 1
+            elif value is not None:
+                found[step] = value
+        return StepMetrics(found, num_torn)
+
+
+def _step_metrics(store: StepStore, step: int) -> Any:
+    """Metrics of the agents; None where the step is not complete, the error where they are torn."""
+    try:
+        value = store.read_value(step, "metrics", "metrics.json")
+        return value["agents"]
+    except StoreError as error:
+        return error if "metrics" in store.committed(step) else None
+
+
+def charts(metrics: StepMetrics, evaluations: Sequence[Evaluated], since: int = 0) -> list[Chart]:
+    """The run page's charts.
+
+    Args:
+        metrics: of the steps.
+        evaluations: of all agents.
+        since: leave out steps up to this one.
+    """
+    steps = [step for step in sorted(metrics.agents) if step > since]
+    found = [_chart(spec, metrics, steps) for spec in CHARTS]
+    return [*found[:1], accuracy_chart(evaluations), *found[1:]]
+
+
+def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
+    lines: dict[str, list[float | None]] = {}
+    for place, step in enumerate(steps):
+        for agent, values in metrics.agents[step].items():
+            for label, value in _lines(agent, values, spec.metrics):
+                lines.setdefault(label, [None] * len(steps))[place] = value if math.isfinite(value) else None
+    return Chart(spec.id, spec.title, spec.about, steps, [Line(label, values) for label, values in lines.items()])
+
+
+def _lines(agent: str, values: Mapping[str, float], wanted: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    for prefix, word in wanted.items():
+        for name, value in values.items():
+            if name == prefix:
+                yield f"{agent} {word}".strip(), value
+            elif prefix.endswith("_") and name.startswith(prefix):
+                yield f"{agent} {word} {name.removeprefix(prefix)}", value
+
+
+def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart:
+    """Accuracy of every agent on every benchmark that was evaluated on the way."""
+    steps = sorted({one.step for one in evaluations})
+    lines: dict[str, list[float | None]] = {}
+    for one in evaluations:
+        values = lines.setdefault(f"{one.agent} on {one.benchmark}", [None] * len(steps))
+        values[steps.index(one.step)] = one.value if math.isfinite(one.value) else None
+    return Chart(
+        "accuracy",
+        "Accuracy",
+        "each benchmark's own metric, before, during and after training",
+        steps,
+        [Line(label, values) for label, values in lines.items()],
+    )

@@ -1,0 +1,127 @@
+"""The experiments of a runs folder: a name from a request is looked up here before any path is made of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flows.failures import FAILURE_FILE
+from flows.gridfile import GridRecord, Place, read_grids
+from flows.progress import PROGRESS_FILE
+from flows.states import RESULT_FILE, Standing, standing_of
+from hacpo_core.errors import HacpoError
+from hacpo_core.store import is_locked
+
+ALL_RUNS = "all"
+"""the name, among the grids, of everything that lies in the folder"""
+_ID = re.compile(r"(?P<pair>.+)-(?P<method>[^-]+)-s(?P<seed>\d+)-[0-9a-f]{8}")
+_Signature = tuple[object, ...]
+
+
+class UnknownError(HacpoError, LookupError):
+    """A request names an experiment, a grid or a step that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    signature: _Signature
+    standing: Standing
+
+
+class Runs:
+    """What lies in a runs folder. An experiment's files are parsed again only when one of them changed."""
+
+    def __init__(self, runs_dir: Path, *, read: Callable[[Path], Standing] = standing_of) -> None:
+        self.runs_dir = runs_dir
+        self._folder = runs_dir / "experiments"
+        self._read = read
+        self._known: dict[str, _Known] = {}
+        self._mutex = threading.Lock()
+
+    def names(self) -> list[str]:
+        """Ids of all experiments, sorted."""
+        try:
+            with os.scandir(self._folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def root(self, experiment: str) -> Path:
+        """Folder of an experiment.
+
+        Raises:
+            UnknownError: the listing has no such name.
+        """
+        if experiment not in self.names():
+            raise UnknownError(f"there is no experiment {experiment!r} in {self._folder}")
+        return self._folder / experiment
+
+    def standing(self, experiment: str) -> Standing:
+        """State of an experiment that a grid or the listing names; its folder need not exist."""
+        root = self._folder / experiment
+        signature = _signature(root)
+        known = self._known.get(experiment)
+        if known is None or known.signature != signature:
+            known = _Known(signature, self._read(root))
+            with self._mutex:
+                self._known[experiment] = known
+        return known.standing
+
+    def grids(self) -> list[GridRecord]:
+        """Grids that were asked for, the latest first."""
+        return read_grids(self.runs_dir)
+
+    def grid(self, name: str) -> GridRecord:
+        """A grid by name, or everything in the folder under the name "all".
+
+        Raises:
+            UnknownError: no such grid was asked for.
+        """
+        for record in self.grids():
+            if record.name == name:
+                return record
+        if name == ALL_RUNS:
+            return self.everything()
+        raise UnknownError(f"no grid {name!r} was asked for with this runs folder; see the chooser")
+
+    def everything(self) -> GridRecord:
+        """All experiments of the folder as one grid."""
+        places, seen = [], Counter[tuple[str, str, int]]()
+        for name in self.names():
+            found = self._places(name)
+            key = (found[0].pair, found[0].method, found[0].seed)
+            seen[key] += 1  # the same pair, method and seed under other settings
+            label = f"variant {seen[key]}" if seen[key] > 1 else ""
+            places += [replace(place, label=label) for place in found]
+        return GridRecord(name=ALL_RUNS, title="All runs", table="plain", places=places)
+
+    def _places(self, experiment: str) -> list[Place]:
+        progress = self.standing(experiment).progress
+        if progress is not None:
+            agents = list(progress.spent) or [progress.pair]
+            pair, method, seed = progress.pair, progress.method, progress.seed
+        else:
+            found = _ID.fullmatch(experiment)
+            pair, method, seed = (found["pair"], found["method"], int(found["seed"])) if found else (experiment, "", 0)
+            agents = [pair]
+        return [Place(pair, method, "", seed, agent, experiment) for agent in agents]
+
+
+def _signature(root: Path) -> _Signature:
+    """Changes when the experiment's state does, at the price of a few stats."""
+    files = tuple(_stamp(root / name) for name in (PROGRESS_FILE, RESULT_FILE, FAILURE_FILE))
+    is_done = files[1] is not None
+    return (*files, None if is_done else root.is_dir(), None if is_done else is_locked(root))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

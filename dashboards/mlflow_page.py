@@ -1,0 +1,66 @@
+"""MLflow's own page on loopback, as a child that lives no longer than this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from flows.processes import Record, end_family, free_port
+from flows.worker import die_with_parent
+
+_log = logging.getLogger(__name__)
+PREFERRED_PORT = 5000
+PAUSE_S = 60.0
+"""between two starts of a page that ends by itself"""
+_SETTINGS = {"DO_NOT_TRACK": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job runner is eight processes
+
+
+class MlflowPage:
+    """Starts with the database of a runs folder, and is ended with the dashboard."""
+
+    def __init__(self, runs_dir: Path, record: Record) -> None:
+        self._database, self._record = runs_dir.absolute() / "mlflow.db", record
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = -PAUSE_S
+        self._port = 0
+        record.end()  # what a dashboard that was killed left
+
+    @property
+    def url(self) -> str:
+        """Where it listens, "" where it does not run."""
+        is_alive = self._process is not None and self._process.poll() is None
+        return f"http://127.0.0.1:{self._port}" if is_alive else ""
+
+    def ensure(self) -> None:
+        """Start it if there is something to show and it does not run; to be called from the main thread."""
+        if self.url or not self._database.is_file() or time.monotonic() - self._started_at < PAUSE_S:
+            return
+        self._started_at = time.monotonic()
+        self._port = free_port(PREFERRED_PORT)
+        command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{self._database}"]
+        command += ["--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
+        self._record.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._record.path.with_suffix(".log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_SETTINGS},
+                preexec_fn=die_with_parent,
+            )
+        self._record.write(self._process.pid, {"port": self._port})
+
+    def end(self) -> None:
+        """End it and what it started."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                end_family(psutil.Process(self._process.pid))
+            self._process.wait()
+        self._record.path.unlink(missing_ok=True)

@@ -1,0 +1,158 @@
+"""The grid: its matrix, what changed in it, and what a person does to cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
+from fastapi.params import Query
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from dashboards.cells import STATES, Matrix, beginning, build_matrix, judge
+from dashboards.listing import ALL_RUNS
+from dashboards.pages.forms import read_form
+from dashboards.site import Site, fragment, macro
+from flows.deployments import PRIORITIES
+from flows.schedule import RefusedError, Schedule
+from hacpo_core.errors import HacpoError
+
+ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
+FIRST_ANSWER_S = 0.3
+FIRST_CELLS = 150
+"""that are painted first; a browser takes half a second for a thousand"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an action on an experiment; `refusal` is "" where it was done."""
+
+    experiment: str
+    refusal: str
+
+
+def grid_routes(site: Site) -> APIRouter:
+    """Matrix, changes, actions."""
+    router = APIRouter()
+
+    @router.get("/")
+    def latest(request: Request) -> Response:
+        grids = site.runs.grids()
+        return show(request, grids[0].name if grids else ALL_RUNS)
+
+    @router.get("/grid/{name}")
+    def show(request: Request, name: str) -> Response:
+        matrix = _matrix(site, name)
+        parts = _parts(matrix)
+        shown = beginning(matrix, FIRST_CELLS)
+        is_whole = len(shown.sections) == len(matrix.sections)
+        # Without a version, the page asks for the whole matrix as soon as its beginning is painted.
+        version = site.changes(name).note(parts).version if is_whole else ""
+        chooser = [(grid.name, grid.title) for grid in site.runs.grids()] + [(ALL_RUNS, "All runs")]
+        schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
+        return site.page(
+            request,
+            "grid.html",
+            matrix=shown,
+            texts=parts,
+            version=version,
+            is_whole=is_whole,
+            chooser=list(dict(chooser).items()),
+            notice=schedule.notice,
+            priorities=PRIORITIES,
+            states=STATES,
+        )
+
+    @router.get("/grid/{name}/changes")
+    def changes(name: str, since: Annotated[str, Query(max_length=64)] = "") -> Response:
+        matrix = _matrix(site, name)
+        parts = _parts(matrix)
+        difference = site.changes(name).note(parts, since)
+        if difference.version == since:
+            return Response(status_code=204)
+        changed = set(difference.changed)
+        return HTMLResponse(
+            fragment(
+                "grid_changes.html",
+                matrix=matrix,
+                texts=parts,
+                version=difference.version,
+                cells=[cell for cell in matrix.cells() if cell.key in changed],
+                is_whole=difference.is_whole,
+                notice=site.scheduling.view().notice,
+            )
+        )
+
+    @router.post("/actions")
+    async def act(request: Request) -> Response:
+        form = await read_form(request)
+        action, chosen = form.get("action", [""])[0], list(dict.fromkeys(form.get("experiment", [])))
+        if action not in ACTIONS:
+            raise HTTPException(422, "no such action")
+        outcomes = await run_in_threadpool(_act, site, action, chosen)
+        return HTMLResponse(fragment("outcome.html", outcomes=outcomes, action=ACTIONS[action]))
+
+    return router
+
+
+def _matrix(site: Site, name: str) -> Matrix:
+    schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
+    return build_matrix(site.runs.grid(name), site.runs.standing, schedule)
+
+
+def _parts(matrix: Matrix) -> dict[str, str]:
+    """What can change, as text by name: cells as they are shown, totals, notices."""
+    live = macro("cell.html", "live")
+    return {cell.key: live(cell) for cell in matrix.cells()} | {"totals": repr(matrix.totals)}
+
+
+def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
+    places = {place.experiment: place for record in site.runs.grids() for place in record.places}
+    known = {*site.runs.names(), *places}
+    try:
+        do = _deed(site.scheduling.schedule(), action)
+    except RefusedError as error:
+        return [Outcome(experiment, str(error)) for experiment in chosen if experiment in known]
+    runs = site.scheduling.view().runs
+    outcomes = []
+    for experiment in chosen:
+        if experiment not in known:
+            outcomes.append(Outcome(experiment, "there is no such experiment"))
+            continue
+        place = places.get(experiment)
+        unavailable = place.unavailable if place is not None else ""
+        state = judge(site.runs.standing(experiment), runs.get(experiment), unavailable).state
+        outcomes.append(Outcome(experiment, _refusal(action, state) or _try(do, experiment)))
+    site.scheduling.refresh(wait_s=2.0)
+    return outcomes
+
+
+def _deed(schedule: Schedule, action: str) -> Callable[[str], object]:
+    if action in ("retry", "run"):
+        return schedule.start
+    if action == "cancel":
+        return schedule.cancel
+    return lambda experiment: schedule.set_priority(experiment, action)
+
+
+def _refusal(action: str, state: str) -> str:
+    """Why a word does not fit a state; what the schedule refuses, it says itself."""
+    if action == "retry" and state != "failed":
+        return f"it is {state}, and only what failed is retried"
+    if action == "run" and state != "missing":
+        return f"it is {state}, and only what is missing is run"
+    return ""
+
+
+def _try(do: Callable[[str], object], experiment: str) -> str:
+    try:
+        do(experiment)
+    except HacpoError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001  a server that goes away in between must not cost the other outcomes
+        return f"the schedule could not be changed: {type(error).__name__}"
+    return ""

@@ -1,0 +1,129 @@
+"""Pictures of a comparison as SVG, in light or dark."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import threading
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from dashboards.comparison import Arm, Comparison, Point
+
+COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours"}
+_INK = {"light": "#1c2126", "dark": "#e8eaed"}
+_COLORS = {
+    "light": ("#0b57d0", "#b3261e", "#146c2e", "#8a5000", "#6a3fb5", "#00696d", "#8b2f6b"),
+    "dark": ("#8ab4f8", "#f2b8b5", "#81c995", "#fdd663", "#cfb3ff", "#78d9dd", "#f4a9d6"),
+}
+_rc = threading.Lock()  # matplotlib's settings are the process's
+
+
+def hours_label(found: Comparison) -> str:
+    """What the hours of a comparison are."""
+    return "GPU-hours" if found.has_gpu else "hours of phases (no GPU was used)"
+
+
+def curves_svg(
+    found: Comparison, curves: Mapping[Arm, Sequence[Point]], *, cost: str, printed: Mapping[Arm, float], scheme: str
+) -> str:
+    """Accuracy against cost: a line per method with its interval over seeds, and the paper's end values as marks.
+
+    Args:
+        found: the comparison, for names.
+        curves: points of each method, in the order of the legend.
+        cost: of COSTS.
+        printed: the paper's value after training, drawn at the line's end.
+        scheme: "light" or "dark".
+    """
+    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.subplots()
+    label = COSTS["tokens"] if cost == "tokens" else hours_label(found)
+    for arm, points in curves.items():
+        if not points:
+            continue
+        color = _color(found, arm, scheme)
+        costs = [_cost(point, cost, found) for point in points]
+        values = [point.value for point in points]
+        axes.plot(costs, values, color=color, marker="o", markersize=3, label=arm.title)
+        if not any(math.isnan(point.half_width) for point in points):
+            low = [point.value - point.half_width for point in points]
+            high = [point.value + point.half_width for point in points]
+            axes.fill_between(costs, low, high, color=color, alpha=0.15, linewidth=0)
+        if arm in printed:
+            axes.plot([costs[-1]], [printed[arm]], color=color, marker="D", markersize=8, fillstyle="none", ls="")
+    axes.set_xlabel(label, parse_math=False)
+    axes.set_ylabel("accuracy", parse_math=False)
+    _legend(axes, figure)
+    return _svg(figure, scheme)
+
+
+def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
+    """Accuracy after training: a panel per agent, a row per method, the paper's value as a diamond."""
+    agents = list(dict.fromkeys(line.agent for line in found.lines))
+    height = 0.34 * max(len(found.arms) + 1, 3) + 0.7
+    figure = Figure(figsize=(7.2, height * max(len(agents), 1)), layout="constrained")
+    FigureCanvasSVG(figure)
+    panels = figure.subplots(max(len(agents), 1), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, agent in zip(panels, agents, strict=False):
+        lines = [line for line in found.lines if line.agent == agent]
+        for row, line in enumerate(lines):
+            shown = line.figures[column]
+            color = _color(found, line.arm, scheme)
+            if shown.summary is not None:
+                width = shown.summary.half_width
+                axes.errorbar(
+                    [shown.summary.mean], [row], xerr=None if math.isnan(width) else [width], fmt="o", color=color,
+                    capsize=3,
+                )  # fmt: skip
+            if shown.printed is not None:
+                axes.plot([shown.printed], [row], marker="D", markersize=8, color=color, fillstyle="none", ls="")
+        axes.set_yticks(range(len(lines)), [line.arm.title for line in lines], parse_math=False)
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+        axes.set_title(agent, parse_math=False, fontsize="medium")
+    panels[-1].set_xlabel(f"accuracy, {found.columns[column]} (diamond: the paper's)", parse_math=False)
+    return _svg(figure, scheme)
+
+
+def _cost(point: Point, cost: str, found: Comparison) -> float:
+    if cost == "tokens":
+        return point.tokens
+    return point.gpu_hours if found.has_gpu else point.hours
+
+
+def _color(found: Comparison, arm: Arm, scheme: str) -> str:
+    colors = _COLORS[scheme]
+    return colors[found.arms.index(arm) % len(colors)] if arm in found.arms else _INK[scheme]
+
+
+def _legend(axes: mpl.axes.Axes, figure: Figure) -> None:
+    handles, _ = axes.get_legend_handles_labels()
+    if handles:
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+
+def _svg(figure: Figure, scheme: str) -> str:
+    """The picture without a background, in the scheme's ink."""
+    ink = _INK[scheme]
+    figure.patch.set_alpha(0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+        axes.tick_params(colors=ink)
+        for part in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            part.set_color(ink)
+        for spine in axes.spines.values():
+            spine.set_color(ink)
+    for legend in figure.legends:
+        for text in legend.get_texts():
+            text.set_color(ink)
+    out = io.StringIO()
+    with _rc, mpl.rc_context({"svg.hashsalt": "hacpo"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)

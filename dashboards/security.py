@@ -1,0 +1,161 @@
+"""Who may ask and change what: hosts, log-in, origin and token of every change, headers of every answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOGIN_PATH = "/login"
+STATIC_PREFIX = "/static/"
+CSRF_HEADER = "x-csrf-token"
+_SAFE = ("GET", "HEAD")
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+PICTURE_CSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+"""of an SVG that matplotlib made: it has styles of its own, and no script"""
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Under which names the page answers, and the token that opens it; no token: whoever reaches it may use it."""
+
+    hosts: frozenset[str]
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A browser's session: what its cookie holds, whether it may come in, and the token that its changes must send."""
+
+    cookie: str
+    is_new: bool
+    is_admitted: bool
+    csrf: str
+
+
+class Guard:
+    """Middleware around all pages."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+        self._secret = secrets.token_bytes(32)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on with `request.state.visitor`; every answer gets the security headers."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        visitor = self._visitor(scope, headers)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._add_headers(MutableHeaders(scope=message), visitor, scope)
+            await send(message)
+
+        refusal = self._refusal(scope, headers, visitor)
+        scope.setdefault("state", {})["visitor"] = visitor
+        scope["state"]["guard"] = self
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
+        if _host_name(headers.get("host", "")) not in self._access.hosts:
+            return PlainTextResponse("this page does not answer under that host name; see --allow-host", 421)
+        path, method = scope["path"], scope["method"]
+        if method not in _SAFE and not self._is_bearer(headers):
+            if not _is_own_origin(headers):
+                return PlainTextResponse("refused: the request does not come from this page", 403)
+            if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), visitor.csrf.encode()):
+                return PlainTextResponse("refused: the page is out of date, reload it", 403)
+        if visitor.is_admitted or path == LOGIN_PATH or path.startswith(STATIC_PREFIX):
+            return None
+        if "hx-request" in headers:
+            return Response(status_code=401, headers={"HX-Redirect": LOGIN_PATH})
+        if method in _SAFE and "text/html" in headers.get("accept", ""):
+            return RedirectResponse(LOGIN_PATH, 303)
+        return PlainTextResponse("log in at /login, or send Authorization: Bearer", 401)
+
+    def is_token(self, text: str) -> bool:
+        """Whether this is the token, compared in constant time."""
+        known = self._access.token
+        return known is not None and hmac.compare_digest(text.encode(), known.encode())
+
+    def _is_bearer(self, headers: Headers) -> bool:
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(text.strip())
+
+    def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
+        found = _cookies(headers).get(self.cookie_name(scope), "")
+        is_known = self._is_signed(found)
+        cookie = found if is_known else self.signed("visitor")
+        is_in = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
+        return Visitor(cookie, not is_known, is_in, self._mac(f"csrf {cookie}"))
+
+    @staticmethod
+    def cookie_name(scope: Scope) -> str:
+        """Cookies of one host are shared by its ports, so the port is in the name."""
+        server = scope.get("server") or ("", 0)
+        return f"hacpo_{server[1] or 0}"
+
+    def signed(self, kind: str) -> str:
+        """A new session: "visitor", or "user" after the log-in."""
+        text = f"{kind}.{secrets.token_urlsafe(18)}"
+        return f"{text}.{self._mac(text)}"
+
+    def _is_signed(self, cookie: str) -> bool:
+        text, _, mac = cookie.rpartition(".")
+        return hmac.compare_digest(mac.encode(), self._mac(text).encode())
+
+    def _mac(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
+
+    def _add_headers(self, headers: MutableHeaders, visitor: Visitor, scope: Scope) -> None:
+        for name, value in _HEADERS.items():
+            headers[name] = value
+        headers.setdefault("content-security-policy", _CSP)
+        if not scope["path"].startswith(STATIC_PREFIX):
+            headers.setdefault("cache-control", "no-store")
+            if visitor.is_new and "set-cookie" not in headers:
+                headers["set-cookie"] = cookie_header(self.cookie_name(scope), visitor.cookie)
+
+
+def cookie_header(name: str, value: str) -> str:
+    """No script reads it, and no other site makes a browser send it."""
+    return f"{name}={value}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def _cookies(headers: Headers) -> Mapping[str, str]:
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(headers.get("cookie", "")).items()}
+    except CookieError:
+        return {}
+
+
+def _host_name(host: str) -> str:
+    """Without the port: "127.0.0.1:8400" and "[::1]:8400" are 127.0.0.1 and ::1."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def _is_own_origin(headers: Headers) -> bool:
+    host = headers.get("host", "")
+    return headers.get("origin", "") in (f"http://{host}", f"https://{host}")

@@ -1,0 +1,50 @@
+"""A run's configuration as a list of names and values, and what tells it from another run's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.states import CONFIG_FILE
+from hacpo_core.config import flatten
+
+_log = logging.getLogger(__name__)
+ABSENT = "—"
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A field whose values differ."""
+
+    name: str
+    here: str
+    there: str
+
+
+def read_settings(root: Path) -> Mapping[str, str]:
+    """Every field by its dotted name; empty where there is no configuration, or a broken one."""
+    try:
+        tree = yaml.load((root / CONFIG_FILE).read_text(encoding="utf-8"), Loader=_LOADER)
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        _log.info("the configuration in %s is not shown: %s", root, error)
+        return {}
+    return {name: _text(value) for name, value in flatten(tree).items()} if isinstance(tree, dict) else {}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[Setting]:
+    """Fields that differ, in the order of `here` and then of `there`; one that only one side has shows a dash."""
+    names = list(dict.fromkeys([*here, *there]))
+    pairs = [Setting(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
+    return [setting for setting in pairs if setting.here != setting.there]

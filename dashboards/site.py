@@ -1,0 +1,115 @@
+"""What all pages share: the readers behind them, their templates and their links."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from dashboards import words
+from dashboards.answers import AnswerReader
+from dashboards.changes import Changes
+from dashboards.curves import CurveReader
+from dashboards.listing import Runs
+from dashboards.scheduling import Scheduling
+from flows.server import find_server
+
+HERE = Path(__file__).parent
+MOST_BROWSED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Pages of others; "" where they do not run. Both listen on loopback, so they open on this machine alone."""
+
+    prefect: str
+    mlflow: str
+
+
+@dataclass(slots=True)
+class Site:
+    """Readers and templates of one runs folder's page."""
+
+    runs: Runs
+    scheduling: Scheduling
+    mlflow_url: Callable[[], str] = lambda: ""
+    curves: CurveReader = field(default_factory=CurveReader)
+    answers: AnswerReader = field(default_factory=AnswerReader)
+    _changes: dict[str, Changes] = field(default_factory=dict)
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def changes(self, name: str) -> Changes:
+        """Versions of a page's parts, by the page's name; names come from the listing, so there are few."""
+        with self._mutex:
+            return self._changes.setdefault(name, Changes())
+
+    def links(self) -> Links:
+        """Where Prefect and MLflow listen now."""
+        server = find_server(self.runs.runs_dir)
+        return Links(server.url if server is not None else "", self.mlflow_url())
+
+    def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
+        """A whole page."""
+        text = (
+            environment()
+            .get_template(template)
+            .render(csrf=request.state.visitor.csrf, links=self.links(), runs_dir=str(self.runs.runs_dir), **context)
+        )
+        return HTMLResponse(text, status_code)
+
+
+def fragment(template: str, **context: Any) -> str:
+    """A part of a page, without what surrounds it."""
+    return environment().get_template(template).render(**context)
+
+
+def macro(template: str, name: str) -> Callable[..., str]:
+    """A macro of a template, to render many small parts without much ado."""
+    found: Callable[..., str] = getattr(environment().get_template(template).module, name)
+    return found
+
+
+@cache
+def environment() -> Environment:
+    """Templates: everything is escaped, and a name that is not there is an error."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Mapping[str, Callable[..., str]] = {
+        "duration": words.duration,
+        "hours": words.hours,
+        "count": words.count,
+        "score": words.score,
+        "short": words.short,
+        "path": lambda text: quote(str(text), safe=""),
+        "oob": _out_of_band,
+    }
+    made.filters |= dict(filters)
+    made.globals |= {"asset": asset, "with_interval": words.with_interval}
+    return made
+
+
+def _out_of_band(cell: Markup) -> Markup:
+    """A part that finds its place in the page by its id."""
+    return Markup(str(cell).replace("<div ", '<div hx-swap-oob="true" ', 1))
+
+
+@cache
+def asset(name: str) -> str:
+    """Address of a static file, another one whenever its content is, so that browsers may keep it."""
+    digest = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
+    return f"/static/{name}?v={digest}"

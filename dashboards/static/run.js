@@ -1,0 +1,97 @@
+// Curves of a run: fetched once, then only the steps that are new.
+"use strict";
+const place = document.getElementById("curves");
+const note = document.getElementById("curves-note");
+const charts = new Map();
+let last = 0;
+
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const rows = (chart) => [chart.steps, ...chart.lines.values()];
+
+function take(chart) {
+  const known = charts.get(chart.id);
+  // Accuracies come whole each time; the other charts bring new steps.
+  if (!known || chart.id === "accuracy") {
+    const lines = new Map(chart.lines.map((line) => [line.label, line.values]));
+    if (known) { known.steps = chart.steps; known.lines = lines; return known; }
+    const made = { ...chart, lines, plot: null, box: null };
+    charts.set(chart.id, made);
+    return made;
+  }
+  const before = known.steps.length;
+  known.steps = known.steps.concat(chart.steps);
+  for (const line of chart.lines) {
+    if (!known.lines.has(line.label)) known.lines.set(line.label, Array(before).fill(null));
+    known.lines.set(line.label, known.lines.get(line.label).concat(line.values));
+  }
+  for (const [label, values] of known.lines) {
+    while (values.length < known.steps.length) values.push(null);
+    known.lines.set(label, values);
+  }
+  return known;
+}
+
+function box(chart) {
+  const made = document.createElement("section");
+  made.className = "chart";
+  const title = document.createElement("h3");
+  const about = document.createElement("p");
+  title.textContent = chart.title;
+  about.textContent = chart.about;
+  about.className = "small";
+  made.append(title, about);
+  made.setAttribute("aria-label", chart.title);
+  place.append(made);
+  return made;
+}
+
+function draw(chart) {
+  if (!chart.lines.size || !chart.steps.length) return;
+  chart.box ||= box(chart);
+  const shape = [...chart.lines.keys()].join("\n");
+  if (chart.plot && chart.shape === shape) { chart.plot.setData(rows(chart)); return; }
+  if (chart.plot) chart.plot.destroy();
+  chart.shape = shape;
+  const ink = color("--ink"), grid = { stroke: color("--line"), width: 1 };
+  const axis = { stroke: ink, grid, ticks: grid };
+  const series = [...chart.lines.keys()].map((label, number) => ({
+    label, stroke: color(`--c${number % 6}`), width: 1.5, dash: number >= 6 ? [6, 4] : undefined, spanGaps: true,
+    value: (_, value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString()),
+  }));
+  const size = { width: Math.max(chart.box.clientWidth, 240), height: 220 };
+  const options = { ...size, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(inWords) }], series: [{ label: "step" }, ...series] };
+  chart.plot = new uPlot(options, rows(chart), chart.box);
+}
+
+// Differences of sampler and learner are of the order of 1e-6.
+function inWords(value) {
+  if (value === null) return "";
+  return value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
+}
+
+function redraw() {
+  for (const chart of charts.values()) {
+    if (chart.plot) { chart.plot.destroy(); chart.plot = null; draw(chart); }
+  }
+}
+
+async function look() {
+  let isDone = false;
+  try {
+    const answer = await fetch(`${place.dataset.source}?since=${last}`);
+    if (answer.ok) {
+      const found = await answer.json();
+      for (const chart of found.charts) draw(take(chart));
+      last = Math.max(last, found.last);
+      isDone = found.is_done;
+      note.textContent = !last ? "No step is complete yet." : found.num_torn ? `${found.num_torn} steps are torn and left out.` : "";
+      place.dataset.last = last;
+    }
+  } catch { /* the page says so itself */ }
+  if (!isDone) setTimeout(look, 2000);
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+let timer = 0;
+addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(redraw, 200); });
+look();

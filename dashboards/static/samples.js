@@ -1,0 +1,8 @@
+// Keys of the samples page; they follow the links that are there anyway.
+"use strict";
+const LINKS = { j: "next", ArrowRight: "next", k: "previous", ArrowLeft: "previous", n: "step-after", p: "step-before" };
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  const link = document.getElementById(LINKS[event.key]);
+  if (link) { event.preventDefault(); link.click(); }
+});

@@ -1,0 +1,34 @@
+"""A traceback with its last frame first: where it happened stands before how it came there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_CHAIN = re.compile(
+    r"\n\n(?=During handling of the above exception|The above exception was the direct cause)[^\n]*\n\n"
+)
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call. `code` is its source line, where the traceback has it."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+def frames(text: str) -> list[Frame]:
+    """Frames of the error that was raised last, the innermost first."""
+    lines = _CHAIN.split(text)[-1].splitlines()
+    found = []
+    for number, line in enumerate(lines):
+        match = _FRAME.match(line)
+        if match:
+            after = lines[number + 1] if number + 1 < len(lines) else ""
+            code = after.strip() if after.startswith("    ") else ""
+            found.append(Frame(match["file"], int(match["line"]), match["function"], code))
+    return found[::-1]

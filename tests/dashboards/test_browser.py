@@ -1,0 +1,221 @@
+"""The pages in a real browser: live cells, keyboard, phone, dark mode, axe-core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.compose import compose
+from flows.failures import Failure
+from hacpo_core.config import as_dict
+from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots, wait_until
+from tests.dashboards.conftest import RememberingSchedule
+from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "a browser is there"),
+]
+AGENTS = ("qwen-tiny", "llama-tiny")
+FOCUSED = "(({ tagName, className, name }) => `${tagName} ${className || name || ''}`)(document.activeElement)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def served(runs_dir: Path, schedule: RememberingSchedule) -> Iterator[str]:
+    with listening(runs_dir, connect=lambda: schedule) as url:
+        yield url
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    """A tab that notes what the browser complains about: refused by the policy, scripts that fail."""
+    context = browser.new_context(viewport={"width": DESK[0], "height": DESK[1]})
+    page = context.new_page()
+    page.complaints = []
+    page.on("console", lambda m: page.complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def full(runs_dir: Path) -> dict[str, str]:
+    """A grid with one of everything; addresses of its pages by name."""
+    write_grid(runs_dir, agents=AGENTS, config=as_dict(compose("tiny", "hacpo")), with_steps=True)
+    failure = Failure("EngineError", "out of memory", '  File "/a.py", line 3, in go\n    run()\n')
+    failed = write_run(runs_dir, seed=2, agents=AGENTS, step=7, state="failed", with_steps=True, failure=failure)
+    (runs_dir / "experiments" / failed / "result.json").unlink()
+    done = next(p.name for p in (runs_dir / "experiments").glob("tiny-hacpo-s0-*"))
+    right, wrong = [("it is three", "correct")], [("no idea\n" * 5, "wrong")]
+    answers = {f"{n}+1": dict(zip(AGENTS, (right, wrong), strict=True)) for n in range(3)}
+    for step in (39, 40):
+        write_answers(runs_dir / "experiments" / done, step, answers)
+    return {
+        "grid": "/grid/small_grid",
+        "run": f"/run/{failed}?against={done}",
+        "compare": "/compare?grid=small_grid",
+        "samples": f"/samples/{done}?step=39",
+    }
+
+
+def open_page(tab: Any, url: str) -> None:
+    tab.goto(url)
+    tab.wait_for_load_state("networkidle")
+
+
+def test_cell_advances_while_selection_focus_and_menu_stay(
+    tab: Any, served: str, runs_dir: Path, schedule: RememberingSchedule
+) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    other = write_run(runs_dir, seed=1, step=1, state="failed", failure=Failure("E", "m", ""))
+    root = runs_dir / "experiments" / name
+    lock = hold_lock(root)
+    open_page(tab, f"{served}/")
+    tab.evaluate("window.untouched = true")
+    cell = tab.locator("td", has=tab.get_by_label(f"open {name}")).locator(".live")
+    assert "3/40" in cell.inner_text() and "running" in cell.inner_text()
+    tab.locator(f'input[value="{other}"]').check()
+    tab.locator(f'input[value="{name}"]').focus()
+    write_run(runs_dir, step=17, state="missing")
+    wait_until(lambda: "17/40" in cell.inner_text())
+    assert tab.evaluate("document.activeElement.value") == name
+    assert tab.locator(f'input[value="{other}"]').is_checked() and tab.locator("#num-selected").inner_text() == "1"
+    tab.get_by_label(f"actions for {name}").click()
+    lock.close()
+    write_run(runs_dir, step=20, state="failed", failure=Failure("KilledError", "its process died", ""))
+    wait_until(lambda: "KilledError" in cell.inner_text())
+    assert tab.locator("#menu").is_visible()
+    tab.locator("#menu").get_by_role("button", name="Retry failed").click()
+    wait_until(lambda: "retry: asked for 1" in tab.locator("#menu-outcome").inner_text())
+    assert schedule.asked == [("start", name)]
+    tab.keyboard.press("Escape")
+    assert not tab.locator("#menu").is_visible()
+    wait_until(lambda: "queued" in cell.inner_text())
+    assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == f"actions for {name}"
+    write_run(runs_dir, seed=9)  # the matrix grows
+    wait_until(lambda: tab.locator("td .live").count() == 3)
+    assert tab.locator(f'input[value="{other}"]').is_checked()
+    assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == f"actions for {name}"
+    assert tab.evaluate("window.untouched") is True  # never loaded again
+    assert tab.complaints == []
+
+
+def test_refusal_is_shown_for_a_selection(tab: Any, served: str, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    failed = write_run(runs_dir, step=1, state="failed", failure=Failure("E", "m", ""))
+    write_run(runs_dir, seed=1)
+    open_page(tab, served)
+    tab.get_by_role("button", name="all", exact=True).click()
+    tab.locator("#actions").get_by_role("button", name="Retry failed").click()
+    outcome = tab.locator("#outcome")
+    wait_until(lambda: "asked for 1" in outcome.inner_text())
+    assert "refused, it is done, and only what failed is retried" in outcome.inner_text()
+    assert schedule.asked == [("start", failed)]
+
+
+def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=12, state="missing", with_steps=True)
+    open_page(tab, f"{served}/run/{name}")
+    assert tab.locator(".chart canvas").count() == 9
+    assert tab.locator("#curves").get_attribute("data-last") == "12"
+    write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), range(13, 16))
+    write_run(runs_dir, step=15, state="missing")
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-last") == "15")
+    wait_until(lambda: "step 15 of 40" in tab.locator("#status").inner_text())
+    tab.get_by_label("from step").fill("1")
+    tab.get_by_role("button", name="Show").click()
+    wait_until(lambda: "Steps 1 to" in tab.locator("#timeline").inner_text())
+    assert tab.complaints == []
+
+
+def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> None:
+    open_page(tab, served + full["samples"])
+
+    def heading() -> str:
+        return str(tab.locator("h2").inner_text())
+
+    assert heading() == "0+1"
+    for key, expected in (("j", "1+1"), ("ArrowRight", "2+1"), ("j", "2+1"), ("k", "1+1"), ("ArrowLeft", "0+1")):
+        before = tab.url
+        tab.keyboard.press(key)
+        if expected != "2+1" or key != "j":
+            tab.wait_for_url(lambda url, before=before: url != before)
+        tab.wait_for_load_state("domcontentloaded")
+        assert heading() == expected
+    tab.keyboard.press("n")
+    tab.wait_for_url("**step=40**")
+    tab.get_by_label("step", exact=True).focus()
+    tab.keyboard.press("p")  # inside a field it is a letter
+    tab.wait_for_timeout(200)
+    assert "step=40" in tab.url
+
+
+def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[str, str]) -> None:
+    open_page(tab, served + full["grid"])
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip"
+    seen = set()
+    for _ in range(60):
+        tab.keyboard.press("Tab")
+        seen.add(tab.evaluate(FOCUSED))
+    assert {"BUTTON pick", "BUTTON action", "INPUT experiment", "BUTTON more", "DIV scroll"} <= seen
+
+
+@pytest.mark.parametrize("name", ["grid", "run", "compare", "samples", "empty", "error"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_is_accessible_and_fits_a_phone(
+    name: str, scheme: str, browser: Any, served: str, runs_dir: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    special = {"empty": "/", "error": "/run/nope"}
+    path = special[name] if name in special else request.getfixturevalue("full")[name]
+    complaints: list[str] = []
+    for width, height in (DESK, PHONE):
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        tab = context.new_page()
+        tab.on("console", lambda m: complaints.append(m.text) if "ontent Security Policy" in m.text else None)
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        open_page(tab, served + path)
+        for details in tab.locator("details > summary").all():
+            details.click()
+        tab.screenshot(path=str(screenshots(tmp_path) / f"{name}-{scheme}-{width}.png"), full_page=True)
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{width} px: scrolls sideways"
+        bright = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (bright == "rgb(255, 255, 255)") == (scheme == "light")
+        for picture in tab.locator("img").all():
+            assert picture.evaluate("img => img.complete && img.naturalWidth > 0")
+        found = Axe().run(tab).response["violations"]
+        grave = [
+            (one["id"], [node["html"][:200] for node in one["nodes"]])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert grave == []
+        context.close()
+    assert complaints == []
+
+
+def test_log_in_in_a_browser(tab: Any, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    from dashboards.app import LOOPBACK
+    from dashboards.security import Access
+
+    write_run(runs_dir)
+    with listening(runs_dir, connect=lambda: schedule, access=Access(LOOPBACK, "a token of the test")) as url:
+        open_page(tab, f"{url}/grid/all")
+        assert tab.url.endswith("/login")
+        tab.get_by_label("Token").fill("wrong")
+        tab.keyboard.press("Enter")
+        wait_until(lambda: "not the token" in tab.locator("#answer").inner_text())
+        tab.get_by_label("Token").fill("a token of the test")
+        tab.keyboard.press("Enter")
+        wait_until(lambda: tab.locator(".matrix").count() == 1)

@@ -1,0 +1,150 @@
+"""The grid's read model: one state per experiment, rows where agents train alone, totals that count once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboards.cells import Matrix, Score, build_matrix, judge, scores_of
+from dashboards.listing import Runs, UnknownError
+from dashboards.scheduling import ScheduleView
+from flows.failures import Failure
+from flows.gridfile import GridRecord, Place
+from flows.progress import Evaluated, Spent
+from flows.schedule import WorkerRecord
+from flows.states import Standing
+from tests.dashboards.conftest import scheduled
+from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
+
+FAILED = Standing("failed", None, Failure("EngineError", "out of memory", ""))
+
+
+def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Matrix:
+    runs = Runs(runs_dir)
+    return build_matrix(runs.grid(name), runs.standing, view or ScheduleView())
+
+
+@pytest.mark.parametrize(
+    ("standing", "run", "unavailable", "expected"),
+    [
+        (Standing("done", None, None), "Crashed", "no model", "done"),
+        (Standing("running", None, None), "Scheduled", "", "running"),
+        (FAILED, None, "", "failed"),
+        (FAILED, "Scheduled", "", "queued"),
+        (FAILED, "Running", "", "running"),
+        (Standing("missing", None, None), "Crashed", "", "failed"),
+        (Standing("missing", None, None), "Cancelled", "", "missing"),
+        (Standing("missing", None, None), "Cancelling", "", "running"),
+        (Standing("missing", None, None), None, "no model", "unavailable"),
+        (Standing("missing", None, None), None, "", "missing"),
+    ],
+)
+def test_files_count_before_the_schedule_and_the_queue_before_an_old_failure(
+    standing: Standing, run: str | None, unavailable: str, expected: str
+) -> None:
+    found = judge(standing, scheduled("x", run) if run else None, unavailable)
+    assert found.state == expected
+
+
+def test_reasons_come_from_whoever_knows() -> None:
+    assert judge(FAILED, None, "").reason == "EngineError: out of memory"
+    missing = Standing("missing", None, None)
+    assert judge(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
+    assert judge(missing, scheduled("x", "Scheduled", priority="low"), "").reason == "waits for a worker, priority low"
+
+
+def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:
+    write_grid(runs_dir)
+    (section,) = matrix_of(runs_dir, "small_grid").sections
+    assert (section.pair, section.seeds) == ("tiny", (0, 1, 2))
+    assert [(row.method, row.agent) for row in section.rows] == [("gspo", "qwen"), ("gspo", "llama"), ("hacpo", "")]
+    hacpo = section.rows[2].cells[1]
+    assert hacpo is not None
+    assert hacpo.scores == (Score("qwen", pytest.approx(0.71)), Score("llama", pytest.approx(0.61)))
+    assert (hacpo.step, hacpo.num_steps, hacpo.spent.tokens) == (40, 40, 80_000)
+
+
+def test_totals_count_a_shared_experiment_once(runs_dir: Path) -> None:
+    record = write_grid(runs_dir)
+    shared = [Place("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.places]
+    both = GridRecord("both", "Both", "plain", ["dev"], [*record.places, *shared])
+    runs = Runs(runs_dir)
+    totals = build_matrix(both, runs.standing, ScheduleView()).totals
+    assert totals.counts["done"] == totals.num_all == 9
+    assert totals.spent.tokens == 6 * 40_000 + 3 * 80_000
+
+
+def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path) -> None:
+    names = [write_run(runs_dir, seed=seed) for seed in (0, 1)]  # 96 s of phases each
+    names.append(write_run(runs_dir, seed=2, step=10, state="missing"))  # three quarters of 96 s are left
+    names.append(write_run(runs_dir, seed=3, step=0, state="missing"))
+    places = [Place("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
+    record, runs = GridRecord("g", "G", "plain", [], places), Runs(runs_dir)
+    assert build_matrix(record, runs.standing, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
+    two = ScheduleView(workers=[WorkerRecord("a", 2)])
+    assert build_matrix(record, runs.standing, two).totals.seconds_left == pytest.approx(96)
+
+
+def test_time_left_is_not_known_before_anything_was_measured(runs_dir: Path) -> None:
+    write_run(runs_dir, step=0, state="missing")
+    assert matrix_of(runs_dir, "all").totals.seconds_left is None
+
+
+def test_score_is_the_mean_of_newest_values_on_benchmarks_that_count() -> None:
+    spent = Spent()
+    found = [
+        Evaluated(0, "dev", "a", 0.1, spent),
+        Evaluated(20, "dev", "a", 0.4, spent),
+        Evaluated(10, "test", "a", 0.6, spent),
+        Evaluated(20, "other", "a", 0.9, spent),
+    ]
+    assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.5)),)
+    assert scores_of(found, ["a"], ["never"]) == (Score("a", pytest.approx(0.65)),)
+    assert scores_of(evaluations(["a"], 0), ["a"], []) == (Score("a", 0.5),)
+
+
+def test_state_follows_lock_failure_and_result(runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    runs = Runs(runs_dir)
+    assert runs.standing(name).state == "missing"
+    with hold_lock(runs_dir / "experiments" / name):
+        assert runs.standing(name).state == "running"
+    write_run(runs_dir, step=3, state="failed", failure=Failure("E", "m", ""))
+    assert runs.standing(name).reason == "E: m"
+    write_run(runs_dir, step=40)
+    assert runs.standing(name).state == "done"
+
+
+def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
+    name, parsed = write_run(runs_dir), []
+
+    def read(root: Path) -> Standing:
+        parsed.append(root.name)
+        return Standing("done", None, None)
+
+    runs = Runs(runs_dir, read=read)
+    runs.standing(name), runs.standing(name)
+    assert parsed == [name]
+    write_run(runs_dir, step=39)
+    runs.standing(name)
+    assert parsed == [name, name]
+
+
+def test_everything_in_the_folder_is_a_grid(runs_dir: Path) -> None:
+    write_run(runs_dir, pair="a", seed=0)
+    write_run(runs_dir, pair="b", seed=1, step=3, state="missing")
+    (runs_dir / "experiments" / "tiny-naive-s4-0123abcd").mkdir()  # planned, without any progress
+    found = matrix_of(runs_dir, "all")
+    assert [section.pair for section in found.sections] == ["a", "b", "tiny"]
+    assert [cell.seed for cell in found.cells()] == [0, 1, 4]
+    assert found.totals.counts["missing"] == 2
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "nope", "../experiments", "a/b"])
+def test_only_listed_names_become_paths(name: str, runs_dir: Path) -> None:
+    write_run(runs_dir)
+    with pytest.raises(UnknownError):
+        Runs(runs_dir).root(name)
+    with pytest.raises(UnknownError):
+        Runs(runs_dir).grid(name)

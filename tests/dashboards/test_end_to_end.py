@@ -1,0 +1,95 @@
+"""The grid while a real worker trains: a cell advances, its process is killed, it fails, is retried, is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dashboards.scheduling import connector
+from flows.build import Plan
+from flows.deployments import deploy
+from flows.gridfile import GridRecord, Place, save_grid
+from flows.processes import end_family
+from flows.schedule import Schedule
+from flows.server import ensure_server, find_reconciler, stop_server
+from hacpo_core.store import lock_holder
+from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots, wait_until
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "a browser is there"),
+]
+LIMIT_S = 240.0
+
+
+@pytest.fixture
+def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]]) -> Iterator[Path]:
+    """A server and a worker of the folder, without the reconciler: it would retry by itself, perhaps before we look."""
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    path = runs_dir / "worker.log"
+    try:
+        schedule = Schedule(ensure_server(runs_dir), runs_dir)
+        deploy(schedule.client)
+        words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
+        with path.open("ab") as log:
+            worker = psutil.Popen(words, stdout=log, stderr=log)
+        try:
+            wait_until(schedule.workers, limit_s=LIMIT_S)
+            reconciler = find_reconciler(runs_dir)
+            assert reconciler is not None
+            end_family(reconciler)
+            yield path
+        finally:
+            end_family(worker)
+            worker.wait(20)
+    finally:
+        stop_server(runs_dir)
+    assert leftovers() == []
+
+
+def test_killed_run_is_seen_to_fail_is_retried_and_ends(
+    small_plan: Callable[..., Plan], runs_dir: Path, worker_log: Path, tmp_path: Path
+) -> None:
+    planned = small_plan("hacpo", "train.num_steps=60", "checkpoint.every=5", runs_dir=runs_dir)
+    places = [Place("small", "hacpo", "", 0, agent, planned.id) for agent in planned.config.pair.agents]
+    save_grid(runs_dir, GridRecord("live", "A live grid", "plain", ["dev"], places))
+    with chromium() as browser, listening(runs_dir, connect=connector(runs_dir)) as url:
+        tab = browser.new_page()
+        tab.goto(url)
+        tab.evaluate("window.untouched = true")
+        cell = tab.locator("td .live")
+
+        def see(words: str, picture: str) -> None:
+            wait_until(lambda: words in cell.inner_text(), limit_s=LIMIT_S)
+            tab.screenshot(path=str(screenshots(tmp_path) / f"live-{picture}.png"))
+
+        def press(button: str, expected: str) -> None:
+            tab.locator("input[name=experiment][type=checkbox]").check()
+            tab.locator("#actions").get_by_role("button", name=button).click()
+            wait_until(lambda: expected in tab.locator("#outcome").inner_text(), limit_s=LIMIT_S)
+
+        see("missing", "missing")
+        press("Run missing", "run: asked for 1")
+        see("running", "running")
+        steps = set()
+
+        def step() -> int:
+            shown = cell.inner_text().partition("/60")[0].split()
+            steps.add(shown[-1])
+            return len(steps)
+
+        wait_until(lambda: step() >= 4, limit_s=LIMIT_S)  # it advances
+        press("Retry failed", "refused, it is running")
+        holder = psutil.Process(int(lock_holder(planned.root)["pid"]))
+        holder.kill()
+        see("failed", "failed")
+        press("Retry failed", "retry: asked for 1")
+        see("done", "done")
+        assert "60/60" in cell.inner_text()
+        assert tab.evaluate("window.untouched") is True
+        assert "1 of 1 done" in tab.locator("#totals").inner_text()

@@ -1,0 +1,277 @@
+"""Every page with no run, one and many; actions with their refusals; nothing that a model wrote becomes markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from dashboards.app import create_app
+from flows.compose import compose
+from flows.failures import Failure
+from flows.schedule import Schedule
+from hacpo_core.config import as_dict
+from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
+from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\""
+AGENTS = ("qwen-tiny", "llama-tiny")
+
+
+def act(page: TestClient, action: str, *experiments: str) -> str:
+    response = page.post("/actions", data={"action": action, "experiment": experiments}, headers=csrf_headers(page))
+    assert response.status_code == 200
+    return response.text
+
+
+def version_of(text: str) -> str:
+    found = re.search(r"changes\?since=([^\"]+)\"", text)
+    assert found is not None
+    return found[1]
+
+
+def test_without_a_run_the_page_says_what_to_type(page: TestClient, runs_dir: Path) -> None:
+    assert not runs_dir.exists()
+    for path in ("/", "/grid/all", "/compare"):
+        text = page.get(path).text
+        assert "hacpo demo" in text and "hacpo grid tiny_table1" in text
+    assert "hacpo train tiny hacpo" in page.get("/").text
+
+
+def test_one_run_is_on_the_page_without_a_grid(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir)
+    text = page.get("/").text
+    assert f'href="/run/{name}"' in text and "<b>1</b> of <b>1</b> done" in text
+
+
+def test_first_page_is_the_latest_grid_and_others_are_offered(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir, name="older")
+    write_grid(runs_dir, name="newer")
+    text = page.get("/").text
+    assert 'href="/grid/newer" aria-current="page"' in text
+    assert 'href="/grid/older"' in text and 'href="/grid/all"' in text
+    assert "<b>9</b> of <b>9</b> done" in text
+    assert page.get("/grid/nope").status_code == 404
+
+
+def test_changes_send_one_cell_and_nothing_when_nothing_changed(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir)
+    since = version_of(page.get("/").text)
+    path = f"/grid/small_grid/changes?since={since}"
+    assert page.get(path).status_code == 204
+    name = write_run(runs_dir, seed=1, step=12, state="missing")
+    (runs_dir / "experiments" / name / "result.json").unlink()
+    with hold_lock(runs_dir / "experiments" / name):
+        text = page.get(path).text
+    assert text.count('hx-swap-oob="true"') == 1 and 'class="live running"' in text and "12/40" in text
+    assert 'type="checkbox"' not in text  # what a person touches is not replaced
+    assert version_of(text) != since
+
+
+def test_new_run_sends_the_matrix_again(page: TestClient, runs_dir: Path) -> None:
+    write_run(runs_dir)
+    since = version_of(page.get("/grid/all").text)
+    write_run(runs_dir, seed=5)
+    text = page.get(f"/grid/all/changes?since={since}").text
+    assert 'id="matrix" hx-swap-oob="innerHTML"' in text and text.count('type="checkbox"') == 2
+
+
+def test_large_grid_paints_its_beginning_and_asks_for_the_rest(page: TestClient, runs_dir: Path) -> None:
+    for pair in ("a", "b", "c"):
+        for seed in range(80):
+            write_run(runs_dir, pair=pair, seed=seed, step=0)
+    text = page.get("/grid/all").text
+    assert text.count('type="checkbox"') == 80 and "<b>240</b> of <b>240</b> done" in text
+    assert 'since=" hx-trigger="load delay:50ms, every 2s"' in text
+    assert page.get("/grid/all/changes?since=").text.count('type="checkbox"') == 240
+
+
+def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    failed = write_run(runs_dir, seed=0, step=3, state="failed", failure=Failure("EngineError", "no memory", ""))
+    queued = write_run(runs_dir, seed=1, step=0, state="missing")
+    schedule.known = {queued: scheduled(queued, "Scheduled", priority="high")}
+    text = page.get("/grid/all").text
+    assert "EngineError: no memory" in text and "waits for a worker, priority high" in text
+    assert failed in text
+    write_grid(runs_dir, methods=("gspo",), seeds=(9,), unavailable="no weights here")
+    for path in (runs_dir / "experiments").glob("*-s9-*"):
+        for file in path.iterdir():
+            file.unlink()
+    assert "no weights here" in page.get("/grid/small_grid").text
+
+
+def test_notice_where_no_worker_is_alive(page: TestClient, schedule: RememberingSchedule, runs_dir: Path) -> None:
+    write_run(runs_dir)
+    assert "hacpo worker" not in page.get("/").text
+    page.app.state.site.scheduling.close()  # type: ignore[attr-defined]
+    schedule.alive = []
+    other = TestClient(create_app(runs_dir, connect=lambda: schedule), base_url=ORIGIN)  # type: ignore[arg-type, return-value]
+    assert "No worker is alive" in other.get("/").text
+
+
+def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:
+    write_run(runs_dir)
+
+    def silent() -> Schedule:
+        raise ConnectionError("refused")
+
+    for connect, words in ((silent, "does not answer (ConnectionError)"), (lambda: None, "No Prefect server runs")):
+        page = TestClient(create_app(runs_dir, connect=connect), base_url=ORIGIN)
+        text = page.get("/").text
+        assert words in text and "<b>1</b> of <b>1</b> done" in text
+        name = next((runs_dir / "experiments").iterdir()).name
+        assert "refused, " in act(page, "retry", name)
+
+
+def test_actions_reach_the_schedule(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    failed = write_run(runs_dir, seed=0, step=3, state="failed", failure=Failure("E", "m", ""))
+    missing = write_run(runs_dir, seed=1, step=0, state="missing")
+    done = write_run(runs_dir, seed=2)
+    assert "retry: asked for 1" in act(page, "retry", failed)
+    text = act(page, "run", missing, done)
+    assert "run: asked for 1" in text and f"<b>{done}</b>: refused, it is done, and only what is missing is run" in text
+    act(page, "cancel", missing)
+    act(page, "high", missing)
+    assert schedule.asked == [
+        ("start", failed), ("start", missing), ("cancel", missing), ("priority", missing, "high"),
+    ]  # fmt: skip
+
+
+def test_refusals_of_the_schedule_are_shown(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    schedule.refusals = {name: "a live run cannot be retried"}
+    assert "refused, a live run cannot be retried" in act(page, "cancel", name)
+    assert "refused, it is missing, and only what failed is retried" in act(page, "retry", name)
+    with hold_lock(runs_dir / "experiments" / name):
+        assert "refused, it is running" in act(page, "run", name)
+
+
+def test_actions_on_nothing_on_strangers_and_of_no_name(page: TestClient, schedule: RememberingSchedule) -> None:
+    assert "Nothing is selected" in act(page, "retry")
+    assert "there is no such experiment" in act(page, "cancel", "../../etc")
+    response = page.post("/actions", data={"action": "delete"}, headers=csrf_headers(page))
+    assert response.status_code == 422 and schedule.asked == []
+
+
+def test_run_page_shows_error_timeline_and_difference(page: TestClient, runs_dir: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "/a.py", line 1, in outer\n    go()\n'
+    text += '  File "/b.py", line 7, in inner\n    fail()\nValueError: bad\n'
+    failure = Failure("ValueError", "bad", text)
+    name = write_run(runs_dir, step=6, state="failed", with_steps=True, config={"clip": 0.8}, failure=failure)
+    other = write_run(runs_dir, seed=1, config={"clip": 0.7})
+    page_text = page.get(f"/run/{name}?against={other}").text
+    assert page_text.index("/b.py:7") < page_text.index("/a.py:1")
+    assert "phases of steps 2 to 6" in page_text and "llama in 5 steps" in page_text
+    assert "2 fields differ" in page_text  # seed and clip
+    assert page.get(f"/run/{name}?against=../x").status_code == 404
+    part = page.get(f"/run/{name}/timeline?first=1&last=99").text
+    assert "phases of steps 1 to 6" in part
+    assert page.get(f"/run/{name}/timeline?first=-1").status_code == 422
+
+
+def test_run_page_links_into_prefect_and_mlflow(
+    open_page: Callable[..., TestClient], runs_dir: Path, schedule: RememberingSchedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "abc123"}', encoding="utf-8")
+    schedule.known = {name: scheduled(name, "Crashed")}
+    monkeypatch.setenv("HACPO_PREFECT_URL", "http://127.0.0.1:4299")
+    text = open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
+    assert f"http://127.0.0.1:4299/runs/flow-run/run-of-{name}" in text
+    assert "http://127.0.0.1:5099/#/" in text
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "javascript:alert(1)"}', encoding="utf-8")
+    assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
+
+
+def test_status_is_sent_only_when_it_changed(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    seen = re.search(r"seen=([0-9a-f]+)", page.get(f"/run/{name}").text)
+    assert seen is not None
+    assert page.get(f"/run/{name}/status?seen={seen[1]}").status_code == 204
+    write_run(runs_dir, step=4, state="missing")
+    assert "step 4 of 40" in page.get(f"/run/{name}/status?seen={seen[1]}").text
+
+
+def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=6, with_steps=True)
+    found = page.get(f"/run/{name}/curves.json?since=4").json()
+    assert (found["last"], found["is_done"], found["charts"][0]["steps"]) == (6, True, [5, 6])
+    assert [chart["id"] for chart in found["charts"]][:4] == ["reward", "accuracy", "capability", "omega"]
+
+
+def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir)
+    text = page.get("/compare?grid=small_grid&pair=tiny").text
+    assert "0.710 ± 0.025" in text and "mean accuracy and the sum of tokens" in text
+    table = page.get("/compare/table.csv?grid=small_grid&pair=tiny")
+    assert table.headers["content-disposition"] == 'attachment; filename="hacpo_comparison.csv"'
+    for name in ("results", "curves"):
+        picture = page.get(f"/compare/{name}.svg?grid=small_grid&pair=tiny&download=true")
+        assert picture.headers["content-type"] == "image/svg+xml" and picture.text.startswith("<svg")
+        assert "script-src" not in picture.headers["content-security-policy"]
+    for wrong in ("pair=x", "benchmark=x", "agent=x", "grid=x"):
+        assert page.get(f"/compare?{wrong}").status_code == 404
+    assert page.get("/compare?cost=x").status_code == 422
+
+
+def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=0, state="missing")
+    path = runs_dir / "experiments" / name / "progress.json"
+    path.write_text(re.sub(r'"evaluations": \[.*\]', '"evaluations": []', path.read_text(encoding="utf-8")), "utf-8")
+    assert "No experiment of tiny was evaluated yet" in page.get("/compare").text
+    assert page.get("/compare/curves.svg").status_code == 404
+
+
+@pytest.fixture
+def answered(runs_dir: Path) -> str:
+    """A run whose step 2 has two problems, the second with responses that try to break out."""
+    name = write_run(runs_dir, agents=AGENTS, config=as_dict(compose("tiny", "hacpo")))
+    evil = {"1+1": {AGENTS[0]: [("two", "correct")], AGENTS[1]: [("three", "wrong")]},
+            EVIL: {AGENTS[0]: [(EVIL, "correct")], AGENTS[1]: [(EVIL, "correct")]}}  # fmt: skip
+    write_answers(runs_dir / "experiments" / name, 2, evil)
+    return name
+
+
+def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> None:
+    text = page.get(f"/samples/{answered}").text
+    assert "1 of 2" in text and "advantage +1.000" in text and "ratio 0.7500, clipped" in text
+    assert text.index('aria-label="qwen-tiny"') < text.index('aria-label="llama-tiny"')
+    assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?filter=disagreement").text
+    assert "passes this filter" in page.get(f"/samples/{answered}?filter=unscored").text
+    assert page.get(f"/samples/{answered}?step=3").status_code == 404
+    assert page.get(f"/samples/{answered}?filter=x").status_code == 422
+
+
+def test_nothing_that_was_written_elsewhere_becomes_markup(page: TestClient, runs_dir: Path, answered: str) -> None:
+    write_run(runs_dir, seed=7, step=1, state="failed", config={"note": EVIL, EVIL: 1}, with_steps=True,
+              failure=Failure(EVIL, EVIL, f'  File "{EVIL}", line 3, in {EVIL}\n    {EVIL}\n'))  # fmt: skip
+    failed = next(path.name for path in (runs_dir / "experiments").glob("*-s7-*"))
+    write_grid(runs_dir, pair=EVIL.replace("/", "|"), agents=(EVIL.replace("/", "|"), "b"))
+    pages = ["/", "/grid/all", f"/run/{failed}", f"/run/{failed}?against={answered}", "/compare", "/grid/small_grid"]
+    pages += [f"/samples/{answered}?problem=2", f"/run/{EVIL}", f"/compare?pair={EVIL}", "/grid/small_grid/changes"]
+    for path in pages:
+        text = page.get(path).text
+        assert "<script>" not in text and "<img src=x" not in text, path
+    assert "&lt;script&gt;alert(1)" in page.get(f"/samples/{answered}?problem=2").text
+    assert "<b>" not in page.get(f"/run/{failed}/curves.json").text
+
+
+def test_templates_hold_no_inline_script_style_or_foreign_address() -> None:
+    folder = Path(__file__).parents[2] / "dashboards" / "templates"
+    for path in folder.glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=|https?://|\|\s*safe", text), path.name
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/run/..%2F..%2Fetc%2Fpasswd", "/samples/%2e%2e", "/static/../app.py", "/static/..%2fapp.py", "/grid/..%2f..",
+     "/run/%00"],
+)  # fmt: skip
+def test_paths_do_not_leave_the_listing(path: str, page: TestClient, runs_dir: Path) -> None:
+    write_run(runs_dir)
+    response = page.get(path)
+    assert response.status_code == 404 and "root:" not in response.text

@@ -1,0 +1,302 @@
+"""Changes, curves, timelines, settings, tracebacks, comparisons and answers, with literal values."""
+
+from __future__ import annotations
+
+import csv
+import math
+import traceback
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dashboards.answers import Answered, group
+from dashboards.changes import Changes
+from dashboards.comparison import TOGETHER, Comparer, as_csv
+from dashboards.curves import CurveReader, charts
+from dashboards.listing import Runs
+from dashboards.pictures import curves_svg, results_svg
+from dashboards.settings import Setting, differences, read_settings
+from dashboards.timeline import JOINT, Phase, lay_out, timeline, waits
+from dashboards.tracebacks import frames
+from dashboards.words import count, duration, hours
+from flows.progress import Spent
+from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
+
+
+def test_only_what_changed_is_sent() -> None:
+    changes = Changes()
+    first = changes.note({"a": "1", "b": "1"})
+    assert first.is_whole
+    second = changes.note({"a": "2", "b": "1"}, first.version)
+    assert (second.changed, second.is_whole) == (("a",), False)
+    assert changes.note({"a": "2", "b": "1"}, second.version).version == second.version
+    late = changes.note({"a": "2", "b": "3"}, first.version)
+    assert late.changed == ("a", "b")
+
+
+@pytest.mark.parametrize("since", ["", "x", "other.process.1", "é"])
+def test_stranger_gets_everything(since: str) -> None:
+    found = Changes().note({"a": "1"}, since)
+    assert found.is_whole and found.changed == ("a",)
+
+
+def test_new_part_asks_for_everything() -> None:
+    changes = Changes()
+    first = changes.note({"a": "1"})
+    assert changes.note({"a": "1", "b": "1"}, first.version).is_whole
+
+
+def test_curves_have_a_line_per_agent_and_none_where_nothing_was_measured(runs_dir: Path) -> None:
+    root = runs_dir / "experiments" / write_run(runs_dir, step=20, with_steps=True)
+    found = {c.id: c for c in charts(CurveReader().read(root, 20), evaluations(["qwen", "llama"], 20))}
+    assert found["reward"].steps == list(range(1, 21))
+    assert [line.label for line in found["omega"].lines] == ["qwen / llama", "llama / qwen"]
+    assert [line.label for line in found["s_hete_shares"].lines][:2] == ["qwen below", "qwen above"]
+    cosine = found["cosine"].lines[0].values
+    assert (cosine[8], cosine[9], cosine[19]) == (None, 0.2, 0.2)
+    accuracy = found["accuracy"]
+    assert accuracy.steps == [0, 10, 20]
+    assert accuracy.lines[1].values == pytest.approx([0.5, 0.525, 0.55])
+
+
+def test_curves_since_a_step_bring_only_later_ones(runs_dir: Path) -> None:
+    root = runs_dir / "experiments" / write_run(runs_dir, step=5, with_steps=True)
+    found = charts(CurveReader().read(root, 5), [], since=3)
+    assert found[0].steps == [4, 5] and len(found[0].lines[0].values) == 2
+
+
+def test_torn_metrics_are_counted_and_mended_ones_are_read(runs_dir: Path) -> None:
+    root = runs_dir / "experiments" / write_run(runs_dir, step=3, with_steps=True)
+    path, manifest = root / "steps/000002/metrics.json", root / "steps/000002/manifest.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"0.", b"1."))
+    reader = CurveReader()
+    torn = reader.read(root, 3)
+    assert (sorted(torn.agents), torn.num_torn) == ([1, 3], 1)
+    path.write_bytes(whole)
+    touch_later(manifest)
+    assert sorted(reader.read(root, 3).agents) == [1, 2, 3]
+
+
+def test_not_a_number_is_a_gap(runs_dir: Path) -> None:
+    metrics = CurveReader().read(runs_dir / "experiments" / write_run(runs_dir, step=1, with_steps=True), 1)
+    metrics.agents[1]["qwen"]["reward/mean"] = math.nan  # type: ignore[index]
+    assert charts(metrics, [])[0].lines[0].values == [None]
+
+
+def test_timeline_says_who_waited_for_whom(runs_dir: Path) -> None:
+    root = runs_dir / "experiments" / write_run(runs_dir, step=4, with_steps=True)
+    found = timeline(root, 3, 4)
+    assert found.rows == ("llama", "qwen", JOINT)
+    qwen, llama = found.waits
+    # Verified after 0.6 s and 0.7 s, and the advantage begins at 0.7 s.
+    assert (qwen.agent, qwen.waited_s, qwen.last) == ("qwen", pytest.approx(0.2, abs=1e-5), {"llama": 2})
+    assert (llama.waited_s, llama.last) == (pytest.approx(0.0, abs=1e-5), {})
+    assert qwen.busy_s == pytest.approx(2 * (0.5 + 0.1 + 0.6))
+    assert found.seconds == pytest.approx(2 + 0.8 + 0.6, abs=1e-4)
+
+
+def test_waits_are_measured_to_the_start_of_the_advantage() -> None:
+    phases = [
+        Phase(1, "verify", "a", 0.0, 1.0),
+        Phase(1, "verify", "b", 0.0, 4.0),
+        Phase(1, "advantage", JOINT, 4.5, 5.0),
+    ]
+    a, b = waits(phases)
+    assert (a.waited_s, a.last, b.waited_s) == (3.5, {"b": 1}, 0.5)
+
+
+def test_bars_span_the_picture_and_stay_visible() -> None:
+    phases = [Phase(1, "rollout", "a", 10.0, 10.001), Phase(1, "update", "b", 15.0, 20.0)]
+    rows, bars, seconds = lay_out(phases)
+    assert (rows, seconds) == (("a", "b"), 10.0)
+    assert [(bar.x, bar.width, bar.row) for bar in bars] == [(0.0, 1.0, 0), (500.0, 500.0, 1)]
+
+
+def test_timeline_of_nothing_is_empty(runs_dir: Path) -> None:
+    assert timeline(runs_dir, 0, 0).bars == ()
+
+
+def test_settings_differ_by_field(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 0\nclip: {cross_floor: 0.8, bound: true}\n", encoding="utf-8")
+    here = read_settings(tmp_path)
+    assert here == {"seed": "0", "clip.cross_floor": "0.8", "clip.bound": "true"}
+    assert differences(here, {"seed": "0", "clip.cross_floor": "0.7", "new": "1"}) == [
+        Setting("clip.cross_floor", "0.8", "0.7"),
+        Setting("clip.bound", "true", "—"),
+        Setting("new", "—", "1"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "a: [", "\x00"])
+def test_broken_configuration_is_empty(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    assert read_settings(tmp_path) == {}
+
+
+def _outer() -> None:
+    try:
+        raise KeyError("first")
+    except KeyError as error:
+        raise ValueError("second") from error
+
+
+def test_last_frame_stands_first_and_causes_are_left_to_the_whole_text() -> None:
+    try:
+        _outer()
+    except ValueError as error:
+        text = "".join(traceback.format_exception(error))
+    found = frames(text)
+    assert [frame.function for frame in found] == [
+        "_outer",
+        "test_last_frame_stands_first_and_causes_are_left_to_the_whole_text",
+    ]
+    assert found[0].code == 'raise ValueError("second") from error'
+    assert frames("no traceback") == []
+
+
+def comparer(runs_dir: Path, **grid: object) -> Comparer:
+    record = write_grid(runs_dir, **grid)  # type: ignore[arg-type]
+    return Comparer(record, record.places[0].pair, Runs(runs_dir).standing)
+
+
+def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
+    found = comparer(runs_dir).comparison()
+    lines = {(line.agent, line.arm.method): line for line in found.lines}
+    qwen = lines["qwen", "hacpo"]
+    summary = qwen.figures[0].summary
+    assert summary is not None
+    assert (summary.mean, summary.num_seeds) == (pytest.approx(0.71), 3)
+    assert summary.half_width == pytest.approx(4.302653 * 0.01 / math.sqrt(3), rel=1e-5)
+    together = lines[TOGETHER, "gspo"]
+    assert together.figures[0].summary is not None
+    # Each agent alone: the mean of two experiments of one seed, the sum of their tokens.
+    assert (together.figures[0].summary.mean, together.tokens) == (pytest.approx(0.61), 80_000)
+    assert lines["llama", "gspo"].tokens == 40_000
+    assert found.is_alone
+
+
+def test_before_training_is_one_model_and_has_no_interval(runs_dir: Path) -> None:
+    line = comparer(runs_dir).comparison().lines[0]
+    assert line.arm.title == "before training" and line.figures[0].summary is not None
+    assert line.figures[0].summary.mean == 0.5 and math.isnan(line.figures[0].summary.half_width)
+
+
+def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
+    record = write_grid(runs_dir)
+    write_run(runs_dir, seed=2, step=20, state="missing")
+    (runs_dir / "experiments" / record.places[-1].experiment / "result.json").unlink()
+    line = next(
+        line for line in Comparer(record, "tiny", Runs(runs_dir).standing).comparison().lines
+        if (line.agent, line.arm.method) == ("qwen", "hacpo")
+    )  # fmt: skip
+    assert (line.num_seeds, line.num_planned) == (2, 3)
+
+
+def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
+    made = comparer(runs_dir)
+    gspo = next(arm for arm in made.comparison().arms if arm.method == "gspo")
+    points = made.curve(gspo, ("qwen", "llama"), ["dev"])
+    assert [point.step for point in points] == [0, 10, 20, 30, 40]
+    assert [point.tokens for point in points] == [0, 20_000, 40_000, 60_000, 80_000]
+    assert points[-1].value == pytest.approx(0.61)
+    assert points[-1].hours == pytest.approx(2 * 48 / 3600)
+    alone = made.curve(gspo, ("llama",), ["dev"])
+    assert alone[-1].tokens == 40_000
+
+
+def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: Path) -> None:
+    made = comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
+    hacpo = next(arm for arm in made.comparison().arms if arm.method == "hacpo")
+    write_run(runs_dir, seed=1, step=20, state="missing")
+    record = Runs(runs_dir).grid("small_grid")
+    under_way = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
+    assert [point.step for point in under_way] == [0, 10, 20] and under_way[1].half_width == pytest.approx(0.0)
+    write_run(runs_dir, seed=0)
+    complete = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
+    assert complete[-1].step == 40 and math.isnan(complete[-1].half_width)
+
+
+def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
+    pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
+    record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")
+    found = Comparer(record, pair, Runs(runs_dir).standing).comparison()
+    assert all(figure.printed is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
+    for path in runs_dir.rglob("progress.json"):
+        path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
+    record.benchmarks[:] = ["math500"]
+    lines = Comparer(record, pair, Runs(runs_dir).standing).comparison().lines
+    printed = {(line.agent, line.arm.method): line.figures[0].printed for line in lines}
+    assert printed["qwen3-4b", "base"] == 0.802
+    assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None
+
+
+def test_csv_has_a_line_per_value_and_no_formula(runs_dir: Path) -> None:
+    made = comparer(runs_dir, agents=("=cmd()", "llama"))
+    rows = list(csv.DictReader(as_csv(made.comparison()).splitlines()))
+    assert len(rows) == 3 * 3
+    assert {row["agent"] for row in rows} == {"'=cmd()", "llama", TOGETHER}
+    ours = next(row for row in rows if (row["agent"], row["method"]) == ("llama", "hacpo"))
+    assert (float(ours["mean"]), ours["seeds"], ours["paper"]) == (pytest.approx(0.61), "3", "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_name_all_methods_and_escape(scheme: str, runs_dir: Path) -> None:
+    made = comparer(runs_dir, agents=("a<b>&$x$", "llama"))
+    found = made.comparison()
+    points = {arm: made.curve(arm, found.agents, found.benchmarks) for arm in found.arms}
+    svg = curves_svg(found, points, cost="tokens", printed={found.arms[0]: 0.5}, scheme=scheme)
+    assert svg.startswith("<svg") and "<b>" not in svg
+    assert "<b>" not in results_svg(found, column=0, scheme=scheme)
+
+
+def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
+    rows = [
+        {"problem_id": p, "agent": k, "index": 0, "text": "x" * (place + 1), "finish_reason": "length",
+         "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5, "advantage_for_strong": -1.0,
+         "ratio_for_weak": math.nan, "stopped_for_weak": math.nan, "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
+        for place, (p, answers) in enumerate(statuses.items())
+        for k, status in zip(("strong", "weak"), answers, strict=True)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def ids(problems: tuple[Answered, ...]) -> list[str]:
+    return [one.problem_id for one in problems]
+
+
+def test_filters() -> None:
+    found = group(
+        frame_of(
+            {
+                "both": ("correct", "correct"),
+                "strong only": ("correct", "wrong"),
+                "strong too": ("correct", "wrong"),
+                "weak only": ("wrong", "correct"),
+                "none": ("wrong", "unscored"),
+            }
+        ),
+        ["strong", "weak"],
+    )
+    assert found.by_strength == ("weak", "strong")
+    assert ids(found.select("disagreement")) == ["strong only", "strong too", "weak only"]
+    assert ids(found.select("weaker")) == ["weak only"]
+    assert ids(found.select("unscored")) == ["none"]
+    assert ids(found.select("longest"))[:2] == ["none", "weak only"]
+    assert len(found.select("all")) == 5
+
+
+def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:
+    found = group(frame_of({"p": ("correct", "wrong")}), ["strong", "weak"])
+    strong, weak = found.problems[0].responses["weak"][0].effects
+    assert (strong.learner, strong.advantage, strong.ratio, strong.clipped) == ("strong", -1.0, 0.8, "clipped")
+    assert (weak.ratio, weak.clipped) == (None, "not used")
+
+
+def test_words() -> None:
+    assert [duration(s) for s in (None, 0, 41, 600, 9000, 400_000)] == [
+        "not known", "0 s", "50 s", "10 min", "2.5 h", "4.6 days",
+    ]  # fmt: skip
+    assert [count(n) for n in (None, 950, 12_300, 4_500_000)] == ["—", "950", "12.3k", "4.5M"]
+    assert hours(Spent(0, 7200, 3600)) == "1.00 GPU-h" and hours(Spent(0, 7200, 0)) == "2.00 CPU phase-h"

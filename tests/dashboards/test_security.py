@@ -1,0 +1,153 @@
+"""Hosts, origins, tokens of changes, log-in, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from dashboards.app import LOOPBACK
+from dashboards.security import CSRF_HEADER, Access
+from dashboards.serve import Options, access_of, find_token, is_loopback
+from hacpo_core.errors import ConfigError
+from tests.dashboards.conftest import ORIGIN, csrf_headers
+
+TOKEN = "correct horse battery"
+LOCKED = Access(LOOPBACK, TOKEN)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8400", "[::1]:8400", "LOCALHOST"])
+def test_known_hosts_are_answered(host: str, page: TestClient) -> None:
+    assert page.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8400", "", "[::2]"])
+def test_other_hosts_are_refused(host: str, page: TestClient) -> None:
+    for path in ("/", "/static/app.css", "/login"):
+        assert page.get(path, headers={"host": host}).status_code == 421
+
+
+def test_every_change_needs_own_origin_and_token(page: TestClient) -> None:
+    good = csrf_headers(page)
+    declared = page.app.openapi()["paths"]  # type: ignore[attr-defined]
+    paths = [path for path, methods in declared.items() if set(methods) - {"get"}]
+    assert sorted(paths) == ["/actions", "/login"]
+    for path in paths:
+        assert page.post(path, headers=good).status_code != 403 or path == "/login"
+        for name, value in (
+            ("origin", None), ("origin", "http://evil.example"), ("origin", "null"), ("origin", f"{ORIGIN}:1"),
+            (CSRF_HEADER, None), (CSRF_HEADER, "0" * 64), (CSRF_HEADER, ""),
+        ):  # fmt: skip
+            headers = {k: v for k, v in good.items() if k != name} | ({name: value} if value is not None else {})
+            refused = page.post(path, headers=headers)
+            assert refused.status_code == 403 and "refused" in refused.text, (path, name, value)
+
+
+def test_token_of_a_change_belongs_to_the_session(open_page: Callable[..., TestClient]) -> None:
+    page = open_page()
+    good = csrf_headers(page)
+    page.cookies.clear()
+    assert page.post("/actions", headers=good).status_code == 403
+
+
+def test_get_changes_nothing(page: TestClient) -> None:
+    assert page.get("/actions").status_code == 405
+
+
+def test_headers_of_every_answer(page: TestClient) -> None:
+    for path in ("/", "/nope", "/static/app.css", "/static/vendor/htmx.min.js", "/login"):
+        headers = page.get(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert (headers["x-content-type-options"], headers["x-frame-options"]) == ("nosniff", "DENY")
+        assert headers["referrer-policy"] == "no-referrer"
+    assert page.get("/").headers["cache-control"] == "no-store"
+
+
+def test_cookie_is_for_this_page_alone(page: TestClient) -> None:
+    cookie = page.get("/").headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert "set-cookie" not in page.get("/").headers  # once is enough
+
+
+def test_forged_session_is_replaced(open_page: Callable[..., TestClient]) -> None:
+    page = open_page(LOCKED)
+    page.cookies.set("hacpo_80", "user.forged.0000")
+    response = page.get("/", headers={"accept": "text/html"})
+    assert response.status_code == 303 and "visitor." in response.headers["set-cookie"]
+
+
+def test_without_the_token_only_the_log_in_is_shown(open_page: Callable[..., TestClient]) -> None:
+    page = open_page(LOCKED)
+    assert page.get("/", headers={"accept": "text/html"}).headers["location"] == "/login"
+    for path in ("/", "/run/x", "/compare/table.csv", "/samples/x"):
+        assert page.get(path).status_code == 401
+    assert page.get("/grid/all/changes", headers={"hx-request": "true"}).headers["hx-redirect"] == "/login"
+    assert page.get("/login").status_code == 200 and page.get("/static/app.css").status_code == 200
+
+
+def test_log_in_opens_the_page(open_page: Callable[..., TestClient]) -> None:
+    page = open_page(LOCKED)
+    text = page.get("/login").text
+    token = text.partition('"X-CSRF-Token": "')[2].partition('"')[0]
+    headers = {CSRF_HEADER: token, "origin": ORIGIN}
+    wrong = page.post("/login", data={"token": "correct horse"}, headers=headers)
+    assert wrong.status_code == 403 and page.get("/").status_code == 401
+    right = page.post("/login", data={"token": TOKEN}, headers=headers)
+    assert right.headers["hx-redirect"] == "/" and "SameSite=Strict" in right.headers["set-cookie"]
+    assert page.get("/").status_code == 200
+    assert TOKEN not in page.get("/").text
+
+
+def test_bearer_token_opens_and_changes_without_a_session(open_page: Callable[..., TestClient]) -> None:
+    page = open_page(LOCKED)
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    assert page.get("/", headers=bearer).status_code == 200
+    assert page.post("/actions", data={"action": "retry"}, headers=bearer).status_code == 200
+    for wrong in ("Bearer x", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer ü"):
+        headers = {"authorization": wrong.encode("latin-1")}
+        assert page.get("/", headers=headers).status_code == 401  # type: ignore[arg-type]
+        assert page.post("/actions", headers=headers).status_code == 403  # type: ignore[arg-type]
+
+
+def test_no_bearer_counts_where_there_is_no_token(page: TestClient) -> None:
+    assert page.post("/actions", headers={"authorization": "Bearer "}).status_code == 403
+
+
+def test_too_long_forms_are_refused(page: TestClient) -> None:
+    assert page.post("/actions", content=b"x" * (1 << 20) + b"y", headers=csrf_headers(page)).status_code == 413
+    assert page.post("/actions", content=b"\xff", headers=csrf_headers(page)).status_code == 400
+
+
+def test_off_loopback_a_token_is_made_once_for_the_owner_alone(runs_dir: Path) -> None:
+    assert find_token(runs_dir, Options()) is None
+    made = find_token(runs_dir, Options(host="0.0.0.0"))
+    assert made is not None and len(made) >= 32
+    assert find_token(runs_dir, Options(host="0.0.0.0")) == made
+    assert (runs_dir / "prefect" / "dashboard-token.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_named_token_file_counts_on_loopback_and_must_be_private(tmp_path: Path, runs_dir: Path) -> None:
+    path = tmp_path / "token"
+    with pytest.raises(ConfigError, match="cannot read"):
+        find_token(runs_dir, Options(token_file=path))
+    path.write_text("short\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="others can read"):
+        find_token(runs_dir, Options(token_file=path))
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="5 characters"):
+        find_token(runs_dir, Options(token_file=path))
+    path.write_text(f"{TOKEN}\n", encoding="utf-8")
+    assert find_token(runs_dir, Options(token_file=path)) == TOKEN
+
+
+def test_hosts_of_a_page() -> None:
+    assert [is_loopback(h) for h in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "10.0.0.1", "x")] == [
+        True, True, True, True, False, False, False,
+    ]  # fmt: skip
+    hosts = access_of(Options(host="10.1.2.3", allow_hosts=["Grid.example"]), None).hosts
+    assert {"10.1.2.3", "grid.example", "127.0.0.1"} <= hosts
+    assert "127.0.0.1" in access_of(Options(host="0.0.0.0"), None).hosts

@@ -64,7 +64,7 @@ def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
         name=name,
         version=version,
         description=declared.get("description"),
-        entrypoint=declared["entrypoint"],
+        entrypoint=declared["entrypoint"].replace("/", ".").replace(".py:", "."),  # of the installed package
         parameters=declared.get("parameters"),
         work_pool_name=declared["work_pool"]["name"],
         work_queue_name=declared["work_pool"]["work_queue_name"],

@@ -1,0 +1,78 @@
+"""What a schedule runs: a worker plans a grid, trains it, evaluates and reports, with nobody at the terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.processes import home_of
+from flows.schedule import Schedule
+from flows.server import client_environment, ensure_server, stop_server
+from flows.states import standing_of
+from hacpo_core.evaluation.table import read_evaluations
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 300.0
+
+
+@pytest.fixture
+def runs_dir(small_models: Path, tmp_path: Path) -> Iterator[Path]:
+    """A runs folder with a grid of one method, a server and a worker."""
+    (tmp_path / "models").symlink_to(small_models / "models")
+    entry = f"{{pairs: [{small_models / 'small.yaml'}], methods: [hacpo]}}"
+    (tmp_path / "grid.yaml").write_text(f"title: small\nentries: [{entry}]\nreport: {{table: plain}}", encoding="utf-8")
+    words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(tmp_path), "--slots", "1"]
+    with (tmp_path / "worker.log").open("w") as log:
+        worker = subprocess.Popen(words, stdout=log, stderr=log)
+    yield tmp_path
+    worker.terminate()
+    worker.wait(60)
+    stop_server(tmp_path)
+
+
+def run(schedule: Schedule, deployment: str, **parameters: Any) -> None:
+    """Have the worker run a deployment to its end."""
+    client = schedule.client
+    begun = client.create_flow_run_from_deployment(
+        client.read_deployment_by_name(deployment).id, parameters=parameters, name=deployment
+    )
+    wait(lambda: client.read_flow_run(begun.id).state.is_final(), deployment)  # type: ignore[union-attr]
+    state = client.read_flow_run(begun.id).state
+    assert state is not None
+    assert state.is_completed(), state.message
+
+
+def wait(is_true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.5)
+
+
+def test_worker_plans_trains_evaluates_and_reports_a_grid(runs_dir: Path) -> None:
+    server = ensure_server(runs_dir)
+    schedule = Schedule(server, runs_dir)
+    deployed = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    settings = client_environment(home_of(runs_dir), url=server.url, auth=server.auth)
+    wait(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker")
+    done = subprocess.run(deployed, env=os.environ | settings, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    run(schedule, "grid/grid", grid=str(runs_dir / "grid.yaml"))
+    (experiment,) = schedule.runs()
+    assert schedule.runs()[experiment].priority == "low"
+    wait(lambda: standing_of(schedule.root(experiment)).state == "done", "never trained")
+    wait(lambda: schedule.runs()[experiment].state == "Completed", "never reported")
+
+    before = len(read_evaluations(schedule.root(experiment)))
+    run(schedule, "evaluate/evaluation", experiment=experiment, runs_dir=str(runs_dir), benchmarks=["dev"], step=1)
+    assert len(read_evaluations(schedule.root(experiment))) > before
+    run(schedule, "report/report", grid=str(runs_dir / "grid.yaml"))
+    assert "HACPO" in (runs_dir / "reports" / "grid" / "report.html").read_text(encoding="utf-8")

@@ -174,9 +174,9 @@ class Team:
         path.write_text(f"title: small\nentries: [{entry}]\nreport: {{table: plain}}", encoding="utf-8")
         return str(path)
 
-    def hacpo(self, *words: str, **others: str) -> subprocess.CompletedProcess[str]:
+    def hacpo(self, *words: str, runs_dir: Path | None = None, **others: str) -> subprocess.CompletedProcess[str]:
         """A command as a member of the team types it."""
-        command = [sys.executable, "-m", "flows.cli", *words, "--runs-dir", str(self.runs_dir)]
+        command = [sys.executable, "-m", "flows.cli", *words, "--runs-dir", str(runs_dir or self.runs_dir)]
         environment = self.settings("worker", **others)
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
@@ -362,8 +362,8 @@ def test_server_refuses_strangers_foreign_pages_and_wrong_log_ins(team: Team) ->
     )
     assert foreign.status_code == 403
     for words in (["worker"], ["grid", team.grid("hacpo")]):
-        refused = team.hacpo(*words, PREFECT_API_AUTH_STRING="hacpo:wr0ng")
-        assert refused.returncode == 3
+        refused = team.hacpo(*words, runs_dir=team.folder / "new", PREFECT_API_AUTH_STRING="hacpo:wr0ng")
+        assert refused.returncode == 3, refused.stdout
         assert refused.stderr.count("\n") == 1
         assert "refuses the log-in; expected its user:password in PREFECT_API_AUTH_STRING" in refused.stderr
         assert "wr0ng" not in refused.stderr

@@ -15,8 +15,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Half a minute more: the engines whose tests would otherwise be skipped. vLLM has an environment of its own.
 $(ENGINES): $(STAMP)
-	@echo "adding DeepSpeed, Ray and peft to $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora]"
+	@echo "adding DeepSpeed, Ray, peft and the driver of PostgreSQL to $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,team]"
 	@touch $@
 
 demo: $(STAMP)

@@ -23,8 +23,9 @@ from flows.display import format_table
 from flows.experiment import read_final
 from flows.grid import warm_up, watch
 from flows.gridfile import GridRecord, Place, save_grid
+from flows.pages import tracking_hint
 from flows.schedule import RefusedError, Schedule
-from flows.server import auth_file, ensure_server
+from flows.server import await_server, ensure_server, log_in_hint
 from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
@@ -129,7 +130,7 @@ def run_grid(
     if not chosen and not grid.experiments("done"):
         raise EngineError(f"grid {name}: nothing is done and nothing can be run now; see the reasons with --dry-run")
     server = ensure_server(runs_dir)
-    log_in = f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
+    log_in = log_in_hint(runs_dir)
     record_grid(grid, runs_dir)
     failed: dict[str, str] = {}
     if chosen:
@@ -152,7 +153,7 @@ def run_grid(
         print("\n" + (format_table(rows) if rows else "No experiment is complete."))
         print(f"\nreport   {report}")
         print(f"Prefect  {server.url}  ({log_in})")
-        print(f"MLflow   `make dashboard` serves it; everything lies in {runs_dir / 'mlflow.db'}")
+        print(f"MLflow   {tracking_hint(runs_dir)}")
         print(f"took     {time.monotonic() - started:.0f} s")
     if failed:
         first, error = next(iter(failed.items()))
@@ -209,7 +210,7 @@ def _train(plans: Sequence[Plan], schedule: Schedule, runs_dir: Path, *, num_slo
     own = find_worker(runs_dir) is None
     try:
         with worker_here(runs_dir, num_slots=num_slots):
-            return watch(plans, schedule, lambda: ensure_server(runs_dir))
+            return watch(plans, schedule, lambda: await_server(runs_dir))
     except KeyboardInterrupt:
         for planned in plans if own else ():  # nobody is left to train them; the same call puts them back
             with suppress(HacpoError):

@@ -312,10 +312,9 @@ def dashboard(
 @server_app.command("start")
 def server_start(runs_dir: RunsDir = Path("runs")) -> None:
     """Start the server, or find the one that runs."""
-    from flows.server import auth_file, ensure_server
+    from flows.server import ensure_server, log_in_hint
 
-    server = ensure_server(runs_dir)
-    print(f"{server.url}  (log-in: the text in {auth_file(runs_dir)})")
+    print(f"{ensure_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
 
 
 @server_app.command("stop")

@@ -46,7 +46,10 @@ def end_family(process: psutil.Process, *, limit_s: float = STOP_LIMIT_S) -> Non
 
 
 class Record:
-    """A file that says which process serves a runs folder, and where it listens. Readable by its owner alone."""
+    """A file that says which process serves a runs folder, and where it listens. Readable by its owner alone.
+
+    Other machines may share the folder: their processes are never taken for this one's.
+    """
 
     def __init__(self, home: Path, name: str) -> None:
         self.path = home / f"{name}.json"
@@ -61,15 +64,18 @@ class Record:
 
     def write(self, pid: int, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Name a process that serves from now on."""
-        value = {"pid": pid, "created": psutil.Process(pid).create_time(), **facts}
+        created = psutil.Process(pid).create_time()
+        value = {"pid": pid, "created": created, "host": socket.gethostname(), **facts}
         write_private(self.path, json.dumps(value))
         return value
 
     def process(self) -> psutil.Process | None:
-        """The process that the record names, None where it is gone."""
+        """The process that the record names, None where it is gone or another machine's."""
         value = self.read()
+        if value is None or value.get("host", socket.gethostname()) != socket.gethostname():
+            return None
         try:
-            return None if value is None else find_process(int(value["pid"]), float(value["created"]))
+            return find_process(int(value["pid"]), float(value["created"]))
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import http.client
+import logging
 import os
 import secrets
 import subprocess
@@ -21,7 +23,10 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, free_port, home_of, write_private
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.validation import has_password
+
+_log = logging.getLogger(__name__)
 
 PREFERRED_PORT = 4200
 START_LIMIT_S = 90.0
@@ -29,6 +34,9 @@ PATIENCE_S = 60.0
 """how long a server may be silent before it is replaced"""
 SHARED_SERVER = "HACPO_PREFECT_URL"
 """address of a server that a team runs for all, in place of one per runs folder; PREFECT_API_AUTH_STRING logs in"""
+LOG_IN = "PREFECT_API_AUTH_STRING"
+RECONCILER_LOCK = "reconciler.lock"
+"""held by the one reconciler of a runs folder, on whatever machine"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,22 @@ def auth_file(runs_dir: Path) -> Path:
 
 
 def shared_server() -> PrefectServer | None:
-    """The team's server, None where the environment names none."""
-    url = os.environ.get(SHARED_SERVER)
-    return PrefectServer(url.rstrip("/"), os.environ.get("PREFECT_API_AUTH_STRING", "")) if url else None
+    """The team's server, None where the environment names none.
+
+    Raises:
+        ConfigError: its address holds a password.
+    """
+    url = os.environ.get(SHARED_SERVER, "")
+    if has_password(url):
+        raise ConfigError(f"{SHARED_SERVER}: holds a password, which logs would show; set {LOG_IN} to user:password")
+    return PrefectServer(url.rstrip("/").removesuffix("/api"), os.environ.get(LOG_IN, "")) if url else None
+
+
+def log_in_hint(runs_dir: Path) -> str:
+    """Where a person finds what the server's page asks for."""
+    if shared_server() is not None:
+        return f"log-in: the text in {LOG_IN}"
+    return f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
 
 
 def find_server(runs_dir: Path) -> PrefectServer | None:
@@ -59,6 +80,11 @@ def find_server(runs_dir: Path) -> PrefectServer | None:
 def find_reconciler(runs_dir: Path) -> psutil.Process | None:
     """The reconciler of this runs folder on this machine."""
     return _reconciler(home_of(runs_dir)).process()
+
+
+def record_reconciler(home: Path, pid: int) -> None:
+    """Say which process here is the reconciler."""
+    _reconciler(home).write(pid, {})
 
 
 def _record(home: Path) -> Record:
@@ -77,13 +103,36 @@ def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
 
 def is_healthy(server: PrefectServer, *, timeout_s: float = 5.0) -> bool:
     """Whether the server answers, and to this log-in: another server may have taken the port."""
+    return fault_of(server, timeout_s=timeout_s) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a server is of no use."""
+
+    words: str
+    is_passing: bool
+    """whether it may be gone by itself: the server is silent, or too busy to answer"""
+
+
+def fault_of(server: PrefectServer, *, timeout_s: float = 5.0) -> Fault | None:
+    """What keeps the server from answering to this log-in; None where nothing does."""
     log_in = base64.b64encode(server.auth.encode()).decode()
-    request = urllib.request.Request(f"{server.url}/api/admin/version", headers={"Authorization": f"Basic {log_in}"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
+        headers = {"Authorization": f"Basic {log_in}"}
+        request = urllib.request.Request(f"{server.url}/api/admin/version", headers=headers)
+        with urllib.request.urlopen(request, timeout=timeout_s):
+            return None
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (401, 403):
+            return Fault(f"refuses the log-in; expected its user:password in {LOG_IN}", is_passing=False)
+        return Fault(f"answers with HTTP {error.code}, as no Prefect server does", is_passing=error.code >= 500)
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return Fault(f"does not answer ({reason})", is_passing=True)
+    except ValueError as error:
+        return Fault(f"is no address ({error})", is_passing=False)
 
 
 def ensure_server(runs_dir: Path) -> PrefectServer:
@@ -93,15 +142,13 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     first start comes the reconciler (`flows.reconciler`), which also brings a dead server back.
 
     Raises:
-        EngineError: it does not come up in time; the message names its log. Or the team's server does not answer.
+        EngineError: it does not come up in time; the message names its log. Or the team's server is of no use.
     """
     shared = shared_server()
     if shared is not None:
-        if not is_healthy(shared):
-            raise EngineError(
-                f"{SHARED_SERVER}: {shared.url} does not answer to this log-in; check the address and "
-                "PREFECT_API_AUTH_STRING, or unset both for a server of this machine's own"
-            )
+        fault = fault_of(shared)
+        if fault is not None:
+            raise _refusal(shared, fault)
         return shared
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
@@ -113,6 +160,33 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
         if _reconciler(home).process() is None:
             _start_reconciler(home, server)
         return server
+
+
+def await_server(runs_dir: Path) -> PrefectServer:
+    """`ensure_server` for what is under way: a silent server of the team's is waited for, since others bring it back.
+
+    Raises:
+        EngineError: as `ensure_server`; or the team's server refuses the log-in.
+    """
+    shared = shared_server()
+    if shared is None:
+        return ensure_server(runs_dir)
+    is_said = False
+    while (fault := fault_of(shared)) is not None:
+        if not fault.is_passing:
+            raise _refusal(shared, fault)
+        if not is_said:
+            _log.warning("%s %s; waiting for it", shared.url, fault.words)
+            is_said = True
+        time.sleep(2.0)
+    return shared
+
+
+def _refusal(server: PrefectServer, fault: Fault) -> EngineError:
+    return EngineError(
+        f"{SHARED_SERVER}: {server.url} {fault.words}; mend that, or unset {SHARED_SERVER} for a server of this "
+        "machine's own"
+    )
 
 
 def _start(home: Path) -> PrefectServer:
@@ -147,7 +221,7 @@ def _start_reconciler(home: Path, server: PrefectServer) -> None:
     command = [sys.executable, "-m", "flows.reconciler", "--runs-dir", str(home.parent)]
     settings = client_environment(home, url=server.url, auth=server.auth)
     process = _detach(command, home / "reconciler.log", settings)
-    _reconciler(home).write(process.pid, {})
+    record_reconciler(home, process.pid)
 
 
 def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -19,9 +19,17 @@ import psutil
 from flows.deployments import POOL, deploy
 from flows.processes import Record, end_family, home_of, only_one
 from flows.schedule import Schedule, slots_of, worker_name
-from flows.server import client_environment, ensure_server
+from flows.server import (
+    RECONCILER_LOCK,
+    await_server,
+    client_environment,
+    ensure_server,
+    record_reconciler,
+    shared_server,
+)
 from flows.slots import visible_devices
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.validation import has_password
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
@@ -38,7 +46,11 @@ def default_slots() -> int:
 
 def find_worker(runs_dir: Path) -> psutil.Process | None:
     """The `hacpo worker` of this runs folder on this machine."""
-    return Record(home_of(runs_dir), "worker").process()
+    return _record(home_of(runs_dir)).process()
+
+
+def _record(home: Path) -> Record:
+    return Record(home, f"worker.{socket.gethostname()}")  # several machines may share the folder, one worker each
 
 
 def serve(runs_dir: Path, *, num_slots: int) -> bool:
@@ -49,15 +61,22 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
 
     Raises:
         EngineError: the server does not answer, or the worker keeps dying.
+        ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
     """
+    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if tracking.startswith("http") and has_password(tracking):
+        raise ConfigError(
+            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD in its place"
+        )
     home = home_of(runs_dir)
-    with only_one(home / "worker.lock") as is_alone:
+    record = _record(home)
+    with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
         server = ensure_server(runs_dir)
         schedule = Schedule(server, runs_dir)
         deploy(schedule.client)
-        record = Record(home, "worker")
         record.write(os.getpid(), {"slots": num_slots})
         signal.signal(signal.SIGTERM, _interrupt)
         settings = client_environment(home, url=server.url, auth=server.auth)
@@ -65,17 +84,19 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
         settings |= {"PREFECT_WORKER_HEARTBEAT_SECONDS": "10", "PREFECT_LOGGING_LEVEL": "WARNING"}
         settings |= {"PREFECT_WORKER_ENABLE_CANCELLATION": "true", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5"}
         try:
-            _keep_running(os.environ | settings, num_slots, schedule)
+            _keep_running(os.environ | settings, num_slots, schedule, runs_dir)
         finally:
             record.path.unlink(missing_ok=True)
     return True
 
 
-def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedule) -> None:
+def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedule, runs_dir: Path) -> None:
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
     starts: list[float] = []
+    reconciler = TeamReconciler(runs_dir, environment)
     while True:
+        await_server(runs_dir)
         starts = [start for start in starts if time.monotonic() - start < STARTS_WITHIN_S] + [time.monotonic()]
         if len(starts) > MOST_STARTS:
             raise EngineError(
@@ -85,12 +106,50 @@ def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedul
         try:
             while process.poll() is None:
                 set_pool_limit(schedule, num_slots)
+                reconciler.keep()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=30.0)
         finally:
+            reconciler.end()
             if process.poll() is None:
                 end_family(psutil.Process(process.pid))
                 process.wait()
+
+
+class TeamReconciler:
+    """The reconciler of a runs folder whose server is a team's: one worker's child, and the next one's after its death.
+
+    A server of the folder's own brings one with it.
+    """
+
+    def __init__(self, runs_dir: Path, environment: dict[str, str]) -> None:
+        self._home, self._environment = home_of(runs_dir), environment
+        self._command = [sys.executable, "-m", "flows.reconciler", "--runs-dir", str(runs_dir.absolute())]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep(self) -> None:
+        """Start it unless it runs, here or beside another machine's worker."""
+        if shared_server() is None or (self._process is not None and self._process.poll() is None):
+            return
+        with only_one(self._home / RECONCILER_LOCK) as is_missing:
+            if not is_missing:
+                return
+        with (self._home / "reconciler.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
+        record_reconciler(self._home, self._process.pid)
+
+    def end(self) -> None:
+        """End it, if it is this worker's."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
 
 
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:

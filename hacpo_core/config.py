@@ -465,7 +465,7 @@ class DiagnosticsConfig:
 class TrackingConfig:
     enabled: bool = True
     uri: Optional[str] = None  # noqa: UP045
-    """MLflow tracking URI; default: SQLite at <runtime.runs_dir>/mlflow.db"""
+    """MLflow tracking URI, without a password; default: MLFLOW_TRACKING_URI, else <runtime.runs_dir>/mlflow.db"""
     experiment: str = "hacpo"
     """MLflow experiment"""
 

@@ -43,6 +43,11 @@ def tracking_uri(configured: str | None, runs_dir: Path) -> str:
     return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
 
 
+def is_server(uri: str) -> bool:
+    """Whether a tracking server answers at the address: it keeps the artifacts, too."""
+    return uri.startswith(("http://", "https://"))
+
+
 def prepare_store(uri: str) -> None:
     """Migrate a SQLite store and switch it to WAL, one process at a time; other stores look after themselves."""
     path = sqlite_path(uri)
@@ -71,6 +76,16 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
+def _status(client: MlflowClient, run_id: str) -> str | None:
+    """Status of a run, None where this store has no such run."""
+    try:
+        return str(client.get_run(run_id).info.status)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+
+
 class Tracker:
     """Writes one experiment to MLflow; opening it again continues the same runs."""
 
@@ -82,14 +97,15 @@ class Tracker:
         Args:
             uri: tracking URI.
             experiment: MLflow experiment, created when missing.
-            artifacts: folder for artifacts of a new experiment.
+            artifacts: folder for artifacts of a new experiment; a tracking server has a place of its own.
             run_name: name and tag of the parent run.
             state_file: remembers the run ids, in the experiment's folder.
             agents: one nested run each.
         """
         prepare_store(uri)
         self._client = MlflowClient(uri)
-        self._experiment_id = self._find_experiment(experiment, artifacts)
+        place = None if is_server(uri) else artifacts.absolute().as_uri()
+        self._experiment_id = self._find_experiment(experiment, place)
         known = _read_state(state_file)
         self._parent = self._open_run(known.get("run"), run_name, {"hacpo.experiment": run_name})
         self._agents = {
@@ -115,11 +131,11 @@ class Tracker:
         """MLflow id of the experiment that holds the runs."""
         return self._experiment_id
 
-    def _find_experiment(self, name: str, artifacts: Path) -> str:
+    def _find_experiment(self, name: str, artifacts: str | None) -> str:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                return str(self._client.create_experiment(name, artifact_location=artifacts.absolute().as_uri()))
+                return str(self._client.create_experiment(name, artifact_location=artifacts))
             except MlflowException:  # another process made it in between
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
@@ -127,6 +143,8 @@ class Tracker:
         return str(found.experiment_id)
 
     def _open_run(self, run_id: str | None, name: str, tags: dict[str, str]) -> str:
+        if run_id is not None and _status(self._client, run_id) is None:
+            run_id = None  # the experiment began on another store
         if run_id is None:
             names = ("hacpo.experiment", "hacpo.agent")
             query = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in names if key in tags)
@@ -221,7 +239,7 @@ def close_abandoned(root: Path, uri: str) -> bool:
     state = _read_state(root / STATE_FILE)
     client, closed = MlflowClient(uri), False
     for run_id in (*state.get("agents", {}).values(), *([state["run"]] if "run" in state else [])):
-        if client.get_run(run_id).info.status == "RUNNING":
+        if _status(client, run_id) == "RUNNING":
             client.set_terminated(run_id, "KILLED")
             closed = True
     return closed

@@ -147,6 +147,7 @@ _TINY_RANGES: dict[str, tuple[float, float, bool]] = {
     "warmup.learning_rate": (0, 1e3, True),
 }
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
+_PASSWORD = re.compile(r"://[^@/]*:[^@]*@|[?&](password|passwd|sslpassword)=", re.IGNORECASE)
 
 _REMEDIES = {
     "clip.cross_floor": "it is 1 - delta of the paper, so 0.8 for delta = 0.2",
@@ -175,6 +176,11 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_placement(config)
     _check_learner(config)
     _check_deepspeed(config)
+    if has_password(config.tracking.uri or ""):
+        raise ConfigError(
+            "tracking.uri: holds a password, and the configuration is saved and logged; give the address by the "
+            "environment, MLFLOW_TRACKING_URI, and leave tracking.uri out"
+        )
     if config.method.ratio == "token" and config.method.shares_rollouts:
         raise ConfigError(
             "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
@@ -190,6 +196,11 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             )
         if name in inert:
             raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
+
+
+def has_password(uri: str) -> bool:
+    """Whether an address holds a password, before its host or among its options."""
+    return _PASSWORD.search(uri) is not None
 
 
 def _check_fields(

@@ -58,6 +58,18 @@ def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) ->
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("uri", ["https://me:s3cret@mlflow.example", "postgresql://db/mlflow?user=me&password=s3cret"])
+def test_password_in_the_tracking_address_is_refused_and_not_repeated(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracking.uri: holds a password.*MLFLOW_TRACKING_URI") as caught:
+        compose("tiny", "hacpo", overrides=[f"tracking.uri='{uri}'"])
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["http://mlflow.example:5000", "postgresql://me@db/mlflow", "sqlite:////runs/a:b.db"])
+def test_tracking_address_without_a_password_is_taken(uri: str) -> None:
+    assert compose("tiny", "hacpo", overrides=[f"tracking.uri='{uri}'"]).tracking.uri == uri
+
+
 def test_unknown_names_list_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"pair: got 'huge', expected one of .*tiny"):
         compose("huge", "hacpo")

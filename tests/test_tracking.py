@@ -130,10 +130,10 @@ def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> 
 
 
 def test_reopened_tracker_continues_the_same_runs(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    prepare_store(uri)
+    first_store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    prepare_store(first_store)
 
-    def tracker(state: str) -> Tracker:
+    def tracker(state: str, uri: str = first_store) -> Tracker:
         return Tracker(
             uri,
             experiment="e",
@@ -146,3 +146,7 @@ def test_reopened_tracker_continues_the_same_runs(tmp_path: Path) -> None:
     first = tracker("state.json")
     assert tracker("state.json").run_id == first.run_id
     assert tracker("lost-and-found-by-tag.json").run_id == first.run_id
+    other_store = f"sqlite:///{tmp_path / 'team.db'}"
+    moved = tracker("state.json", other_store)
+    assert moved.run_id != first.run_id, "a store that never heard of the runs gets new ones"
+    assert tracker("state.json", other_store).run_id == moved.run_id

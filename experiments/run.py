@@ -23,7 +23,6 @@ from flows.display import format_table
 from flows.experiment import read_final
 from flows.grid import warm_up, watch
 from flows.gridfile import GridRecord, Place, save_grid
-from flows.pages import tracking_hint
 from flows.schedule import RefusedError, Schedule
 from flows.server import await_server, ensure_server, log_in_hint
 from flows.slots import visible_devices
@@ -153,7 +152,7 @@ def run_grid(
         print("\n" + (format_table(rows) if rows else "No experiment is complete."))
         print(f"\nreport   {report}")
         print(f"Prefect  {server.url}  ({log_in})")
-        print(f"MLflow   {tracking_hint(runs_dir)}")
+        print(f"MLflow   {_tracking_hint(runs_dir)}")
         print(f"took     {time.monotonic() - started:.0f} s")
     if failed:
         first, error = next(iter(failed.items()))
@@ -216,6 +215,12 @@ def _train(plans: Sequence[Plan], schedule: Schedule, runs_dir: Path, *, num_slo
             with suppress(HacpoError):
                 schedule.cancel(planned.id)
         raise
+
+
+def _tracking_hint(runs_dir: Path) -> str:
+    if "MLFLOW_TRACKING_URI" in os.environ:
+        return "at the address in MLFLOW_TRACKING_URI"
+    return f"`make dashboard` serves it; everything lies in {runs_dir / 'mlflow.db'}"
 
 
 def uses_gpu(plans: Sequence[Plan]) -> bool:

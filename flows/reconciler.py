@@ -32,7 +32,7 @@ from flows.compose import load_config
 from flows.failures import record_failure
 from flows.processes import home_of, only_one
 from flows.schedule import Schedule
-from flows.server import ensure_server
+from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store import lock_holder
@@ -206,14 +206,14 @@ def main() -> None:
     runs_dir = parser.parse_args().runs_dir
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    with only_one(home_of(runs_dir) / "reconciler.lock") as is_alone:
+    with only_one(home_of(runs_dir) / RECONCILER_LOCK) as is_alone:
         if not is_alone:
             return
         reconciler = None
         while True:
             time.sleep(LOOK_EVERY_S if reconciler is not None else 1.0)
             try:
-                server = ensure_server(runs_dir)
+                server = await_server(runs_dir)
                 if reconciler is None:
                     reconciler = Reconciler(Schedule(server, runs_dir), runs_dir)
                 reconciler.look()

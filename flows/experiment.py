@@ -154,7 +154,7 @@ def _train(
         if tracker is not None:
             log_results(x, tracker, found)
         if saves:
-            x.placement.checkpoint(step, x.ledger.advantages(step).capability.window)
+            x.checkpoint(step)
 
 
 def _benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:

@@ -24,7 +24,7 @@ from hacpo_core.agents import AgentTokenizer, rollout_task
 from hacpo_core.algo.capability import batch_capability, capability_ratios, unit_ratios, windowed_capability
 from hacpo_core.algo.methods import Method, joint_advantages
 from hacpo_core.batches import LearnerBatch, learner_batch, minibatch_slots
-from hacpo_core.checkpoints import Checkpoint
+from hacpo_core.checkpoints import Checkpoint, save_checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.problems import step_batch
 from hacpo_core.data.retokenize import Retokenizer
@@ -154,6 +154,21 @@ class Experiment:
                     raise
                 _log.warning("%s; it is replaced", error)
         raise AssertionError("the last loss is raised")
+
+    def checkpoint(self, step: int) -> None:
+        """Save all agents as they are after `step`; one whose process dies meanwhile is replaced and saved again.
+
+        Raises:
+            StoreError: the disk is full or not writable.
+        """
+        save_checkpoint(
+            self.ledger.store.root,
+            step,
+            self.names,
+            lambda k, folder: self.with_agent(k, step, lambda _: self.placement.save(k, folder)),
+            self.ledger.advantages(step).capability.window,
+            keep=self.config.checkpoint.keep,
+        )
 
     def _replay(self, agent: PlacedAgent, step: int) -> None:
         _apply_update(self, agent, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from hacpo_core.agents import AgentTokenizer, AppliedUpdate, SamplingTask
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
-from hacpo_core.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
+from hacpo_core.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import EngineError
 from hacpo_core.records import Problem, Rollout
@@ -145,12 +146,10 @@ class Placement(ABC):
         _require_version(agent, version)
         return agent
 
-    def checkpoint(self, step: int, window: Mapping[str, list[float]]) -> None:
-        """Save all agents after `step`."""
-        for agent in self._agents.values():
-            _require_version(agent, step)
-        keep = self._config.checkpoint.keep
-        save_checkpoint(self._root, step, list(self._agents), self._save, window, keep=keep)
+    def save(self, name: str, folder: Path) -> dict[str, Any]:
+        """Write an agent, as it is, into a folder, in place of what one that died left there; see `save_agent`."""
+        shutil.rmtree(folder, ignore_errors=True)
+        return self._save(name, folder)
 
 
 def _require_version(agent: PlacedAgent, version: int) -> None:

@@ -51,6 +51,7 @@ class DyingRank(ray_actors._Rank):
 
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         super().__init__(config, name, *arguments)
+        from hacpo_core import checkpoints
         from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
         from hacpo_core.engines.torch_learner import TorchLearner
         from hacpo_core.engines.transformers_sampler import TransformersSampler
@@ -59,7 +60,8 @@ class DyingRank(ray_actors._Rank):
         agent, place, call = order.read_text(encoding="utf-8").split() if order.exists() else ("", "", "0")
         if agent == name:
             learner = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
-            owner: Any = TransformersSampler if place == "_prefill" else learner
+            owners: dict[str, Any] = {"_prefill": TransformersSampler, "save_file": checkpoints}
+            owner = owners.get(place, learner)
             inner, calls = getattr(owner, place), []
 
             def dying(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +75,7 @@ class DyingRank(ray_actors._Rank):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["qwen _step 6", "llama _prefill 4", "qwen logprobs 2"])
+@pytest.mark.parametrize("order", ["qwen _step 6", "llama _prefill 4", "qwen logprobs 2", "llama save_file 1"])
 def test_actor_killed_in_mid_phase_is_replaced_and_the_run_ends_in_the_same_bits(
     small_plan: Callable[..., Plan],
     tmp_path: Path,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
@@ -54,14 +55,20 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
 
     Returns:
         what the manifest says of the agent.
+
+    Raises:
+        StoreError: the disk is full or not writable.
     """
     agent.learner.refresh_policy()
     tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
     if writes:
         transformers_logging.disable_progress_bar()
-        save_model(agent.learner.policy, folder)
-        agent.tokens.tokenizer.save_pretrained(folder)
-        save_file(tensors, folder / OPTIMIZER_FILE)
+        try:
+            save_model(agent.learner.policy, folder)
+            agent.tokens.tokenizer.save_pretrained(folder)
+            save_file(tensors, folder / OPTIMIZER_FILE)
+        except (OSError, SafetensorError) as error:  # here: from another process it would lose its kind
+            raise _not_written(folder, error) from error
     return {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}
 
 
@@ -106,11 +113,17 @@ def save_checkpoint(
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
         sync_folder(folder.parent)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise StoreError(f"cannot write checkpoint {folder}: {error}; free some space, then resume") from error
+        if isinstance(error, OSError):
+            raise _not_written(folder, error) from error
+        raise
     for old in _folders(root)[keep:]:
         shutil.rmtree(old)
+
+
+def _not_written(folder: Path, error: Exception) -> StoreError:
+    return StoreError(f"cannot write checkpoint {folder}: {error}; free some space, then resume")
 
 
 def _folders(root: Path) -> list[Path]:

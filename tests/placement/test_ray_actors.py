@@ -12,13 +12,14 @@ from typing import Any
 
 import psutil
 import pytest
+from safetensors import SafetensorError
 
 from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.errors import AgentLostError, EngineError
+from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from tests.experiments_outcome import outcome
 from tests.test_resume import break_off
 
@@ -155,6 +156,26 @@ def test_error_in_an_actor_is_raised_here_with_its_own_words(
     monkeypatch.setattr(ray_actors, "_Rank", Refusing)
     with pytest.raises(EngineError, match=message):
         run(small_plan("hacpo", *RAY))
+
+
+def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_checkpoint(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(ray_actors._Rank):
+        def save(self, *arguments: Any) -> dict[str, Any]:
+            from hacpo_core import checkpoints
+
+            def full(*_: Any) -> None:
+                raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+            checkpoints.save_file = full
+            return super().save(*arguments)
+
+    monkeypatch.setattr(ray_actors, "_Rank", Full)
+    planned = small_plan("hacpo", *RAY, "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]")
+    with pytest.raises(StoreError, match="cannot write checkpoint .*No space left on device .*; free some space, then"):
+        run(planned)
+    assert not list(planned.root.rglob("*.tmp"))
 
 
 def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -383,7 +385,7 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
             raise EngineError(f"{words}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
         return
     address = _noted_address() if address == "auto" else address
-    _knock(address, timeout_s)
+    _probe(address, timeout_s)
     try:
         ray.init(address=address, **common)
     except _START_ERRORS as error:
@@ -408,8 +410,8 @@ def _noted_address() -> str:
         raise EngineError(f"placement.ray.address: auto: no cluster was started on this machine; {_REMEDY}") from error
 
 
-def _knock(address: str, timeout_s: float) -> None:
-    """Raise an EngineError unless something listens there: Ray itself would try for ever."""
+def _probe(address: str, timeout_s: float) -> None:
+    """Raise an EngineError unless a child process can join the cluster in time: Ray itself would try for ever."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise EngineError(f"placement.ray.address: got {address!r}, expected host:port or auto")
@@ -417,6 +419,20 @@ def _knock(address: str, timeout_s: float) -> None:
         socket.create_connection((host, int(port)), timeout=min(timeout_s, 10.0)).close()
     except OSError as error:
         raise EngineError(f"placement.ray.address: nothing answers at {address} ({error}); {_REMEDY}") from error
+    words = [sys.executable, "-c", _JOIN, address]
+    try:
+        joined = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(
+            f"placement.ray.address: what listens at {address} did not let this machine join within {timeout_s:g} s; "
+            f"{_REMEDY}, or raise placement.ray.timeout_s"
+        ) from error
+    if joined.returncode:
+        said = (joined.stderr.strip().splitlines() or [f"exit code {joined.returncode}"])[-1]
+        raise EngineError(f"placement.ray.address: {address}: {said}; {_REMEDY}")
+
+
+_JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"
 
 
 def _first_line(error: Exception) -> str:

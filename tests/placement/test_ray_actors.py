@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -197,6 +198,14 @@ def test_cluster_that_cannot_be_reached_is_one_clear_error(
 ) -> None:
     with pytest.raises(EngineError, match=f"placement.ray.address: .*{message}"):
         run(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
+
+
+def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Callable[..., Plan]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        words = (f"placement.ray.address={address}", "placement.ray.timeout_s=4")
+        with pytest.raises(EngineError, match=f"what listens at {address} did not let .* within 4 s; start"):
+            run(small_plan("hacpo", *RAY, *words))
 
 
 def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(

@@ -145,6 +145,8 @@ class VllmSampler:
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
+        if engine.vllm.tensor_parallel_size > 1:  # in an actor vLLM would ask Ray for GPUs that the actor itself holds
+            options["distributed_executor_backend"] = "mp"
         if engine.head_dtype != "same":
             options["hf_overrides"] = {"head_dtype": engine.head_dtype}
         if engine.vllm.kv_cache_gb is not None:

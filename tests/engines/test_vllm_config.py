@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from flows.compose import compose
-from hacpo_core.config import EngineConfig, RolloutConfig
+from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
+from hacpo_core.engines import vllm_sampler
 from hacpo_core.engines.vllm_sampler import VllmSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.validation import experiment_id, inert_fields, longest_sequence
 from tests.engines.small import small_model
 
 VLLM = "engine.sampler=vllm"
+
+
+def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
+    return VllmSampler(small_model(), initial=folder, engine=engine, rollout=RolloutConfig(), max_tokens=8, eos_ids=[1])
 
 
 @pytest.mark.parametrize(
@@ -77,15 +84,25 @@ def test_engine_has_room_for_the_longest_response_of_training_and_evaluation() -
     assert longest_sequence(compose("tiny", "hacpo", overrides=longer)) == 140
 
 
+@pytest.mark.parametrize(("size", "executor"), [(1, None), (2, "mp")])
+def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
+    size: int, executor: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {}
+
+    def start(options: dict[str, Any], engine: EngineConfig) -> SimpleNamespace:
+        given.update(options)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(vllm_sampler, "_start", start)
+    vllm = VllmConfig(process="own", tensor_parallel_size=size)
+    new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm))
+    assert given["tensor_parallel_size"] == size
+    assert given.get("distributed_executor_backend") == executor
+
+
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)  # an import then fails as if it were not installed
     monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
     with pytest.raises(EngineError, match=r"engine.sampler: vllm cannot be imported .*pip install 'hacpo\[vllm\]'"):
-        VllmSampler(
-            small_model(),
-            initial=tmp_path,
-            engine=EngineConfig(sampler="vllm"),
-            rollout=RolloutConfig(),
-            max_tokens=8,
-            eos_ids=[1],
-        )
+        new_sampler(tmp_path, EngineConfig(sampler="vllm"))

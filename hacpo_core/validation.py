@@ -290,6 +290,11 @@ def _check_placement(config: ExperimentConfig) -> None:
                 f"placement.num_ranks: got {ranks} for {name}, but engine.learner is {config.engine.learner}, which "
                 "trains in one process; set engine.learner=deepspeed"
             )
+    if config.placement.kind == "ray" and config.placement.colocated and num_gpus(config) > 1:
+        raise ConfigError(
+            f"engine.vllm.tensor_parallel_size: got {num_gpus(config)} with placement.colocated=true, where each rank "
+            "is given its share of a single GPU; set it to 1, or placement.colocated=false"
+        )
     if config.placement.kind == "ray" and config.engine.device not in ("cpu", "cuda"):
         raise ConfigError(
             f"engine.device: got {config.engine.device}, but Ray chooses each process's GPU; set engine.device=cuda"
@@ -450,6 +455,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     if config.placement.kind != "ray":
         names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
         mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))
+    if len(config.pair.agents) == 1:
+        mark("one agent shares its devices with nobody", "placement.colocated")
     if all(agent.num_ranks is not None for agent in config.pair.agents.values()):
         mark("every agent has a number of its own", "placement.num_ranks")
     if config.engine.learner != "deepspeed":

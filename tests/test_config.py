@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.compose import available, compose, load_config, to_yaml
 from hacpo_core.errors import ConfigError
-from hacpo_core.validation import experiment_id, inert_fields, num_minibatches
+from hacpo_core.validation import experiment_id, inert_fields, num_minibatches, validate
 
 
 @pytest.mark.parametrize("method", available("method"))
@@ -229,3 +230,11 @@ def test_id_hashes_what_a_benchmark_asks_and_not_where_it_lies() -> None:
     fields = ("limit=5", "temperature=0.5", "style=auto", "max_response_tokens=9", "template='{problem}?'")
     other = [(), *((f"evaluate.benchmarks.gsm8k.{field}",) for field in fields), ("evaluate.during=[]",)]
     assert len({name(*words) for words in other}) == len(other)
+
+
+def test_colocated_has_no_effect_on_one_agent() -> None:
+    config = compose("tiny", "gspo", overrides=["placement.kind=ray", "placement.colocated=true"])
+    assert "placement.colocated" not in inert_fields(config)
+    alone = replace(config, pair=replace(config.pair, agents={"qwen-tiny": config.pair.agents["qwen-tiny"]}))
+    with pytest.raises(ConfigError, match=r"placement.colocated cannot take effect: one agent shares its devices with"):
+        validate(alone, overrides=["placement.colocated"])

@@ -18,6 +18,7 @@ from hacpo_core.validation import experiment_id, inert_fields, longest_sequence
 from tests.engines.small import small_model
 
 VLLM = "engine.sampler=vllm"
+ON_TWO_GPUS = ("engine.device=cuda", "engine.vllm.process=own", "engine.vllm.tensor_parallel_size=2")
 
 
 def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
@@ -36,6 +37,10 @@ def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
         (
             [VLLM, "engine.vllm.tensor_parallel_size=2"],
             "engine.vllm.tensor_parallel_size: got 2 in one process; set engine.vllm.process=own",
+        ),
+        (
+            [VLLM, *ON_TWO_GPUS, "placement.kind=ray", "placement.colocated=true"],
+            "engine.vllm.tensor_parallel_size: got 2 with placement.colocated=true, where each rank is given its share",
         ),
         (
             [VLLM, "engine.device=cuda"],

@@ -2,7 +2,7 @@
 
 Bytes per trained weight: dtype for the weight and for its gradient; 8 for AdamW's two moments; in bfloat16 4 more for
 the master weight and, with the torch learner, 4 for its gradient. ZeRO divides them among the ranks: the optimizer's
-from stage 1, gradients from stage 2, weights from stage 3.
+from stage 1, gradients from stage 2, weights from stage 3, where each rank holds a whole copy beside its part.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class AgentMemory:
     """GiB of one GPU that an agent's process works on.
 
     `sampler` is the cache of keys and values and, with vLLM, its copy of the weights; `activations` are what the
-    backward pass needs, logits included; `reference` is the frozen initial model of the KL.
+    backward pass needs, logits included; `reference` is the frozen initial model of the KL; `weights` are the
+    learner's, with the whole copy that ZeRO's stage 3 keeps of them.
     """
 
     weights: float
@@ -118,6 +119,8 @@ def agent_memory(
     weights = width * total / (ranks if stage == 3 else 1)
     if is_deepspeed and engine.deepspeed.offload_parameters:
         weights = 0.0
+    if stage == 3:  # a whole copy, gathered for the sampler and for saving
+        weights += width * total
     gradients: float = width * trained / (ranks if stage >= 2 else 1)
     if is_narrow and not is_deepspeed:
         gradients += 4 * trained
@@ -135,9 +138,9 @@ def agent_memory(
     if not is_vllm:
         sampler: float = cache_of_one * (1 if is_least else rollout.batch_size)
     elif is_least:
-        sampler = width * total + cache_of_one
+        sampler = (width * total + cache_of_one) / engine.vllm.tensor_parallel_size
     elif engine.vllm.kv_cache_gb is not None:
-        sampler = width * total + engine.vllm.kv_cache_gb * GIB
+        sampler = width * total / engine.vllm.tensor_parallel_size + engine.vllm.kv_cache_gb * GIB
     else:
         sampler = engine.vllm.memory_share * gpu_gib * GIB
     has_reference = config.objective.kl_coef > 0 and engine.lora.rank == 0

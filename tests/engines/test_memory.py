@@ -81,12 +81,27 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "expected"), [(0, (2.0, 2.0, 12.0)), (1, (2.0, 2.0, 3.0)), (2, (2.0, 0.5, 3.0)), (3, (0.5, 0.5, 3.0))]
+    ("stage", "expected"), [(0, (2.0, 2.0, 12.0)), (1, (2.0, 2.0, 3.0)), (2, (2.0, 0.5, 3.0)), (3, (2.5, 0.5, 3.0))]
 )
 def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected: tuple[float, float, float]) -> None:
     words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false"]
     found = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
     assert (found.weights, found.gradients, found.optimizer) == expected
+
+
+def test_whole_copy_of_stage_three_stays_where_parameters_are_offloaded() -> None:
+    words = ["stage=3", "offload_optimizer=true", "offload_parameters=true"]
+    config = config_of(*(f"engine.deepspeed.{word}" for word in words))
+    assert agent_memory(config, BILLION, ranks=4, gpu_gib=79).weights == 2.0
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_vllm_divides_weights_and_cache_among_its_ranks(size: int) -> None:
+    config = config_of(f"engine.vllm.tensor_parallel_size={size}", hardware="one_gpu_vllm")
+    cache = (1024 + 8196) * 2 * 10 * 50 * 2 / 2**30
+    assert agent_memory(config, BILLION, ranks=1, gpu_gib=79, is_least=True).sampler == (2.0 + cache) / size
+    cached = replace(config, engine=replace(config.engine, vllm=replace(config.engine.vllm, kv_cache_gb=3.0)))
+    assert agent_memory(cached, BILLION, ranks=1, gpu_gib=79).sampler == 2.0 / size + 3.0
 
 
 def test_adapters_have_the_only_gradients_and_optimizer() -> None:

@@ -284,7 +284,7 @@ class EngineConfig:
     deepspeed: DeepspeedConfig = field(default_factory=DeepspeedConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     device: str = "cpu"
-    """cpu | cuda | cuda:N"""
+    """cpu | cuda: the first GPU that this process sees"""
     gpu_memory_gb: Optional[float] = None  # noqa: UP045
     """GiB of one GPU; what cannot fit is refused before it starts. null: as the GPU of this machine says"""
     dtype: str = "float32"

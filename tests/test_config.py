@@ -30,7 +30,8 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("method.ratio=word", r"method.ratio: got 'word', expected one of token, sequence"),
         ("method.ratio=token", r"method.ratio: got token with method.shares_rollouts"),
         ("clip.token_low=0.1", r"clip.token_low cannot take effect: method.ratio is sequence; leave it out"),
-        ("engine.device=gpu", r"engine.device: got 'gpu', expected cpu, cuda or cuda:N"),
+        ("engine.device=gpu", r"engine.device: got 'gpu', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"),
+        ("engine.device=cuda:1", r"engine.device: got 'cuda:1', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses"),
         ("conformance=[paper]", r"conformance: got \['paper'\], expected one of official, paper"),
         (
             "pair.agents.qwen-tiny.tiny.num_layers=0",

@@ -46,7 +46,6 @@ def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
             [VLLM, "engine.device=cuda"],
             "engine.vllm.sleeps: only one engine of a process can sleep, and 2 agents share this one; set",
         ),
-        ([VLLM, "engine.device=cuda:1"], "engine.device: got cuda:1, but vLLM takes the first visible GPU; set"),
         (
             [VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"],
             "rollout.top_p: got 0.9 with rollout.temperature 0.6, where vLLM reports no log-probabilities",

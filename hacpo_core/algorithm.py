@@ -37,6 +37,8 @@ from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.validation import num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.verify.pool import VerifierPool
 
+NUM_PROBED = 8
+"""responses of a step that the learner scores with old_logprobs=sampler, to compare the two"""
 LARGEST_SAMPLER_ERROR = 1e-3
 """mean |s - 1| between sampler and learner, above which a step warns"""
 MOST_LOSSES = 3
@@ -263,9 +265,14 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
     def sample(agent: PlacedAgent) -> SampledBatch:
         with x.stopwatch(k) as watch:
             rollouts = agent.sample(problems, rollout_task(x.config, step))
+            probes = {}
             if x.config.old_logprobs == "learner":
                 rollouts = agent.score(rollouts)
-        return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)))
+            else:
+                places = sorted({len(rollouts) * i // NUM_PROBED for i in range(NUM_PROBED)})
+                scored = agent.score([rollouts[place] for place in places])
+                probes = {place: found.old_logprobs or () for place, found in zip(places, scored, strict=True)}
+        return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)), probes)
 
     batch = x.with_agent(k, step - 1, sample)
     logprobs = itertools.chain.from_iterable(found.old_logprobs or found.logprobs for found in batch.rollouts)
@@ -432,9 +439,12 @@ def metrics(x: Experiment, step: int) -> None:
     """Commit what is measured of the step, with the one timestamp that it will always have."""
     if x.ledger.store.is_intact(step, "metrics"):
         return
-    values = step_metrics(x.ledger, step)
+    values = step_metrics(x.ledger, step, is_token_level=x.method.ratio == "token")
+    closer = "set engine.dtype=float32 or engine.head_dtype=float32"
+    remedy = f"set old_logprobs=learner, or {closer}" if x.config.old_logprobs == "sampler" else closer
     for k, found in values["agents"].items():
         error = found.get("sampler/ratio_error_mean", 0.0)
         if not error <= LARGEST_SAMPLER_ERROR:
-            _log.warning("step %d, %s: sampler and learner differ, mean |s - 1| is %.1e", step, k, error)
+            words = "step %d, %s: sampler and learner differ, mean |s - 1| is %.1e, expected at most %.0e; %s"
+            _log.warning(words, step, k, error, LARGEST_SAMPLER_ERROR, remedy)
     x.ledger.store.commit(step, "metrics", {"metrics.json": values})

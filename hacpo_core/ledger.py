@@ -6,8 +6,8 @@ Shapes: L learner, P problem, A agent, G response.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,15 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class SampledBatch:
-    """An agent's responses of a step in problem-major order, and what they cost."""
+    """An agent's responses of a step in problem-major order, and what they cost.
+
+    `probes` are, by place of a response, the learner's log-probabilities of a few responses that do not have them
+    otherwise; they are compared with the sampler's, and nothing is trained on them.
+    """
 
     rollouts: tuple[Rollout, ...]
     cost: PhaseCost
+    probes: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ class Ledger:
     def save_rollouts(self, step: int, agent: str, batch: SampledBatch) -> None:
         """Commit phase rollout.<agent>."""
         frame = pd.DataFrame([_rollout_row(rollout) for rollout in batch.rollouts])
-        outputs = {f"rollouts.{agent}.parquet": frame, f"rollouts.{agent}.json": asdict(batch.cost)}
+        value = asdict(batch.cost) | ({"probes": dict(batch.probes)} if batch.probes else {})
+        outputs = {f"rollouts.{agent}.parquet": frame, f"rollouts.{agent}.json": value}
         self.store.commit(step, f"rollout.{agent}", outputs)
         self._keep(step, f"rollout.{agent}", batch)
 
@@ -123,8 +129,10 @@ class Ledger:
         phase = f"rollout.{agent}"
         if (step, phase) not in self._fresh:
             frame = self.store.read_table(step, phase, f"rollouts.{agent}.parquet")
-            cost = PhaseCost(**self.store.read_value(step, phase, f"rollouts.{agent}.json"))
-            self._keep(step, phase, SampledBatch(tuple(_rollout(row) for row in _rows(frame)), cost))
+            value = self.store.read_value(step, phase, f"rollouts.{agent}.json")
+            probes = {int(place): tuple(found) for place, found in value.pop("probes", {}).items()}
+            rollouts = tuple(_rollout(row) for row in _rows(frame))
+            self._keep(step, phase, SampledBatch(rollouts, PhaseCost(**value), probes))
         batch: SampledBatch = self._fresh[step, phase]
         return batch
 

@@ -8,14 +8,12 @@ Names are `area/name_unit`. A source is "own", "cross" (all other agents togethe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from hacpo_core.engines.base import RowOutcome
-from hacpo_core.ledger import Ledger
-from hacpo_core.records import Rollout
+from hacpo_core.ledger import Ledger, SampledBatch
 
 DEFINITIONS: dict[str, str] = {
     "reward/mean": "mean verified reward of the agent's scored responses",
@@ -52,7 +50,8 @@ DEFINITIONS: dict[str, str] = {
     "response/cut_share": "share of responses cut at the limit",
     "sampler/logprob_difference_mean": "mean |sampler - learner| log-probability of sampled tokens, in nats",
     "sampler/logprob_difference_max": "largest of the same",
-    "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update",
+    "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update, of the ratios that the "
+    "method uses: of tokens or of sequences; with old_logprobs=sampler over a few responses",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
     "time/rollout_s": "wall seconds of the phase",
@@ -70,14 +69,19 @@ DEFINITIONS: dict[str, str] = {
 }
 
 
-def step_metrics(ledger: Ledger, step: int) -> dict[str, Any]:
+def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str, Any]:
     """All metrics of a step.
+
+    Args:
+        ledger: of the experiment.
+        step: whose phases are all committed.
+        is_token_level: whether the method's ratios are of tokens.
 
     Returns:
         {"timestamp_ms": ..., "run": {name: value}, "agents": {agent: {name: value}}}; values that do not exist in this
         step (no row of a source, no cosine measured) are left out.
     """
-    agents = {k: _agent_metrics(ledger, step, k) for k in ledger.agents}
+    agents = {k: _agent_metrics(ledger, step, k, is_token_level) for k in ledger.agents}
     joint = ledger.advantages(step)
     run = {
         "progress/step": float(step),
@@ -92,7 +96,7 @@ def step_metrics(ledger: Ledger, step: int) -> dict[str, Any]:
     return {"timestamp_ms": int(time.time() * 1000), "run": run, "agents": agents}
 
 
-def _agent_metrics(ledger: Ledger, step: int, k: str) -> dict[str, float]:
+def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> dict[str, float]:
     sampled, verified = ledger.rollouts(step, k), ledger.verdicts(step, k)
     joint, update = ledger.advantages(step), ledger.update(step, k)
     own = ledger.agents.index(k)
@@ -129,7 +133,7 @@ def _agent_metrics(ledger: Ledger, step: int, k: str) -> dict[str, float]:
         "time/update_s": update.cost.seconds,
         "gpu/rollout_s": sampled.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
-        **_sampler_metrics(sampled.rollouts),
+        **_sampler_metrics(sampled, is_token_level),
         **_row_metrics("own", [row for row in rows if row.is_own]),
         **_row_metrics("cross", [row for row in rows if not row.is_own]),
     }
@@ -144,16 +148,19 @@ def _agent_metrics(ledger: Ledger, step: int, k: str) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def _sampler_metrics(rollouts: Iterable[Rollout]) -> dict[str, float]:
-    pairs = [(np.asarray(r.logprobs), np.asarray(r.old_logprobs)) for r in rollouts if r.old_logprobs]
+def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, float]:
+    learned = [r.old_logprobs or sampled.probes.get(place) for place, r in enumerate(sampled.rollouts)]
+    pairs = [(r.logprobs, learner) for r, learner in zip(sampled.rollouts, learned, strict=True) if learner]
     if not pairs:
         return {}
-    differences = [sampler - learner for sampler, learner in pairs]
-    flat = np.abs(np.concatenate(differences))
+    differences = [np.asarray(sampler) - np.asarray(learner) for sampler, learner in pairs]
+    whole = np.concatenate(differences)
+    flat = np.abs(whole)
+    compared = whole if is_token_level else np.asarray([d.mean() for d in differences])  # as the ratios that are used
     return {
         "sampler/logprob_difference_mean": float(flat.mean()),
         "sampler/logprob_difference_max": float(flat.max()),
-        "sampler/ratio_error_mean": float(np.mean([abs(np.exp(-d.mean()) - 1.0) for d in differences])),
+        "sampler/ratio_error_mean": float(np.abs(np.exp(-compared) - 1.0).mean()),
     }
 
 

@@ -18,6 +18,7 @@ from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.samples import step_samples
+from hacpo_core import algorithm
 from hacpo_core.algo.advantages import Baseline, own_baseline
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
@@ -159,8 +160,60 @@ def test_sampler_that_leaves_the_learner_is_measured_and_warned_about(
         assert found["sampler/logprob_difference_max"] == pytest.approx(error, abs=1e-5)
         assert found["sampler/ratio_error_mean"] == pytest.approx(math.sinh(error), abs=1e-5)  # they do not cancel
         size = f"{found['sampler/ratio_error_mean']:.1e}"
-        expected.append(f"step 1, {agent}: sampler and learner differ, mean |s - 1| is {size}")
-    assert [r.getMessage() for r in caplog.records if "learner differ" in r.getMessage()] == expected * is_warned
+        expected.append(f"step 1, {agent}: sampler and learner differ, mean |s - 1| is {size}, expected at most 1e-03")
+    assert [
+        r.getMessage().partition(";")[0] for r in caplog.records if "learner differ" in r.getMessage()
+    ] == expected * is_warned
+
+
+@pytest.mark.parametrize("old_logprobs", ["learner", "sampler"])
+@pytest.mark.parametrize(("method", "is_warned"), [("grpo", True), ("gspo", False)])
+def test_errors_that_cancel_in_a_row_are_seen_where_tokens_have_their_own_ratios(
+    method: str,
+    is_warned: bool,
+    old_logprobs: str,
+    small_plan: Callable[..., Plan],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inner = TransformersSampler.sample
+
+    def sample(self: TransformersSampler, *arguments: Any) -> list[SampledResponse]:
+        found = []
+        for response in inner(self, *arguments):
+            even = len(response.logprobs) // 2 * 2
+            shift = [0.01 * (-1) ** t if t < even else 0.0 for t in range(len(response.logprobs))]
+            moved = tuple(logprob + by for logprob, by in zip(response.logprobs, shift, strict=True))
+            found.append(replace(response, logprobs=moved))
+        return found
+
+    monkeypatch.setattr(TransformersSampler, "sample", sample)
+    planned = small_plan(method, "train.num_steps=1", f"old_logprobs={old_logprobs}", "evaluate.during=[]")
+    with caplog.at_level(logging.WARNING, logger="hacpo_core.algorithm"):
+        run(planned)
+    found = metrics_of(planned, 1, "qwen")
+    assert found["sampler/logprob_difference_max"] == pytest.approx(0.01, abs=1e-5)
+    assert found["sampler/ratio_error_mean"] == pytest.approx(0.01 if is_warned else 0.0, rel=0.5, abs=1e-5)
+    warnings = [r.getMessage() for r in caplog.records if "step 1, qwen: sampler and learner differ" in r.getMessage()]
+    assert len(warnings) == is_warned
+    for words in warnings:
+        assert words.endswith("engine.dtype=float32 or engine.head_dtype=float32")
+        assert ("; set old_logprobs=learner, or" in words) == (old_logprobs == "sampler")
+
+
+def test_probes_of_the_learner_change_nothing_but_the_metrics(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train.num_steps=1", "old_logprobs=sampler", "evaluate.during=[]")
+    few = small_plan("hacpo", *words)
+    expected = run(few)
+    assert metrics_of(few, 1, "qwen")["sampler/logprob_difference_max"] < 1e-4
+    monkeypatch.setattr(algorithm, "NUM_PROBED", 1)
+    found = run(small_plan("hacpo", *words, runs_dir=tmp_path / "one"))
+    for values in (found, expected):
+        for name in ("1 qwen", "1 llama"):
+            values[name] = {key: value for key, value in values[name].items() if not key.startswith("sampler/")}
+    assert found == expected
 
 
 def half(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:

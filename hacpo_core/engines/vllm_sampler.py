@@ -129,6 +129,7 @@ class VllmSampler:
         self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
         self._is_resting = False
         self._version: int | None = None
+        self._failure = "it was closed"
         options = {
             "model": str(initial),
             "skip_tokenizer_init": True,
@@ -213,7 +214,8 @@ class VllmSampler:
         try:
             with _as_engine_error("sampling failed"):
                 outputs = self._llm.generate(prompts, params, use_tqdm=False)
-        except EngineError:
+        except EngineError as error:
+            self._failure = str(error)
             self.close()  # what was asked is still under way in the engine, and would hold up later requests for ever
             raise
         is_policy = self.reports_policy(limits)
@@ -225,7 +227,7 @@ class VllmSampler:
         Does nothing when that version is held already: it passed its check.
         """
         if self._llm is None:
-            raise EngineError("vLLM's engine has ended after a failure; resume the experiment")
+            raise EngineError(f"vLLM's engine has ended; resume the experiment. The first failure: {self._failure}")
         if self._version == version:
             return
         self._version = None

@@ -12,6 +12,7 @@ import pytest
 from flows.compose import compose
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines import vllm_sampler
+from hacpo_core.engines.base import SampleRequest, SamplingLimits
 from hacpo_core.engines.vllm_sampler import VllmSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.validation import experiment_id, inert_fields, longest_sequence
@@ -103,6 +104,26 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
     new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm))
     assert given["tensor_parallel_size"] == size
     assert given.get("distributed_executor_backend") == executor
+
+
+class FailingEngine:
+    """Stands for vLLM's engine: every `generate` fails."""
+
+    def __init__(self) -> None:
+        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda timeout: None))
+
+    def generate(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal address was met")
+
+
+def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
+    monkeypatch.setattr(vllm_sampler, "_start", lambda *_: FailingEngine())
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
+    with pytest.raises(EngineError, match="vLLM: sampling failed: CUDA error: an illegal address was met"):
+        sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
+    with pytest.raises(EngineError, match="has ended; resume the experiment.*: CUDA error: an illegal address was met"):
+        sampler.synchronise(0, lambda: None)
 
 
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

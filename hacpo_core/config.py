@@ -286,7 +286,8 @@ class EngineConfig:
     device: str = "cpu"
     """cpu | cuda: the first GPU that this process sees"""
     gpu_memory_gb: Optional[float] = None  # noqa: UP045
-    """GiB of one GPU; what cannot fit is refused before it starts. null: as the GPU of this machine says"""
+    """GiB of one GPU; what cannot fit is refused before it starts. null: as the GPU here says, which
+    counts also where it has less"""
     dtype: str = "float32"
     """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
     head_dtype: str = "same"

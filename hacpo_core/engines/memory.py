@@ -195,14 +195,15 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:
-    """Memory of one GPU in GiB: as configured, else as the GPU here says; None on the CPU, or where nobody knows."""
+    """Memory of one GPU in GiB, the less of what is configured and what the GPU here has; None on the CPU, or where
+    nobody knows.
+    """
     if config.engine.device == "cpu":
         return None
-    if config.engine.gpu_memory_gb is not None:
-        return config.engine.gpu_memory_gb
+    known = [] if config.engine.gpu_memory_gb is None else [config.engine.gpu_memory_gb]
     if torch.cuda.is_available():
-        return float(torch.cuda.get_device_properties(0).total_memory) / GIB
-    return None
+        known.append(float(torch.cuda.get_device_properties(0).total_memory) / GIB)
+    return min(known, default=None)
 
 
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:

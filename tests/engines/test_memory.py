@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from hacpo_core.engines.memory import (
     agent_memory,
     check_fits,
     folder_shape,
+    gpu_gib,
     model_shape,
     peak_gib,
 )
@@ -144,6 +146,16 @@ def test_plan_that_cannot_fit_is_refused_with_the_figure() -> None:
         check_fits(config_of(*words), shapes)
     check_fits(config_of(), shapes)
     check_fits(compose("tiny", "hacpo"), {"qwen-tiny": BILLION})  # the CPU's memory is nobody's business here
+
+
+@pytest.mark.parametrize(("has_gib", "expected"), [(None, 79.0), (24.0, 24.0), (141.0, 79.0)])
+def test_gpu_that_is_here_counts_where_it_has_less_than_is_configured(
+    has_gib: float | None, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gib is not None)
+    properties = SimpleNamespace(total_memory=(has_gib or 0.0) * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert gpu_gib(config_of("engine.gpu_memory_gb=79")) == expected
 
 
 def test_shape_of_a_folder_is_that_of_its_model(tmp_path: Path) -> None:

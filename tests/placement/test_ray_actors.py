@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from safetensors import SafetensorError
 
@@ -34,13 +33,10 @@ RAY = ("placement.kind=ray", "engine.num_threads=1")
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Every test ends with the child processes that it began with."""
-    before = set(psutil.Process().children(recursive=True))
+def nothing_left_behind(leftovers: Callable[[], list[str]]) -> Iterator[None]:
+    """Every test ends all that it started, also what is no child of this process any more."""
     yield
-    left = [process for process in psutil.Process().children(recursive=True) if process not in before]
-    _, alive = psutil.wait_procs(left, timeout=20)
-    assert not alive, [process.cmdline() for process in alive]
+    assert not leftovers()
 
 
 def run(planned: Plan) -> dict[str, Any]:

@@ -357,7 +357,7 @@ def _remedy(message: str) -> str:
     if "head_dim" in text or "head size" in text:
         return "vLLM has no kernel here for attention heads of this model's size; set engine.sampler=transformers"
     if "initialization failed" in text:
-        return f"its own log above says why; where memory is short, change {_FIELDS_OF_MEMORY}"
+        return f"its own log (under Ray: the actor's) says why; where memory is short, change {_FIELDS_OF_MEMORY}"
     if "max_model_len" in text or "max_position_embeddings" in text:
         return "lower rollout.max_prompt_tokens, the response limits or engine.vllm.max_model_tokens"
     if "tensor_parallel" in text or "divisible" in text:

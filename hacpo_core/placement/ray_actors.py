@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -46,6 +47,7 @@ except ImportError as error:
         f"placement.kind: ray cannot be imported ({error}); pip install 'hacpo[ray]', or set placement.kind=local"
     ) from error
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LAST_WORDS_S = 10.0
 """after one rank fails, how long the others are waited for, to see whether one of them died"""
 _log = logging.getLogger(__name__)
@@ -215,7 +217,7 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
 
 
 def _lost(what: str, error: Exception) -> AgentLostError:
-    reason = " ".join(str(error).split("\n\n")[0].split())
+    reason = " ".join(_COLOUR.sub("", str(error)).split("\n\n")[0].split())
     return AgentLostError(f"{what}: a process was lost ({reason[:300]})")
 
 

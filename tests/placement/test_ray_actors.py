@@ -175,6 +175,11 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
     assert not list(planned.root.rglob("*.tmp"))
 
 
+def test_words_on_a_lost_process_have_no_colours() -> None:
+    lost = ray_actors._lost("agent qwen", RuntimeError("\x1b[36mray::_Rank.load()\x1b[39m died\n\nmore"))
+    assert str(lost) == "agent qwen: a process was lost (ray::_Rank.load() died)"
+
+
 def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents ask for 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
         run(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))

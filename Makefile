@@ -23,7 +23,7 @@ demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
 test: $(ENGINES)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(ENGINES)
 	@$(BIN)/ruff check .

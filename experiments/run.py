@@ -213,7 +213,7 @@ def _train(plans: Sequence[Plan], schedule: Schedule, runs_dir: Path, *, num_slo
     except KeyboardInterrupt:
         for planned in plans if own else ():  # nobody is left to train them; the same call puts them back
             with suppress(HacpoError):
-                schedule.cancel(planned.id)
+                schedule.cancel(planned.id, has_worker=False)
         raise
 
 

@@ -163,8 +163,12 @@ class Schedule:
             )
         return _described(run)
 
-    def cancel(self, experiment: str) -> None:
+    def cancel(self, experiment: str, *, has_worker: bool = True) -> None:
         """Take it off the queue, or end its process; what it committed stays.
+
+        Args:
+            experiment: id.
+            has_worker: False where its worker has ended with all that it ran, so that nobody will report the end.
 
         Raises:
             RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns.
@@ -175,8 +179,9 @@ class Schedule:
             if standing_of(self.root(experiment)).state == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; end it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
+        ended = state == "Scheduled" or not has_worker
         with _answers():
-            self.client.set_flow_run_state(newest.id, Cancelled() if state == "Scheduled" else Cancelling())
+            self.client.set_flow_run_state(newest.id, Cancelled() if ended else Cancelling(), force=not has_worker)
 
     def set_priority(self, experiment: str, priority: str) -> None:
         """Put it into another queue.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks.trainings import write_result
+from benchmarks.measure import write_result
 from hacpo_core.algo.methods import Method
 from hacpo_core.algorithm import method_of
 from hacpo_core.batches import Minibatch, Row

@@ -11,7 +11,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.trainings import options, step_seconds, summary, write_result
+from benchmarks.measure import write_result
+from benchmarks.trainings import options, step_seconds, summary
 
 CONDITIONS = {
     "one process": ["runtime.runner=direct"],

@@ -5,7 +5,8 @@ Usage: python -m benchmarks.prefect_share [--steps 20] [--rounds 3]; writes benc
 
 from __future__ import annotations
 
-from benchmarks.trainings import options, step_seconds, summary, write_result
+from benchmarks.measure import write_result
+from benchmarks.trainings import options, step_seconds, summary
 
 
 def main() -> None:

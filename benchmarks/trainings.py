@@ -5,21 +5,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from flows.build import find_plan
 from flows.server import stop_server
 from hacpo_core.store import StepStore
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def options(steps: int, rounds: int) -> argparse.Namespace:
@@ -74,12 +70,3 @@ def summary(seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         "median_s": {name: statistics.median(found) for name, found in seconds.items()},
         "mean_s": {name: statistics.fmean(found) for name, found in seconds.items()},
     }
-
-
-def write_result(name: str, result: Mapping[str, Any], packages: Sequence[str]) -> None:
-    """Write and print a result, with the versions and the machine that it was measured on."""
-    versions = {package: version(package) for package in packages}
-    whole = {**result, "versions": versions, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
-    text = json.dumps(whole, indent=1, ensure_ascii=False)
-    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    print(text)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -64,17 +65,18 @@ class WorkerExtension:
         """Beginning of the names of the memory that ranks on the CPU share; None for ranks that share none."""
         return os.environ.get("VLLM_DIST_IDENT")
 
-    def end_after(self, owner: int, processes: list[int]) -> None:
+    def end_after(self, owner: int, processes: list[int], exchange: str) -> None:
         """End the engine's processes, this one among them, when their owner is gone: killed, it cannot do so."""
-        arguments = (psutil.Process(owner), processes, self.shared_memory())
+        arguments = (psutil.Process(owner), processes, self.shared_memory(), exchange)
         threading.Thread(target=_end_after, args=arguments, daemon=True).start()
 
 
-def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str | None) -> None:
+def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str | None, exchange: str) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
             time.sleep(WATCH_EVERY_S)
     _remove(shared_memory)
+    shutil.rmtree(exchange, ignore_errors=True)
     for pid in sorted(processes, key=lambda pid: pid == os.getpid()):  # this one last
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -161,15 +163,24 @@ class VllmSampler:
             raise
         self._processes = _children() - before
         self._shared_memory: str | None = None
-        if self._processes:
+        self._exchange: Path | None = None
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        """What an engine that has started needs before its first use."""
+        if self._engine.vllm.process == "own":
+            self._exchange = Path(tempfile.mkdtemp(prefix="hacpo-weights-"))
             self._shared_memory = self._llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
-            self._llm.collective_rpc("end_after", args=(os.getpid(), pids))
-        if engine.vllm.process == "shared" and self._llm.model_config.using_transformers_backend():
-            self.close()
+            self._llm.collective_rpc("end_after", args=(os.getpid(), pids, str(self._exchange)))
+        elif self._llm.model_config.using_transformers_backend():
             raise EngineError(
-                f"{type(model).__name__}: vLLM has no model of its own for it and changes transformers' class, which "
-                "the learner in this process needs; set engine.vllm.process=own"
+                f"{type(self._model).__name__}: vLLM has no model of its own for it and changes transformers' class, "
+                "which the learner in this process needs; set engine.vllm.process=own"
             )
         self.rest()  # the next agent's engine, and the learner, need the memory before the first sampling
 
@@ -246,7 +257,7 @@ class VllmSampler:
             weights = merged_weights(self._model, self._model.named_parameters())
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
-            with tempfile.TemporaryDirectory(prefix="hacpo-weights-") as folder:
+            with tempfile.TemporaryDirectory(dir=self._exchange) as folder:
                 save_model(self._model, Path(folder))
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         self._llm.collective_rpc("pack_head")
@@ -270,6 +281,8 @@ class VllmSampler:
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
             _remove(self._shared_memory)
+            if self._exchange is not None:
+                shutil.rmtree(self._exchange, ignore_errors=True)
 
 
 def _children() -> set[psutil.Process]:
@@ -352,6 +365,8 @@ def _as_engine_error(what: str) -> Iterator[None]:
 
 def _remedy(message: str) -> str:
     text = message.lower()
+    if "no space left" in text or "not enough free" in text:
+        return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with room for all the weights"
     if "memory" in text or "kv cache" in text:
         return f"change {_FIELDS_OF_MEMORY}"
     if "head_dim" in text or "head size" in text:

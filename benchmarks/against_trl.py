@@ -1,0 +1,365 @@
+"""A training step of ours against one of TRL's GRPOTrainer: same model, prompts, lengths, batch, optimizer, in one run.
+
+TRL's training loop calls ours after each of its own steps, so both run in one process, A B A B, on the same threads and
+the same allocator. A step is one generation for all prompts and two optimizer updates on half of the rows each. No
+verifier and no files on either side: the reward is a function of the text that costs nothing.
+
+Usage: python -m benchmarks.against_trl [--rounds 5]; writes benchmarks/results/against_trl.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+
+from benchmarks.measure import write_result
+from hacpo_core.algo.capability import unit_ratios
+from hacpo_core.algo.methods import Method, joint_advantages
+from hacpo_core.batches import Minibatch, learner_batch, minibatch_slots
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.data.prompts import render_prompt
+from hacpo_core.data.retokenize import decode_response
+from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.malloc import keep_freed_memory
+from hacpo_core.records import Message, Rollout
+from hacpo_core.seeds import derive_seed
+from hacpo_core.tiny.tokenizers import build_tokenizer
+
+NUM_PROMPTS, NUM_SAMPLES, NUM_TOKENS, NUM_UPDATES = 32, 8, 40, 2
+SIZES = {"0.17 M": (96, 2), "3.5 M": (320, 4)}
+"""width and layers"""
+THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
+"""share of the prompts whose responses all have one reward, so that none of them carries an advantage"""
+METHODS = {"grpo": Method("grpo", ratio="token", shares_rollouts=False, baseline="own", own_low=0.2, own_high=0.2)}
+METHODS["gspo"] = Method("gspo", shares_rollouts=False, baseline="own")
+TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
+
+
+def texts() -> list[str]:
+    """The problems."""
+    return [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
+
+
+def reward(text: str, response: str) -> float:
+    """1 or 0; for half of the problems the same for every response."""
+    problem = int(text.partition("+")[0]) - 10
+    chance = float(problem % 4 == 0) if problem < UNIFORM_SHARE * NUM_PROMPTS else 0.5
+    return float(zlib.crc32(response.encode()) % 1000 < 1000 * chance)
+
+
+def model_of(size: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """A model without the last token, which is the EOS: every response has the full length on both sides."""
+    width, layers = SIZES[size]
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=tokenizer.eos_token_id,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=width // 4,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def tokenizer_of() -> PreTrainedTokenizerFast:
+    """The character tokenizer with a new EOS at its very end."""
+    tokenizer = build_tokenizer("character")
+    tokenizer.add_special_tokens({"eos_token": "<|never|>"})
+    assert tokenizer.eos_token_id == len(tokenizer) - 1
+    return tokenizer
+
+
+class Split:
+    """Seconds of a step by part."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a part."""
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def take(self, whole: float) -> dict[str, float]:
+        """What was added since the last time; all that is no sampling and no scoring is the update."""
+        found = {name: self.seconds.pop(name, 0.0) for name in ("sampling", "logprobs")}
+        return {**found, "update": whole - sum(found.values()), "step": whole}
+
+
+class Ours:
+    """What a step of ours calls for one agent, without store, verifier and flow."""
+
+    def __init__(self, size: str, method: Method, *, skips: bool, reuses: bool) -> None:
+        self.tokenizer, self.method, self.reuses, self.split = tokenizer_of(), method, reuses, Split()
+        engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips)
+        self.model = model_of(size, self.tokenizer)
+        optimizer = OptimizerConfig(learning_rate=LEARNING_RATE)
+        self.learner = TorchLearner(
+            self.model, optimizer=optimizer, engine=engine, temperature=1.0, total_updates=10**6
+        )
+        self.eos_ids = frozenset({int(self.tokenizer.eos_token_id)})
+        self.sampler = TransformersSampler(
+            self.model, eos_ids=self.eos_ids, pad_id=int(self.tokenizer.pad_token_id), batch_size=256
+        )
+        self.prompts = [render_prompt(self.tokenizer, (Message("user", text),)) for text in texts()]
+        self.num_skipped = 0.0
+
+    def step(self, number: int) -> dict[str, float]:
+        """Sample, score, update twice."""
+        started = time.perf_counter()
+        with self.split.part("sampling"):
+            owners = [(p, i) for p in range(NUM_PROMPTS) for i in range(NUM_SAMPLES)]
+            requests = [SampleRequest(self.prompts[p], derive_seed(0, "rollout", number, p, i)) for p, i in owners]
+            found = self.sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
+        old = [response.logprobs for response in found]
+        if not self.reuses:
+            with self.split.part("logprobs"):
+                scored = [ScoreRequest(r.prompt_ids, f.token_ids) for r, f in zip(requests, found, strict=True)]
+                old = self.learner.logprobs(scored)
+        rollouts = [
+            Rollout(
+                problem_id=str(p),
+                agent="one",
+                index=i,
+                sampler="transformers",
+                policy_version=number,
+                prompt_ids=self.prompts[p],
+                token_ids=response.token_ids,
+                logprobs=response.logprobs,
+                old_logprobs=logprobs,
+                text=decode_response(self.tokenizer, response.token_ids),
+                finish_reason=response.finish_reason,
+            )
+            for (p, i), response, logprobs in zip(owners, found, old, strict=True)
+        ]
+        outcome = self.learner.update(
+            self._minibatches(rollouts, number),
+            self.method,
+            num_agents=1,
+            max_response_tokens=NUM_TOKENS,
+            measures_cosine=False,
+        )
+        self.num_skipped = sum(m.num_skipped for m in outcome.minibatches) / len(owners)
+        return self.split.take(time.perf_counter() - started)
+
+    def _minibatches(self, rollouts: list[Rollout], number: int) -> tuple[Minibatch, ...]:
+        reward_PAG = torch.tensor(
+            [reward(texts()[int(rollout.problem_id)], rollout.text) for rollout in rollouts], dtype=torch.float64
+        ).reshape(NUM_PROMPTS, 1, NUM_SAMPLES)
+        is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
+        return learner_batch(
+            learner=0,
+            rollouts=[rollouts],
+            is_scored_PAG=np.asarray(is_scored_PAG),
+            joint=joint_advantages(self.method, reward_PAG, is_scored_PAG, unit_ratios(1)),
+            slots=minibatch_slots(
+                num_problems=NUM_PROMPTS,
+                num_samples=NUM_SAMPLES,
+                sources=[0],
+                num_minibatches=NUM_UPDATES,
+                order="mixed",
+                seed_parts=(0, "minibatch", number),
+            ),
+            retokenizers={},
+            prompt_ids=self.prompts,
+            eos_ids=None,
+            source_eos_ids={0: self.eos_ids},
+        ).minibatches
+
+
+def trl_trainer(size: str, method: str, *, num_steps: int, after: Callable[[int], None]) -> Any:
+    """TRL's trainer with what it does by default turned off where ours has it off: checkpointing, bf16, logging."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Timed(GRPOTrainer):  # type: ignore[misc]
+        """Tells sampling and scoring from the rest."""
+
+        split = Split()
+
+        def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            with self.split.part("sampling"):
+                return super()._generate(*args, **kwargs)
+
+        def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled():
+                return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+            with self.split.part("logprobs"):
+                return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    class EachStep(TrainerCallback):
+        """Hands over to ours between two steps of TRL."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step % NUM_UPDATES == 0:
+                after(state.global_step // NUM_UPDATES)
+
+    def rewards(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
+        return [reward(p[0]["content"], c[0]["content"]) for p, c in zip(prompts, completions, strict=True)]
+
+    tokenizer = tokenizer_of()
+    args = GRPOConfig(
+        output_dir=tempfile.mkdtemp(prefix="against-trl-"),
+        per_device_train_batch_size=NUM_PROMPTS * NUM_SAMPLES // NUM_UPDATES,
+        gradient_accumulation_steps=1,
+        steps_per_generation=NUM_UPDATES,
+        num_generations=NUM_SAMPLES,
+        max_completion_length=NUM_TOKENS,
+        max_steps=NUM_UPDATES * num_steps,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant",
+        optim="adamw_torch_fused",
+        importance_sampling_level=TRL_LEVEL[method],
+        loss_type="grpo",
+        beta=0.0,
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        report_to=[],
+        logging_steps=10**6,
+        save_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in texts()]
+    return Timed(
+        model=model_of(size, tokenizer),
+        reward_funcs=rewards,
+        args=args,
+        train_dataset=Dataset.from_list(prompts),
+        processing_class=tokenizer,
+        callbacks=[EachStep()],
+    )
+
+
+WAYS: dict[str, dict[str, bool]] = {
+    "equal rows": {"skips": False, "reuses": False},
+    "as shipped": {"skips": True, "reuses": False},
+    "as shipped, sampled log-probabilities": {"skips": True, "reuses": True},
+}
+
+
+def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
+    """Medians of each part, ours in every way, and ratios of TRL's step to ours."""
+    ours = {name: Ours(size, METHODS[method], **way) for name, way in WAYS.items()}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ["trl", *ours]}
+    started = [0.0]
+
+    def after(number: int) -> None:
+        whole = time.perf_counter() - started[0]
+        found["trl"].append(trainer.split.take(whole))
+        for name, one in ours.items():
+            found[name].append(one.step(number))
+        started[0] = time.perf_counter()
+
+    trainer = trl_trainer(size, method, num_steps=rounds + 1, after=after)
+    started[0] = time.perf_counter()
+    trainer.train()
+    medians = {
+        name: {part: statistics.median(step[part] for step in steps[1:]) for part in steps[0]}
+        for name, steps in found.items()
+    }
+    ratios = {
+        name: statistics.median(
+            trl["step"] / our["step"] for trl, our in zip(found["trl"][1:], found[name][1:], strict=True)
+        )
+        for name in ours
+    }
+    return {
+        "seconds": medians,
+        "trl_over_ours": ratios,
+        "weights": sum(p.numel() for p in ours["equal rows"].model.parameters()),
+        "skipped_share": ours["as shipped"].num_skipped,
+    }
+
+
+def peak_mb(size: str, method: str, who: str) -> float:
+    """MiB that three steps take on top of the imports: of a process that does nothing else."""
+    import trl  # noqa: F401  both sides have imported the same
+
+    gc.collect()
+    before = _high_water()
+    if who == "trl":
+        trl_trainer(size, method, num_steps=3, after=lambda _: None).train()
+    else:
+        one = Ours(size, METHODS[method], **WAYS[who])
+        for number in range(3):
+            one.step(number)
+    return _high_water() - before
+
+
+def _high_water() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def child(*words: str, keeps_memory: bool) -> Any:
+    """What a process of its own prints."""
+    command = [sys.executable, "-m", "benchmarks.against_trl", *words, *(["--keeps-memory"] if keeps_memory else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--one", nargs=2, metavar=("SIZE", "METHOD"))
+    parser.add_argument("--memory-of", default="")
+    parser.add_argument("--keeps-memory", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    if asked.one:
+        if asked.keeps_memory:
+            keep_freed_memory()
+        size, method = asked.one
+        found = peak_mb(size, method, asked.memory_of) if asked.memory_of else compare(size, method, asked.rounds)
+        print(json.dumps(found))
+        return
+    results = []
+    for size in SIZES:
+        for method, keeps_memory in (("grpo", True), ("gspo", True), ("gspo", False)):
+            words = ["--one", size, method, "--rounds", str(asked.rounds)]
+            row = {"size": size, "method": method, "keeps_freed_memory": keeps_memory}
+            row |= child(*words, keeps_memory=keeps_memory)
+            if method == "gspo":
+                row["peak_mb"] = {
+                    who: child(*words, "--memory-of", who, keeps_memory=keeps_memory) for who in ("trl", *WAYS)
+                }
+            results.append(row)
+            print(json.dumps(row), flush=True)
+    shape = {"prompts": NUM_PROMPTS, "samples": NUM_SAMPLES, "tokens": NUM_TOKENS, "updates": NUM_UPDATES}
+    title = {"step": shape, "threads": THREADS, "rounds": asked.rounds, "dtype": "float32"}
+    write_result("against_trl", title | {"results": results}, ["trl", "torch", "transformers"])
+
+
+if __name__ == "__main__":
+    main()

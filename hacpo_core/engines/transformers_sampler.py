@@ -1,4 +1,4 @@
-"""Sampling with transformers' own model classes: a KV cache, each prompt encoded once, finished rows dropped.
+"""Sampling from a model of transformers: a KV cache, each prompt encoded once, finished rows dropped.
 
 Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 """
@@ -6,14 +6,13 @@ Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
-from hacpo_core.engines.logprobs import widened
+from hacpo_core.engines.decoders import Decoder, decoder_of
 from hacpo_core.seeds import uniforms
 
 COMPACT_BELOW = 0.8  # rebuild the cache without finished rows once fewer than this share of its rows is alive
@@ -49,26 +48,26 @@ class TransformersSampler:
         """
         self._model = model
         self._has_wide_head = has_wide_head
-        self._wide_head: tuple[Tensor, Tensor | None] | None = None
         self._pad_id = pad_id
         self._batch_size = batch_size
         self._eos_E = torch.tensor(sorted(eos_ids), device=model.device)
+        self._new_decoder: Callable[[], Decoder] | None = None
 
     @torch.no_grad()
     def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
         """One response per request, in order."""
         self._model.eval()
-        if self._has_wide_head:  # an fp32 copy for one call: the weights are others at the next one
-            head: Any = self._model.get_output_embeddings()
-            self._wide_head = widened(head.weight), getattr(head, "bias", None)
+        if self._new_decoder is None:
+            self._new_decoder = decoder_of(self._model, has_wide_head=self._has_wide_head)
         responses: list[SampledResponse | None] = [None] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         for start in range(0, len(by_length), self._batch_size):
             positions = by_length[start : start + self._batch_size]
             batch = [requests[position] for position in positions]
-            for position, response in zip(positions, self._sample_batch(batch, limits), strict=True):
+            for position, response in zip(
+                positions, self._sample_batch(self._new_decoder(), batch, limits), strict=True
+            ):
                 responses[position] = response
-        self._wide_head = None
         return [response for response in responses if response is not None]
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
@@ -80,14 +79,14 @@ class TransformersSampler:
     def close(self) -> None:
         """Nothing to end."""
 
-    def _sample_batch(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Iterator[SampledResponse]:
+    def _sample_batch(
+        self, decoder: Decoder, requests: Sequence[SampleRequest], limits: SamplingLimits
+    ) -> Iterator[SampledResponse]:
         device = self._model.device
-        logits_BV, cache, mask_BT = self._prefill(requests)
+        logits_BV = self._prefill(decoder, requests, limits.max_tokens)
         num_rows, max_tokens = len(requests), limits.max_tokens
         token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
-        length_B = torch.zeros(num_rows, dtype=torch.long, device=device)
-        is_stopped_B = torch.zeros(num_rows, dtype=torch.bool, device=device)
         if not limits.is_greedy:
             uniform_BT = torch.from_numpy(uniforms([request.seed for request in requests], max_tokens)).to(device)
         # `row_C[c]` is the request that cache row c works for; finished rows stay until the next compaction.
@@ -99,61 +98,36 @@ class TransformersSampler:
                 token_C = logprob_CV.argmax(dim=1)
             else:
                 token_C = choose(logprob_CV, uniform_BT[row_C, t], top_p=limits.top_p)
-            alive = row_C[is_alive_C]
-            token_BT[alive, t] = token_C[is_alive_C]
-            logprob_BT[alive, t] = logprob_CV.gather(1, token_C[:, None])[is_alive_C, 0]
-            length_B[alive] += 1
-            is_end_C = torch.isin(token_C, self._eos_E) & is_alive_C
-            is_stopped_B[row_C[is_end_C]] = True
-            is_alive_C = is_alive_C & ~is_end_C
+            token_BT[row_C, t] = token_C  # of finished rows, too: what is behind an end is cut off below
+            logprob_BT[row_C, t] = logprob_CV.gather(1, token_C[:, None])[:, 0]
+            is_alive_C = is_alive_C & (token_C[:, None] != self._eos_E).all(dim=1)
             num_alive = int(is_alive_C.sum())
             if num_alive == 0 or t == max_tokens - 1:
                 break
             if num_alive < COMPACT_BELOW * len(row_C):
                 kept = is_alive_C.nonzero()[:, 0]
-                cache.batch_select_indices(kept)
-                row_C, token_C, mask_BT, is_alive_C = row_C[kept], token_C[kept], mask_BT[kept], is_alive_C[kept]
-            mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(row_C), 1)], dim=1)
-            logits_BV = self._next_logits(
-                input_ids=token_C[:, None],
-                attention_mask=mask_BT,
-                position_ids=mask_BT.sum(dim=1, keepdim=True) - 1,
-                past_key_values=cache,
-            )
+                decoder.keep(kept)
+                row_C, token_C, is_alive_C = row_C[kept], token_C[kept], is_alive_C[kept]
+            logits_BV = decoder.extend(token_C)
+        is_end_BT = torch.isin(token_BT[:, : t + 1], self._eos_E)
+        is_stopped_B = is_end_BT.any(dim=1)
+        length_B = torch.where(is_stopped_B, is_end_BT.int().argmax(dim=1), t) + 1
         for tokens, logprobs, length, is_stopped in zip(
             token_BT.tolist(), logprob_BT.tolist(), length_B.tolist(), is_stopped_B.tolist(), strict=True
         ):
             reason = "stop" if is_stopped else "length"
             yield SampledResponse(tuple(tokens[:length]), tuple(logprobs[:length]), reason)  # type: ignore[arg-type]
 
-    def _prefill(self, requests: Sequence[SampleRequest]) -> tuple[Tensor, DynamicCache, Tensor]:
-        """Encode each distinct prompt once, padded on the left, and hand every request its copy of the cache."""
+    def _prefill(self, decoder: Decoder, requests: Sequence[SampleRequest], max_tokens: int) -> Tensor:
+        """Encode each distinct prompt once, padded on the left; logits_BV behind every request's prompt."""
         device = self._model.device
         prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
         place = {prompt: u for u, prompt in enumerate(prompts)}
         longest = max(len(prompt) for prompt in prompts)
         padded = [[self._pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         mask_UT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-        cache = DynamicCache(config=self._model.config)
-        logits_UV = self._next_logits(
-            input_ids=torch.tensor(padded, device=device),
-            attention_mask=mask_UT,
-            position_ids=(mask_UT.cumsum(dim=1) - 1).clamp(min=0),
-            past_key_values=cache,
-        )
         prompt_B = torch.tensor([place[request.prompt_ids] for request in requests], device=device)
-        cache.batch_select_indices(prompt_B)
-        return logits_UV[prompt_B], cache, mask_UT[prompt_B]
-
-    def _next_logits(self, **inputs: Any) -> Tensor:
-        """Logits behind the last position of every row; the cache among the inputs grows."""
-        if self._wide_head is None:
-            logits: Tensor = self._model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
-            return logits
-        hidden = self._model.base_model(**inputs, use_cache=True).last_hidden_state[:, -1]
-        weight, bias = self._wide_head
-        logits = hidden.to(weight.dtype) @ weight.T
-        return logits if bias is None else logits + bias
+        return decoder.start(torch.tensor(padded, device=device), mask_UT, prompt_B, max_tokens=max_tokens)
 
 
 def choose(logprob_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:

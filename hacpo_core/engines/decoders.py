@@ -1,0 +1,321 @@
+"""The model's part of sampling with a cache: prompts in, then one token per row at a time, logits out.
+
+    start: prompts ─▶ logits behind each     extend: a token per row ─▶ logits behind it     keep: some rows go on
+
+`ModelDecoder` calls the model's own class, whatever it is. For every new token that class builds a mask, passes hooks
+and copies its whole cache, which costs more than the arithmetic of a small model; `LlamaDecoder` computes the same for
+models of Llama's and Qwen3's kind from their weights, with a cache that grows in place.
+
+Shapes: U distinct prompt, B sequence (row of the cache), T token, H key head, Q query head of a key head, K head width,
+D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import DynamicCache, PreTrainedModel
+
+from hacpo_core.engines.logprobs import widened
+
+_log = logging.getLogger(__name__)
+GROW_TOKENS = 64
+"""least growth of a cache, in tokens of every row"""
+LARGEST_COPY = 2**18
+"""weights that are copied next to each other for one product in place of several: less calls, but memory"""
+FAMILIES = ("llama", "qwen3")
+_ROTATIONS = ("default", "linear", "llama3")  # others depend on how long a sequence is
+
+
+class Decoder(Protocol):
+    """One batch of responses under way."""
+
+    def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
+        """Encode each prompt once, and give every row its copy of the cache.
+
+        Args:
+            input_UT: prompts, padded on the left.
+            mask_UT: 1 where there is no padding.
+            prompt_B: the prompt of each row.
+            max_tokens: most tokens that rows will be extended by.
+
+        Returns:
+            logits_BV behind the prompts.
+        """
+
+    def extend(self, token_B: Tensor) -> Tensor:
+        """logits_BV behind one more token of every row."""
+
+    def keep(self, row_B: Tensor) -> None:
+        """Go on with these rows alone, in this order (ascending)."""
+
+
+def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder]:
+    """What makes a decoder for each batch: the fast kind where a short trial shows that it computes the same.
+
+    Args:
+        model: its weights are read at each `start`, so they may change between batches.
+        has_wide_head: multiply with the output embedding in fp32; the head must be linear.
+    """
+
+    def general() -> Decoder:
+        return ModelDecoder(model, has_wide_head=has_wide_head)
+
+    def fast() -> Decoder:
+        return LlamaDecoder(model, has_wide_head=has_wide_head)
+
+    if not _is_llama_like(model):
+        return general
+    difference, scale = _try_out(general(), fast(), model)
+    if not difference <= scale * 2**5 * torch.finfo(model.dtype).eps:
+        _log.warning(
+            "%s: logits of the fast decoder are off by %.1e; the model's own class samples",
+            *(type(model).__name__, difference),
+        )
+        return general
+    return fast
+
+
+class ModelDecoder:
+    """Decoding through the model's own class."""
+
+    def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
+        self._model = model
+        self._wide_head = _wide_head(model) if has_wide_head else None
+        self._cache: Any = None
+
+    def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
+        """See `Decoder`."""
+        self._cache = DynamicCache(config=self._model.config)
+        logits_UV = self._logits(
+            input_ids=input_UT,
+            attention_mask=mask_UT,
+            position_ids=(mask_UT.cumsum(dim=1) - 1).clamp(min=0),
+            past_key_values=self._cache,
+        )
+        self._cache.batch_select_indices(prompt_B)
+        self._mask_BT = mask_UT[prompt_B]
+        return logits_UV[prompt_B]
+
+    def extend(self, token_B: Tensor) -> Tensor:
+        """See `Decoder`."""
+        self._mask_BT = torch.cat([self._mask_BT, self._mask_BT.new_ones(len(token_B), 1)], dim=1)
+        return self._logits(
+            input_ids=token_B[:, None],
+            attention_mask=self._mask_BT,
+            position_ids=self._mask_BT.sum(dim=1, keepdim=True) - 1,
+            past_key_values=self._cache,
+        )
+
+    def keep(self, row_B: Tensor) -> None:
+        """See `Decoder`."""
+        self._cache.batch_select_indices(row_B)
+        self._mask_BT = self._mask_BT[row_B]
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values (B, H, T, K) of every layer."""
+        return [(layer.keys, layer.values) for layer in self._cache.layers]
+
+    def _logits(self, **inputs: Any) -> Tensor:
+        if self._wide_head is None:
+            logits: Tensor = self._model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
+            return logits
+        hidden = self._model.base_model(**inputs, use_cache=True).last_hidden_state[:, -1]
+        return functional.linear(hidden.to(self._wide_head.weight.dtype), *self._wide_head)
+
+
+class _Linear(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Weights of one layer; those that multiply the same input are one matrix where that copy is small."""
+
+    norm: Tensor
+    qkv: tuple[_Linear, ...]
+    head_norm: Tensor | None
+    """of query and key heads, (heads, K)"""
+    out: _Linear
+    mlp_norm: Tensor
+    gate_up: tuple[_Linear, ...]
+    down: _Linear
+
+
+class LlamaDecoder:
+    """Decoding from the weights of a model of Llama's or Qwen3's kind; prompts go through the model's own class."""
+
+    def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
+        self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
+        base: Any = model.base_model
+        config, head = model.config, _linear(model.get_output_embeddings())
+        self._base = base
+        self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
+        self._width = base.layers[0].self_attn.head_dim
+        self._epsilon = config.rms_norm_eps
+        self._head = _wide_head(model) if has_wide_head else head
+        self._layers = [_layer(layer, self._num_query, self._num_key) for layer in base.layers]
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
+        """See `Decoder`."""
+        logits_BV = self._prompts.start(input_UT, mask_UT, torch.arange(len(input_UT)), max_tokens=0)[prompt_B]
+        self._length, self._limit = input_UT.shape[1], input_UT.shape[1] + max_tokens
+        room = self._room(self._length)
+        layers = self._prompts.layers()
+        self._keys = [_grown(key[prompt_B], room) for key, _ in layers]
+        self._values = [_grown(value[prompt_B], room) for _, value in layers]
+        longest = mask_UT.sum(dim=1)
+        self._position_B = longest[prompt_B]
+        table = torch.arange(int(longest.max()) + max_tokens, device=input_UT.device)[None]
+        cosine_1TK, sine_1TK = self._base.rotary_emb(logits_BV.new_empty(0, dtype=self._keys[0].dtype), table)
+        half = self._width // 2
+        self._cosine_TK = cosine_1TK[0]
+        self._sine_TK = torch.cat([-sine_1TK[0, :, :half], sine_1TK[0, :, half:]], dim=1)
+        self._hidden_B11T: Tensor | None = None
+        if bool((mask_UT == 0).any()):
+            blank = torch.zeros(len(prompt_B), self._limit, dtype=self._keys[0].dtype, device=input_UT.device)
+            blank[:, : self._length].masked_fill_(mask_UT[prompt_B] == 0, -torch.inf)
+            self._hidden_B11T = blank[:, None, None]
+        return logits_BV
+
+    def extend(self, token_B: Tensor) -> Tensor:
+        """See `Decoder`."""
+        here, self._length = self._length, self._length + 1
+        if self._length > self._keys[0].shape[2]:
+            room = self._room(self._length)
+            for buffers in (self._keys, self._values):
+                for number, buffer in enumerate(buffers):
+                    buffers[number] = _grown(buffer, room)
+        rows, num_heads = len(token_B), self._num_query + self._num_key
+        cosine_B1K, sine_B1K = self._cosine_TK[self._position_B, None], self._sine_TK[self._position_B, None]
+        self._position_B = self._position_B + 1
+        mask = None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, : self._length]
+        stream_BD = functional.embedding(token_B, self._base.embed_tokens.weight)
+        for layer, key_BHTK, value_BHTK in zip(self._layers, self._keys, self._values, strict=True):
+            normed_BD = self._norm(stream_BD, layer.norm)
+            heads = _product(normed_BD, layer.qkv).view(rows, num_heads + self._num_key, self._width)
+            turned, value_BHK = heads[:, :num_heads], heads[:, num_heads:]
+            if layer.head_norm is not None:
+                turned = self._norm(turned, None) * layer.head_norm
+            turned = torch.addcmul(turned * cosine_B1K, turned.roll(self._width // 2, dims=-1), sine_B1K)
+            key_BHTK[:, :, here] = turned[:, self._num_query :]
+            value_BHTK[:, :, here] = value_BHK
+            # Query heads that share a key head stand where tokens stand in a prompt: no key is copied for each.
+            attended = functional.scaled_dot_product_attention(
+                turned[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
+                key_BHTK[:, :, : self._length],
+                value_BHTK[:, :, : self._length],
+                attn_mask=mask,
+            )
+            stream_BD = stream_BD + functional.linear(attended.reshape(rows, -1), *layer.out)
+            gate, up = _product(self._norm(stream_BD, layer.mlp_norm), layer.gate_up).chunk(2, dim=1)
+            stream_BD = stream_BD + functional.linear(functional.silu(gate) * up, *layer.down)
+        last_BD = self._norm(stream_BD, self._base.norm.weight)
+        return functional.linear(last_BD.to(self._head.weight.dtype), *self._head)
+
+    def keep(self, row_B: Tensor) -> None:
+        """See `Decoder`."""
+        for buffers in (self._keys, self._values):
+            for number, buffer in enumerate(buffers):
+                kept = buffer[: len(row_B)]  # in place: rows move up, and what is behind them is left unused
+                kept[:, :, : self._length] = buffer[row_B, :, : self._length]
+                buffers[number] = kept
+        self._position_B = self._position_B[row_B]
+        if self._hidden_B11T is not None:
+            self._hidden_B11T = self._hidden_B11T[row_B]
+
+    def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
+        return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
+
+    def _room(self, length: int) -> int:
+        return min(self._limit, length + max(GROW_TOKENS, length // 2))
+
+
+def _is_llama_like(model: PreTrainedModel) -> bool:
+    config: Any = model.config
+    if config.model_type not in FAMILIES or config.hidden_act != "silu":
+        return False
+    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return False
+    if config.rope_parameters.get("rope_type", "default") not in _ROTATIONS:
+        return False
+    # An adapter, for one, is another class, and would be left out.
+    attention = [f"self_attn.{name}_proj" for name in "qkvo"]
+    names = [*attention, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+    layers: Any = model.base_model.layers
+    linears = [model.get_output_embeddings(), *(layer.get_submodule(name) for layer in layers for name in names)]
+    return all(type(linear) is nn.Linear for linear in linears)
+
+
+@torch.no_grad()
+def _try_out(general: Decoder, fast: Decoder, model: PreTrainedModel) -> tuple[float, float]:
+    """Largest difference of the two's logits over a few tokens, and the largest logit."""
+    size = model.config.vocab_size
+    device = model.device
+    input_UT = torch.tensor([[0, 0, 3, 5, 7], [2, 11, 13, 1, 4]], device=device) % size
+    mask_UT = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], device=device)
+    prompt_B = torch.tensor([1, 0, 1], device=device)
+    found = []
+    for decoder in (general, fast):
+        logits = [decoder.start(input_UT, mask_UT, prompt_B, max_tokens=3)]
+        logits += [decoder.extend(torch.tensor(tokens, device=device) % size) for tokens in ([5, 6, 7], [8, 2, 9])]
+        decoder.keep(prompt_B.new_tensor([0, 2]))
+        found.append(torch.cat([*logits, decoder.extend(torch.tensor([4, 1], device=device) % size)]).float())
+    expected, got = found
+    return float((got - expected).abs().max()), float(expected.abs().max())
+
+
+def _layer(layer: Any, num_query: int, num_key: int) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    head_norm = None
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm.weight, attention.k_norm.weight
+        head_norm = torch.cat([query.expand(num_query, -1), key.expand(num_key, -1)])
+    return _Layer(
+        norm=layer.input_layernorm.weight,
+        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        head_norm=head_norm,
+        out=_linear(attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        down=_linear(mlp.down_proj),
+    )
+
+
+def _joined(*modules: Any) -> tuple[_Linear, ...]:
+    parts = tuple(map(_linear, modules))
+    if sum(part.weight.numel() for part in parts) > LARGEST_COPY:
+        return parts
+    biases = [part.bias for part in parts if part.bias is not None]
+    return (_Linear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None),)
+
+
+def _linear(module: Any) -> _Linear:
+    return _Linear(module.weight, module.bias)
+
+
+def _wide_head(model: PreTrainedModel) -> _Linear:
+    head: Any = model.get_output_embeddings()
+    return _Linear(widened(head.weight), None if head.bias is None else widened(head.bias))
+
+
+def _product(value: Tensor, parts: Sequence[_Linear]) -> Tensor:
+    if len(parts) == 1:
+        return functional.linear(value, *parts[0])
+    return torch.cat([functional.linear(value, *part) for part in parts], dim=-1)
+
+
+def _grown(buffer: Tensor, room: int) -> Tensor:
+    rows, heads, length, width = buffer.shape
+    grown = buffer.new_empty(rows, heads, room, width)
+    grown[:, :, :length] = buffer
+    return grown

@@ -13,11 +13,7 @@ import argparse
 import contextlib
 import gc
 import json
-import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import zlib
@@ -28,7 +24,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
-from benchmarks.measure import write_result
+from benchmarks.measure import PeakMemory, child, median_ratio, write_result
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.algo.methods import Method, joint_advantages
 from hacpo_core.batches import Minibatch, learner_batch, minibatch_slots
@@ -283,15 +279,11 @@ def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
     started[0] = time.perf_counter()
     trainer.train()
     medians = {
-        name: {part: statistics.median(step[part] for step in steps[1:]) for part in steps[0]}
-        for name, steps in found.items()
+        name: {part: statistics.median(step[part] for step in taken[1:]) for part in taken[0]}
+        for name, taken in found.items()
     }
-    ratios = {
-        name: statistics.median(
-            trl["step"] / our["step"] for trl, our in zip(found["trl"][1:], found[name][1:], strict=True)
-        )
-        for name in ours
-    }
+    steps = {name: [step["step"] for step in taken[1:]] for name, taken in found.items()}
+    ratios = {name: median_ratio(steps["trl"], steps[name]) for name in ours}
     return {
         "seconds": medians,
         "trl_over_ours": ratios,
@@ -305,27 +297,14 @@ def peak_mb(size: str, method: str, who: str) -> float:
     import trl  # noqa: F401  both sides have imported the same
 
     gc.collect()
-    before = _high_water()
+    peak = PeakMemory()
     if who == "trl":
         trl_trainer(size, method, num_steps=3, after=lambda _: None).train()
     else:
         one = Ours(size, METHODS[method], **WAYS[who])
         for number in range(3):
             one.step(number)
-    return _high_water() - before
-
-
-def _high_water() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def child(*words: str, keeps_memory: bool) -> Any:
-    """What a process of its own prints."""
-    command = [sys.executable, "-m", "benchmarks.against_trl", *words, *(["--keeps-memory"] if keeps_memory else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return peak.mb()
 
 
 def main() -> None:
@@ -347,13 +326,18 @@ def main() -> None:
     results = []
     for size in SIZES:
         for method, keeps_memory in (("grpo", True), ("gspo", True), ("gspo", False)):
-            words = ["--one", size, method, "--rounds", str(asked.rounds)]
+            words = [
+                "--one",
+                size,
+                method,
+                "--rounds",
+                str(asked.rounds),
+                *(["--keeps-memory"] if keeps_memory else []),
+            ]
             row = {"size": size, "method": method, "keeps_freed_memory": keeps_memory}
-            row |= child(*words, keeps_memory=keeps_memory)
+            row |= child("against_trl", *words)
             if method == "gspo":
-                row["peak_mb"] = {
-                    who: child(*words, "--memory-of", who, keeps_memory=keeps_memory) for who in ("trl", *WAYS)
-                }
+                row["peak_mb"] = {who: child("against_trl", *words, "--memory-of", who) for who in ("trl", *WAYS)}
             results.append(row)
             print(json.dumps(row), flush=True)
     shape = {"prompts": NUM_PROMPTS, "samples": NUM_SAMPLES, "tokens": NUM_TOKENS, "updates": NUM_UPDATES}

@@ -1,15 +1,77 @@
-"""What all measurements share: results as files, with the machine and the versions that they were measured on."""
+"""What all measurements share: ways in turn, the machine's own limits, and results as files."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
-from collections.abc import Mapping, Sequence
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 RESULTS = Path(__file__).parent / "results"
+
+
+def in_turn(ways: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way, A B A B; one round more comes first and is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, run in ways.items():
+            started = time.perf_counter()
+            run()
+            if number:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """Median of the ratios of two ways' seconds, round by round."""
+    return statistics.median(one / other for one, other in zip(over, under, strict=True))
+
+
+def matmul_peak() -> float:
+    """FLOP/s of a large fp32 product on the threads that torch has now: the best of ten."""
+    one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    return 2 * 1024**3 / min(in_turn({"matmul": lambda: one @ other}, rounds=10)["matmul"])
+
+
+def read_bandwidth() -> float:
+    """Bytes/s of reading 256 MiB, more than the caches hold: the best of ten."""
+    block = torch.ones(2**26)
+    return 2**28 / min(in_turn({"sum": block.sum}, rounds=10)["sum"])
+
+
+class PeakMemory:
+    """MiB that the process has had at most since this was made, on top of what it had then (Linux)."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = self._high_water()
+
+    def mb(self) -> float:
+        """So far."""
+        return self._high_water() - self._before
+
+    @staticmethod
+    def _high_water() -> float:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def child(module: str, *words: str, python: Path | str = sys.executable) -> Any:
+    """What a module prints as its last line, in a process of its own: JSON."""
+    command = [str(python), "-m", f"benchmarks.{module}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def write_result(name: str, result: Mapping[str, Any], packages: Sequence[str]) -> None:

@@ -24,11 +24,12 @@ from typing import Any
 
 import psutil
 import torch
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
-from hacpo_core.engines.lora import merged_weights, save_model
+from hacpo_core.engines.lora import merged_weights
 from hacpo_core.errors import EngineError
 
 SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to end by themselves
@@ -253,12 +254,14 @@ class VllmSampler:
         self._version = version
 
     def _copy_weights(self) -> None:
+        weights = merged_weights(self._model, self._model.named_parameters())
         if self._engine.vllm.process == "shared":
-            weights = merged_weights(self._model, self._model.named_parameters())
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             with tempfile.TemporaryDirectory(dir=self._exchange) as folder:
-                save_model(self._model, Path(folder))
+                # Not by save_pretrained: of several ranks only the first would write.
+                tensors = {name: weight.contiguous() for name, weight in weights}
+                save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         self._llm.collective_rpc("pack_head")
 
@@ -365,6 +368,8 @@ def _as_engine_error(what: str) -> Iterator[None]:
 
 def _remedy(message: str) -> str:
     text = message.lower()
+    if "ipc path" in text:
+        return "set TMPDIR to a folder with a short path"
     if "no space left" in text or "not enough free" in text:
         return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with room for all the weights"
     if "memory" in text or "kv cache" in text:

@@ -55,6 +55,13 @@ def tracker() -> None:
     resource_tracker.ensure_running()
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files; pytest's own paths are too long for the sockets that vLLM puts there."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 EOS_IDS = (2, 3)
 LIMITS = SamplingLimits(temperature=1.0, top_p=1.0, max_tokens=20)
 REQUESTS = [SampleRequest((1, 4, 5 + n % 3), seed=2**63 + n) for n in range(40)]
@@ -298,12 +305,10 @@ def test_gpu_that_this_vllm_cannot_use_is_one_error(tmp_path: Path) -> None:
 
 
 def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(psutil.Process().children(recursive=True))
-    exchange = tmp_path / "exchange"
-    exchange.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(exchange))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True))
     try:
         assert set(psutil.Process().children(recursive=True)) - before
@@ -315,7 +320,7 @@ def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing(
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
-    assert not list(exchange.iterdir())
+    assert not list(temporary.glob("hacpo-weights-*"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed here; make test-vllm")
@@ -416,18 +421,18 @@ def hold(folder: str, num_ranks: int) -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=needs_two_processors)])
-def test_engines_processes_and_shared_memory_end_when_their_owner_is_killed(num_ranks: int, tmp_path: Path) -> None:
+def test_engines_processes_and_shared_memory_end_when_their_owner_is_killed(
+    num_ranks: int, tmp_path: Path, temporary: Path
+) -> None:
     before = shared_memory()
     words = [sys.executable, "-c", f"from {__name__} import hold; hold({str(tmp_path)!r}, {num_ranks})"]
-    exchange = tmp_path / "exchange"
-    exchange.mkdir()
-    environment = os.environ | {"TMPDIR": str(exchange)}
+    environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as owner:
         assert owner.stdout is not None
         assert any(line == "ready\n" for line in iter(owner.stdout.readline, ""))
         processes = psutil.Process(owner.pid).children(recursive=True)
         shared = shared_memory() - before
-        assert list(exchange.glob("hacpo-weights-*"))
+        assert list(temporary.glob("hacpo-weights-*"))
         owner.kill()
     _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
@@ -436,7 +441,7 @@ def test_engines_processes_and_shared_memory_end_when_their_owner_is_killed(num_
     assert alive == []
     assert bool(shared) == (num_ranks == 2)
     assert not shared & shared_memory()
-    assert not list(exchange.glob("hacpo-weights-*"))
+    assert not list(temporary.glob("hacpo-weights-*"))
 
 
 HEADS_OF_32 = [
@@ -471,7 +476,7 @@ def test_engines_that_hardware_files_combine_train_together(
     module: str, small_plan: Callable[..., Plan], leftovers: Callable[[], list[str]]
 ) -> None:
     pytest.importorskip(module, reason=f"{module} is not installed here; make test-vllm")
-    ranks = ("placement.kind=ray", "placement.num_ranks=2") if module == "ray" else ()
+    ranks = ("placement.kind=ray", "placement.num_ranks=2", "placement.colocated=true") if module == "ray" else ()
     planned = small_plan(
         "hacpo",
         *SAMPLED_BY_VLLM,

@@ -1,0 +1,194 @@
+"""An update of ours against the floor: a plain forward and backward pass of transformers over the same rows.
+
+The floor pads the same micro-batches, projects every position to the vocabulary and takes the mean log-probability of
+the response: what one would write by hand. Both step AdamW and clip the gradient. All rows carry an advantage.
+
+Usage: python -m benchmarks.update [--rounds 5]; writes benchmarks/results/update.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarks.measure import PeakMemory, child, in_turn, matmul_peak, median_ratio, write_result
+from hacpo_core.algo.methods import Method
+from hacpo_core.batches import Minibatch, Row
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.layouts import ForwardPass, forward_passes
+from hacpo_core.engines.logprobs import token_scores
+from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.torch_learner import TorchLearner
+
+THREADS = 2
+METHOD = Method("gspo", shares_rollouts=False, baseline="own", own_low=10.0, own_high=10.0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and rows: each problem has eight responses of different lengths."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    problems: int
+    prompt: int
+    response: tuple[int, int]
+    """shortest and longest"""
+
+
+SHAPES = {
+    "50": Shape(50, 96, 3, 16, 12, (20, 40)),
+    "50, wide": Shape(50, 320, 4, 16, 12, (20, 40)),
+    "32 k": Shape(32_000, 256, 4, 4, 32, (40, 80)),
+    "151,936": Shape(151_936, 256, 4, 2, 32, (30, 50)),
+}
+LARGE_VOCABULARY, LARGE_TOKENS, LARGE_WIDTH = 151_936, 4096, 64
+
+
+def model_of(shape: Shape) -> PreTrainedModel:
+    """Random weights."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=2 * shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=shape.width // 4,
+        tie_word_embeddings=True,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def rows_of(shape: Shape) -> list[Row]:
+    """Rows with their old log-probability near what random weights give."""
+    random = torch.Generator().manual_seed(0)
+    rows = []
+    for n in range(8 * shape.problems):
+        length = int(torch.randint(shape.response[0], shape.response[1] + 1, (1,), generator=random))
+        ids = torch.randint(shape.vocabulary, (shape.prompt + length,), generator=random).tolist()
+        rows.append(
+            Row(
+                source=0,
+                problem=n // 8,
+                index=n % 8,
+                is_own=True,
+                prompt_ids=tuple(ids[: shape.prompt]),
+                response_ids=tuple(ids[shape.prompt :]),
+                advantage=1.0 if n % 2 else -1.0,
+                cross_weight=1.0,
+                old_mean_logprob=-float(torch.tensor(float(shape.vocabulary)).log()),
+                old_logprobs=None,
+            )
+        )
+    return rows
+
+
+class Floor:
+    """The same update as one would write it by hand."""
+
+    def __init__(self, shape: Shape, engine: EngineConfig) -> None:
+        self.model = model_of(shape).train()
+        self.optimizer = adamw(list(self.model.parameters()), OptimizerConfig())
+        self.rows = rows_of(shape)
+        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in self.rows]
+        self.passes = list(
+            forward_passes(requests, layout="padded", max_tokens=engine.micro_batch_tokens, pack_tokens=1)
+        )
+
+    def update(self) -> None:
+        """Forward, backward, clip, step."""
+        for forward in self.passes:
+            self.objective(forward).neg().backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def objective(self, forward: ForwardPass) -> Tensor:
+        """GSPO's, unclipped."""
+        logits_BTV = self.model(input_ids=forward.input_BT, use_cache=False).logits
+        logprob_BTV = logits_BTV.log_softmax(dim=-1)
+        logprob_N = logprob_BTV[forward.sequence_N, forward.column_N, forward.target_N]
+        rows = [self.rows[row] for row in forward.rows]
+        lengths = torch.tensor([len(row.response_ids) for row in rows])
+        mean_B = torch.stack([part.mean() for part in logprob_N.split(lengths.tolist())])
+        old_B = torch.tensor([row.old_mean_logprob for row in rows])
+        advantage_B = torch.tensor([row.advantage for row in rows])
+        return ((mean_B - old_B).exp() * advantage_B).sum() / len(self.rows)
+
+
+def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
+    """Seconds of both, and the share of the matmul peak that ours reaches."""
+    shape, engine = SHAPES[name], EngineConfig(num_threads=THREADS)
+    floor, model = Floor(shape, engine), model_of(shape)
+    learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
+    minibatch = Minibatch(tuple(rows_of(shape)))
+
+    def update() -> None:
+        learner.update([minibatch], METHOD, num_agents=1, max_response_tokens=100, measures_cosine=False)
+
+    seconds = in_turn({"ours": update, "floor": floor.update}, rounds=rounds)
+    embedding: Any = model.get_input_embeddings()
+    head = embedding.weight.numel()
+    body = sum(p.numel() for p in model.parameters()) - head
+    targets = sum(len(row.response_ids) for row in minibatch.rows)
+    # 2 FLOP per weight and token forwards, 4 backwards; of the head's product the forward part once more.
+    flop = 6 * body * sum(row.num_tokens for row in minibatch.rows) + 8 * head * targets
+    return {
+        "vocabulary": shape.vocabulary,
+        "weights": body + head,
+        "rows": len(minibatch.rows),
+        "seconds": {way: statistics.median(found) for way, found in seconds.items()},
+        "ours_over_floor": median_ratio(seconds["ours"], seconds["floor"]),
+        "share_of_peak": flop / peak / statistics.median(seconds["ours"]),
+    }
+
+
+def head_peak_mb(way: str) -> float:
+    """MiB that scores of many tokens over a large vocabulary and their gradient take, weights left out."""
+    torch.manual_seed(0)
+    weight_VD = torch.randn(LARGE_VOCABULARY, LARGE_WIDTH, requires_grad=True)
+    hidden_ND = torch.randn(LARGE_TOKENS, LARGE_WIDTH, requires_grad=True)
+    target_N = torch.arange(LARGE_TOKENS)
+    weight_VD.grad, hidden_ND.grad = torch.zeros_like(weight_VD), torch.zeros_like(hidden_ND)
+    peak = PeakMemory()
+    if way == "ours":
+        token_scores(hidden_ND, weight_VD, None, target_N).logprob_N.sum().backward()
+    else:
+        (hidden_ND @ weight_VD.T).log_softmax(dim=1).gather(1, target_N[:, None]).sum().backward()
+    return peak.mb()
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory-of", default="")
+    asked = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    if asked.memory_of:
+        print(json.dumps(head_peak_mb(asked.memory_of)))
+        return
+    peak = matmul_peak()
+    results = []
+    for name in SHAPES:
+        results.append(measure(name, asked.rounds, peak))
+        print(json.dumps(results[-1]), flush=True)
+    memory = {way: child("update", "--memory-of", way) for way in ("ours", "naive")}
+    title = {"threads": THREADS, "rounds": asked.rounds, "dtype": "float32", "matmul_peak_flops": peak}
+    head = {"vocabulary": LARGE_VOCABULARY, "tokens": LARGE_TOKENS, "peak_mb": memory}
+    write_result("update", title | {"results": results, "head": head}, ["torch", "transformers"])
+
+
+if __name__ == "__main__":
+    main()

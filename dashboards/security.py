@@ -103,17 +103,11 @@ class Guard:
         return scheme.lower() == "bearer" and self.is_token(text.strip())
 
     def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
-        found = _cookies(headers).get(self.cookie_name(scope), "")
+        found = _cookies(headers).get(_cookie_name(scope), "")
         is_known = self._is_signed(found)
         cookie = found if is_known else self.signed("visitor")
         is_in = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
         return Visitor(cookie, not is_known, is_in, self._mac(f"csrf {cookie}"))
-
-    @staticmethod
-    def cookie_name(scope: Scope) -> str:
-        """Cookies of one host are shared by its ports, so the port is in the name."""
-        server = scope.get("server") or ("", 0)
-        return f"hacpo_{server[1] or 0}"
 
     def signed(self, kind: str) -> str:
         """A new session: "visitor", or "user" after the log-in."""
@@ -134,12 +128,24 @@ class Guard:
         if not scope["path"].startswith(STATIC_PREFIX):
             headers.setdefault("cache-control", "no-store")
             if visitor.is_new and "set-cookie" not in headers:
-                headers["set-cookie"] = cookie_header(self.cookie_name(scope), visitor.cookie)
+                headers["set-cookie"] = cookie_header(scope, visitor.cookie)
 
 
-def cookie_header(name: str, value: str) -> str:
-    """No script reads it, and no other site makes a browser send it."""
-    return f"{name}={value}; Path=/; HttpOnly; SameSite=Strict"
+def cookie_header(scope: Scope, value: str) -> str:
+    """The session's cookie: no script reads it, no other site makes a browser send it, and what came by TLS stays so.
+
+    Args:
+        scope: of the request; a proxy with TLS says so by `X-Forwarded-Proto`, and who lies about it harms himself.
+        value: of the cookie.
+    """
+    is_tls = Headers(scope=scope).get("x-forwarded-proto", "").strip().lower() == "https"
+    return f"{_cookie_name(scope)}={value}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if is_tls else ''}"
+
+
+def _cookie_name(scope: Scope) -> str:
+    """Cookies of one host are shared by its ports, so the port is in the name."""
+    server = scope.get("server") or ("", 0)
+    return f"hacpo_{server[1] or 0}"
 
 
 def _cookies(headers: Headers) -> Mapping[str, str]:

@@ -41,7 +41,7 @@ class Options:
     """None: 8400, or the next free one"""
     token_file: Path | None = None
     allow_hosts: Sequence[str] = ()
-    """more names under which it answers, such as a reverse proxy's"""
+    """more names under which it answers, such as a reverse proxy's; one that is not loopback's needs a token"""
     starts_prefect: bool = True
 
 
@@ -139,12 +139,13 @@ def token_path(runs_dir: Path, options: Options) -> Path:
 
 
 def find_token(runs_dir: Path, options: Options) -> str | None:
-    """The token that opens the page: required off loopback, made once; on loopback only where a file was named.
+    """The token that opens the page: required where others reach it, made once; else only where a file was named.
 
     Raises:
         ConfigError: the named file is missing, empty, or readable by others.
     """
-    if is_loopback(options.host) and options.token_file is None:
+    # A page under another name has a proxy before it: what comes from there looks as if it came from this machine.
+    if all(map(is_loopback, (options.host, *options.allow_hosts))) and options.token_file is None:
         return None
     path = token_path(runs_dir, options)
     if options.token_file is None and not path.exists():

@@ -73,6 +73,16 @@ def test_cookie_is_for_this_page_alone(page: TestClient) -> None:
     assert "set-cookie" not in page.get("/").headers  # once is enough
 
 
+def test_cookie_that_came_by_tls_is_never_sent_without(open_page: Callable[..., TestClient]) -> None:
+    page = open_page(LOCKED)
+    assert "Secure" not in page.get("/login").headers["set-cookie"]
+    page.cookies.clear()
+    assert page.get("/login", headers={"x-forwarded-proto": "https"}).headers["set-cookie"].endswith("; Secure")
+    bearer = {"authorization": f"Bearer {TOKEN}", "x-forwarded-proto": "https"}
+    entered = page.post("/login", data={"token": TOKEN}, headers=bearer)
+    assert entered.headers["set-cookie"].startswith("hacpo_80=user.") and "; Secure" in entered.headers["set-cookie"]
+
+
 def test_forged_session_is_replaced(open_page: Callable[..., TestClient]) -> None:
     page = open_page(LOCKED)
     page.cookies.set("hacpo_80", "user.forged.0000")
@@ -128,6 +138,11 @@ def test_off_loopback_a_token_is_made_once_for_the_owner_alone(runs_dir: Path) -
     assert made is not None and len(made) >= 32
     assert find_token(runs_dir, Options(host="0.0.0.0")) == made
     assert (runs_dir / "prefect" / "dashboard-token.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_proxy_before_loopback_needs_the_token(runs_dir: Path) -> None:
+    assert find_token(runs_dir, Options(allow_hosts=["localhost", "127.0.0.2"])) is None
+    assert find_token(runs_dir, Options(allow_hosts=["localhost", "Grid.example"])) is not None
 
 
 def test_named_token_file_counts_on_loopback_and_must_be_private(tmp_path: Path, runs_dir: Path) -> None:

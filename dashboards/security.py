@@ -65,16 +65,25 @@ class Guard:
             return
         headers = Headers(scope=scope)
         visitor = self._visitor(scope, headers)
+        has_started = False
 
         async def send_guarded(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
+                has_started = True
                 self._add_headers(MutableHeaders(scope=message), visitor, scope)
             await send(message)
 
         refusal = self._refusal(scope, headers, visitor)
         scope.setdefault("state", {})["visitor"] = visitor
         scope["state"]["guard"] = self
-        await (refusal or self._app)(scope, receive, send_guarded)
+        try:
+            await (refusal or self._app)(scope, receive, send_guarded)
+        except Exception:
+            if not has_started:  # Starlette's own answer would lack the headers
+                broken = PlainTextResponse("this page is broken; the output of `hacpo dashboard` says why", 500)
+                await broken(scope, receive, send_guarded)
+            raise
 
     def _refusal(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
         if _host_name(headers.get("host", "")) not in self._access.hosts:

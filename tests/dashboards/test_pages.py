@@ -47,6 +47,32 @@ def test_one_run_is_on_the_page_without_a_grid(page: TestClient, runs_dir: Path)
     assert f'href="/run/{name}"' in text and "<b>1</b> of <b>1</b> done" in text
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("progress.json", '"pair": "tiny"', '"pair": null'),
+        ("progress.json", '"seed": 3', '"seed": "3"'),
+        ("progress.json", '"seconds": 3.5999999999999996', '"seconds": "long"'),
+        ("progress.json", '"rewards": {"qwen": 0.5', '"rewards": {"qwen": "high"'),
+        ("progress.json", '"value": 0.5,', '"value": null,'),
+        ("failure.json", '"message": "m"', '"message": null'),
+    ],
+)
+def test_malformed_file_counts_as_missing_and_the_pages_stay(
+    file: str, old: str, new: str, page: TestClient, runs_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_run(runs_dir)
+    broken = write_run(runs_dir, seed=3, step=3, state="failed", failure=Failure("E", "m", ""))
+    path = runs_dir / "experiments" / broken / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    for address in ("/", f"/run/{broken}", "/compare"):
+        assert page.get(address).status_code == 200
+    assert page.get("/").text.count('type="checkbox"') == 2
+    assert f"{path} is torn and counts as missing" in caplog.text
+
+
 def test_first_page_is_the_latest_grid_and_others_are_offered(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir, name="older")
     write_grid(runs_dir, name="newer")

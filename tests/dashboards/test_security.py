@@ -67,6 +67,21 @@ def test_headers_of_every_answer(page: TestClient) -> None:
     assert page.get("/").headers["cache-control"] == "no-store"
 
 
+def test_page_that_breaks_has_the_headers_and_says_nothing_of_the_inside(
+    page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a secret of the inside")
+
+    monkeypatch.setattr(page.app.state.site.runs, "grids", broken)  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError):  # the server's log needs it
+        page.get("/")
+    answer = TestClient(page.app, base_url=ORIGIN, raise_server_exceptions=False).get("/")
+    assert answer.status_code == 500 and "secret" not in answer.text
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 def test_cookie_is_for_this_page_alone(page: TestClient) -> None:
     cookie = page.get("/").headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie

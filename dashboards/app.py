@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from dashboards.changes import version_of
 from dashboards.listing import Runs, UnknownError
 from dashboards.pages.compare import compare_routes
 from dashboards.pages.grid import grid_routes
@@ -24,7 +25,7 @@ from dashboards.pages.run import run_routes
 from dashboards.pages.samples import samples_routes
 from dashboards.scheduling import Scheduling, connector
 from dashboards.security import Access, Guard
-from dashboards.site import HERE, Site
+from dashboards.site import HERE, Site, part
 from flows.schedule import Schedule
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -62,6 +63,12 @@ def create_app(
     app.state.site = site
     for routes in (grid_routes, run_routes, compare_routes, samples_routes, login_routes):
         app.include_router(routes(site))
+
+    @app.get("/links")
+    def links(seen: str = "") -> Response:
+        found = site.links()
+        return part("links.html", {"links": found, "version": version_of(found), "is_admitted": True}, seen)
+
     app.mount("/static", _Static(directory=HERE / "static"))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
 

@@ -14,11 +14,11 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from dashboards import words
 from dashboards.answers import AnswerReader
-from dashboards.changes import Changes
+from dashboards.changes import Changes, version_of
 from dashboards.curves import CurveReader
 from dashboards.listing import Runs
 from dashboards.scheduling import Scheduling
@@ -59,18 +59,28 @@ class Site:
         return Links(server.url if server is not None else "", self.mlflow_url())
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page."""
-        text = (
-            environment()
-            .get_template(template)
-            .render(csrf=request.state.visitor.csrf, links=self.links(), runs_dir=str(self.runs.runs_dir), **context)
-        )
+        """A whole page. Who has not logged in sees nothing of the folder around it."""
+        visitor = request.state.visitor
+        links = self.links() if visitor.is_admitted else Links("", "")
+        own = {"csrf": visitor.csrf, "is_admitted": visitor.is_admitted, "links": links}
+        text = environment().get_template(template).render(**own, runs_dir=str(self.runs.runs_dir), **context)
         return HTMLResponse(text, status_code)
 
 
-def fragment(template: str, **context: Any) -> str:
+def fragment(template: str, **context: Any) -> Markup:
     """A part of a page, without what surrounds it."""
-    return environment().get_template(template).render(**context)
+    return Markup(environment().get_template(template).render(**context))
+
+
+def part(template: str, context: Mapping[str, Any], seen: str) -> Response:
+    """A part of a page that asks again and again.
+
+    Args:
+        template: of the part.
+        context: for the template; `version` names what it shows.
+        seen: version that the browser has; if it is the newest, the answer is empty.
+    """
+    return Response(status_code=204) if context["version"] == seen else HTMLResponse(fragment(template, **context))
 
 
 def macro(template: str, name: str) -> Callable[..., str]:
@@ -97,6 +107,7 @@ def environment() -> Environment:
         "short": words.short,
         "path": lambda text: quote(str(text), safe=""),
         "oob": _out_of_band,
+        "version": version_of,
     }
     made.filters |= dict(filters)
     made.globals |= {"asset": asset, "with_interval": words.with_interval}

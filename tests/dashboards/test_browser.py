@@ -137,6 +137,56 @@ def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> N
     assert tab.complaints == []
 
 
+def test_run_page_follows_its_run_to_its_failure(tab: Any, served: str, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=6, state="missing", with_steps=True)
+    open_page(tab, f"{served}/run/{name}")
+    tab.evaluate("document.getElementById('status').untouched = true")
+    tab.evaluate("document.querySelector('#timeline svg').untouched = true")
+    tab.locator("#samples").focus()
+    tab.wait_for_timeout(5000)
+    assert tab.evaluate("document.getElementById('status').untouched") is True  # nothing changed
+    assert tab.evaluate("document.querySelector('#timeline svg').untouched") is True
+    write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), [7])
+    wait_until(lambda: "Steps 3 to 7" in tab.locator("#timeline").inner_text())
+    trace = '  File "/a.py", line 3, in go\n    run()\n'
+    write_run(runs_dir, step=7, state="missing", failure=Failure("EngineError", "out of memory", trace))
+    wait_until(lambda: "/a.py:3" in tab.locator("#status").inner_text())
+    assert tab.evaluate("document.activeElement.id") == "samples"
+    tab.locator("#traceback-title").click()
+    write_run(runs_dir, step=8, state="missing", failure=Failure("EngineError", "out of memory", trace))
+    wait_until(lambda: "step 8 of 40" in tab.locator("#status").inner_text())
+    assert tab.evaluate("document.activeElement.id") == "traceback-title"
+    assert tab.locator("#traceback-text").is_visible()
+    assert tab.complaints == []
+
+
+def test_comparison_and_samples_follow_without_losing_the_focus(
+    tab: Any, served: str, runs_dir: Path, full: dict[str, str]
+) -> None:
+    open_page(tab, served + full["compare"])
+    tab.evaluate("document.getElementById('results').untouched = true")
+    tab.locator("#table-csv").focus()
+    tab.locator("#choice-cost").select_option("hours")  # chosen, not yet asked for
+    tab.locator("#table-csv").focus()
+    tab.wait_for_timeout(6000)
+    assert tab.evaluate("document.getElementById('results').untouched") is True
+    write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
+    wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
+    assert tab.evaluate("document.activeElement.id") == "table-csv"
+    assert tab.locator("#choice-cost").input_value() == "hours"
+    live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
+    answers = {f"{n}+1": {agent: [("it is three", "correct")] for agent in AGENTS} for n in range(2)}
+    write_answers(runs_dir / "experiments" / live, 1, answers)
+    open_page(tab, f"{served}/samples/{live}")
+    tab.locator("#next").focus()
+    write_answers(runs_dir / "experiments" / live, 2, answers)
+    wait_until(lambda: tab.locator("#step-after").count() == 1)
+    assert tab.evaluate("document.activeElement.id") == "next"
+    tab.keyboard.press("n")
+    tab.wait_for_url("**step=2**")
+    assert tab.complaints == []
+
+
 def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["samples"])
 

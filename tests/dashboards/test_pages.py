@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from fastapi.testclient import TestClient
 from dashboards.app import create_app
 from flows.compose import compose
 from flows.failures import Failure
+from flows.gridfile import save_grid
 from flows.schedule import Schedule
 from hacpo_core.config import as_dict
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
-from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run
+from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\""
 AGENTS = ("qwen-tiny", "llama-tiny")
@@ -31,6 +34,13 @@ def version_of(text: str) -> str:
     found = re.search(r"changes\?since=([^\"]+)\"", text)
     assert found is not None
     return found[1]
+
+
+def poll_of(text: str, name: str) -> str:
+    """Where a part of a page asks for its next version."""
+    found = re.search(rf'id="{name}"[^>]* hx-get="([^"]+)"', text)
+    assert found is not None
+    return html.unescape(found[1])
 
 
 def test_without_a_run_the_page_says_what_to_type(page: TestClient, runs_dir: Path) -> None:
@@ -214,11 +224,54 @@ def test_run_page_links_into_prefect_and_mlflow(
 
 def test_status_is_sent_only_when_it_changed(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
-    seen = re.search(r"seen=([0-9a-f]+)", page.get(f"/run/{name}").text)
-    assert seen is not None
-    assert page.get(f"/run/{name}/status?seen={seen[1]}").status_code == 204
+    poll = poll_of(page.get(f"/run/{name}").text, "status")
+    assert page.get(poll).status_code == 204
     write_run(runs_dir, step=4, state="missing")
-    assert "step 4 of 40" in page.get(f"/run/{name}/status?seen={seen[1]}").text
+    assert "step 4 of 40" in page.get(poll).text
+
+
+def test_failure_of_a_run_arrives_without_reloading(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    poll = poll_of(page.get(f"/run/{name}").text, "status")
+    traceback = 'Traceback (most recent call last):\n  File "/b.py", line 7, in inner\n    fail()\nValueError: bad\n'
+    write_run(runs_dir, step=3, state="missing", failure=Failure("ValueError", "bad", traceback))
+    text = page.get(poll).text
+    assert "Why it failed" in text and "/b.py:7" in text
+    assert page.get(poll_of(text, "status")).status_code == 204
+
+
+def test_timeline_follows_a_run_unless_steps_were_chosen(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=6, state="missing", with_steps=True)
+    poll = poll_of(page.get(f"/run/{name}").text, "timeline")
+    assert page.get(poll).status_code == 204
+    write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), [7])
+    assert "phases of steps 3 to 7" in page.get(poll).text
+    assert "hx-get" not in page.get(f"/run/{name}/timeline?first=1&last=3").text
+    write_run(runs_dir, step=7)
+    assert "hx-get" not in page.get(poll).text  # it is done
+
+
+def test_links_arrive_when_their_pages_do(open_page: Callable[..., TestClient]) -> None:
+    where = [""]
+    page = open_page(mlflow_url=lambda: where[0])
+    poll = poll_of(page.get("/compare").text, "links")
+    assert page.get(poll).status_code == 204
+    where[0] = "http://127.0.0.1:5099"
+    assert 'href="http://127.0.0.1:5099"' in page.get(poll).text
+
+
+def test_notice_and_new_grids_arrive_without_a_changed_cell(
+    page: TestClient, runs_dir: Path, schedule: RememberingSchedule
+) -> None:
+    write_grid(runs_dir)
+    first = version_of(page.get("/").text)
+    schedule.alive = []
+    page.app.state.site.scheduling.refresh(wait_s=5)  # type: ignore[attr-defined]
+    text = page.get(f"/grid/small_grid/changes?since={first}").text
+    assert "No worker is alive" in text and 'id="chooser"' not in text
+    write_grid(runs_dir, name="another")
+    text = page.get(f"/grid/small_grid/changes?since={version_of(text)}").text
+    assert 'href="/grid/another"' in text and 'id="matrix"' not in text
 
 
 def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
@@ -226,6 +279,7 @@ def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
     found = page.get(f"/run/{name}/curves.json?since=4").json()
     assert (found["last"], found["is_done"], found["charts"][0]["steps"]) == (6, True, [5, 6])
     assert [chart["id"] for chart in found["charts"]][:4] == ["reward", "accuracy", "capability", "omega"]
+    assert page.get(f"/run/{name}/curves.json?since=6&seen={found['version']}").status_code == 204
 
 
 def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
@@ -241,6 +295,21 @@ def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
     for wrong in ("pair=x", "benchmark=x", "agent=x", "grid=x"):
         assert page.get(f"/compare?{wrong}").status_code == 404
     assert page.get("/compare?cost=x").status_code == 422
+
+
+def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None:
+    poll = poll_of(page.get("/compare").text, "results")
+    record = write_grid(runs_dir, step=30, state="missing")
+    text = page.get(poll).text
+    assert "small_grid" in poll_of(text, "results") and '<select id="choice-grid"' in text
+    poll = poll_of(text, "results")
+    assert page.get(poll).status_code == 204
+    write_run(runs_dir, seed=1, step=30, state="missing", last=0.9)  # its curve changes, the table does not
+    text = page.get(poll).text
+    assert "/compare/curves.svg" in text and 'id="choice' not in text
+    save_grid(runs_dir, replace(record, name="another"))
+    text = page.get(poll_of(text, "results")).text
+    assert '<option value="another">' in text and "hx-swap-oob" in text
 
 
 def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path) -> None:
@@ -269,6 +338,21 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     assert "passes this filter" in page.get(f"/samples/{answered}?filter=unscored").text
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
     assert page.get(f"/samples/{answered}?filter=x").status_code == 422
+
+
+def test_samples_offer_the_next_step_when_it_comes(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, agents=AGENTS, step=0, state="missing", config=as_dict(compose("tiny", "hacpo")))
+    text = page.get(f"/samples/{name}").text
+    assert "No step is complete yet" in text
+    problems = {"1+1": {agent: [("two", "correct")] for agent in AGENTS}}
+    write_answers(runs_dir / "experiments" / name, 1, problems)
+    text = page.get(poll_of(text, "answers")).text
+    assert "1 of 1" in text and "step-after" not in text
+    poll = poll_of(text, "answers")
+    assert page.get(poll).status_code == 204
+    write_answers(runs_dir / "experiments" / name, 2, problems)
+    text = page.get(poll).text
+    assert 'id="step-after"' in text and "step=1" in poll_of(text, "answers")
 
 
 def test_nothing_that_was_written_elsewhere_becomes_markup(page: TestClient, runs_dir: Path, answered: str) -> None:

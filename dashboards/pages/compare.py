@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.changes import version_of
-from dashboards.comparison import TOGETHER, Arm, Comparer, Comparison, Point, as_csv
+from dashboards.comparison import TOGETHER, Arm, Comparer, Comparison, as_csv
 from dashboards.listing import ALL_RUNS, UnknownError
 from dashboards.pictures import COSTS, curves_svg, hours_label, results_svg
 from dashboards.security import PICTURE_CSP
@@ -34,10 +34,6 @@ class Asked:
         """The chosen benchmark, or all that count."""
         name = self.found.columns[self.column]
         return (name,) if name in self.found.benchmarks else self.found.benchmarks
-
-    def points(self) -> dict[Arm, list[Point]]:
-        """Curves on the way."""
-        return {arm: self.comparer.curve(arm, self.agents, self.benchmarks) for arm in self.found.arms}
 
 
 def _asked(request: Request, grid: str = "", pair: str = "", benchmark: str = "", agent: str = "") -> Asked | None:
@@ -89,7 +85,8 @@ def compare_routes(site: Site) -> APIRouter:
     @router.get("/compare/curves.svg")
     def curves(question: Question, cost: Cost = "tokens", scheme: Scheme = "light", download: bool = False) -> Response:
         asked = _needed(question)
-        svg = curves_svg(asked.found, asked.points(), cost=cost, printed=_printed(asked), scheme=scheme)
+        points = {arm: asked.comparer.curve(arm, asked.agents, asked.benchmarks) for arm in asked.found.arms}
+        svg = curves_svg(asked.found, points, cost=cost, printed=_printed(asked), scheme=scheme)
         return _picture(svg, "curves.svg" if download else "")
 
     return router
@@ -114,11 +111,11 @@ def _shown(site: Site, question: Asked | None, cost: Cost, seen: str | None = No
         "costs": COSTS | ({"hours": hours_label(found)} if found is not None else {}),
     }
     names = version_of(choices, (found.columns, found.agents) if found is not None else ())
-    points = question.points() if question is not None and question.found.columns else {}
+    extent = question.comparer.extent() if question is not None else []
     is_choice_new = seen is not None and seen.partition(".")[0] != names
     return choices | {
         "found": found,
-        "version": f"{names}.{version_of(found, points)}",
+        "version": f"{names}.{version_of(found, extent)}",
         "is_choice_new": is_choice_new,
     }
 

@@ -48,9 +48,9 @@ def grid_routes(site: Site) -> APIRouter:
     def show(request: Request, name: str) -> Response:
         matrix = _matrix(site, name)
         chooser, notice = _chooser(site), site.scheduling.view().notice
-        parts = _parts(matrix, chooser, notice)
         shown = beginning(matrix, FIRST_CELLS)
-        is_whole = len(shown.sections) == len(matrix.sections)
+        is_whole = shown == matrix
+        parts = _parts(shown, chooser, notice)
         # Without a version, the page asks for the whole matrix as soon as its beginning is painted.
         version = site.changes(name).note(parts).version if is_whole else ""
         return site.page(

@@ -28,7 +28,7 @@ def samples_routes(site: Site) -> APIRouter:
     def show(
         request: Request, experiment: str, step: Step = None, filter: FilterName = "all", problem: Problem = 1
     ) -> Response:
-        found = _answers(site, experiment, step, filter, problem)
+        found = find_answers(site, experiment, step, filter, problem)
         own = {name: found[name] for name in ("experiment", "step", "filter")}
         return site.page(request, "samples.html", **own, filters=FILTERS, answers=fragment("answers.html", **found))
 
@@ -36,13 +36,26 @@ def samples_routes(site: Site) -> APIRouter:
     def changes(
         experiment: str, step: Step = None, filter: FilterName = "all", problem: Problem = 1, seen: str = ""
     ) -> Response:
-        return part("answers.html", _answers(site, experiment, step, filter, problem), seen)
+        return part("answers.html", find_answers(site, experiment, step, filter, problem), seen)
 
     return router
 
 
-def _answers(site: Site, experiment: str, step: int | None, filter: FilterName, problem: int) -> dict[str, Any]:
-    """A problem of a step, or of the last step that has answers; step 0 says that there is none yet."""
+def find_answers(
+    site: Site, experiment: str, step: int | None = None, filter: FilterName = "all", problem: int = 1
+) -> dict[str, Any]:
+    """What the template shows of a problem.
+
+    Args:
+        site: readers.
+        experiment: id.
+        step: None: the last one that has answers; shown as step 0 where there is none yet.
+        filter: of FILTERS.
+        problem: its place among those that pass the filter; beyond the end: the last one.
+
+    Raises:
+        UnknownError: there is no such experiment, or the step has no complete answers.
+    """
     root, runs_dir = site.runs.root(experiment), site.runs.runs_dir
     last = _last_answered(root)
     shown = last if step is None else step

@@ -65,8 +65,8 @@ def create_app(
         app.include_router(routes(site))
 
     @app.get("/links")
-    def links(seen: str = "") -> Response:
-        found = site.links()
+    def links(request: Request, seen: str = "") -> Response:
+        found = site.links(request)
         return part("links.html", {"links": found, "version": version_of(found), "is_admitted": True}, seen)
 
     app.mount("/static", _Static(directory=HERE / "static"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,6 +139,14 @@ class Guard:
             headers.setdefault("cache-control", "no-store")
             if visitor.is_new and "set-cookie" not in headers:
                 headers["set-cookie"] = cookie_header(scope, visitor.cookie)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def cookie_header(scope: Scope, value: str) -> str:

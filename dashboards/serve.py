@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import secrets
@@ -20,9 +19,9 @@ import uvicorn
 
 from dashboards.app import LOOPBACK, create_app
 from dashboards.mlflow_page import MlflowPage
-from dashboards.security import Access
+from dashboards.security import Access, is_loopback
 from flows.processes import Record, home_of, only_one, write_private
-from flows.server import auth_file, ensure_server
+from flows.server import ensure_server, log_in_hint
 from hacpo_core.errors import ConfigError, HacpoError
 
 _log = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
         record.write(os.getpid(), {"url": url})
         _say_where(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
-            threading.Thread(target=_start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
+            threading.Thread(target=start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
         server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass
@@ -113,14 +112,6 @@ def _running_url(record: Record) -> str:
             return str(found["url"])
         time.sleep(0.1)
     return f"a process holds {record.path.with_suffix('.lock')} and does not say where it listens"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def access_of(options: Options, token: str | None) -> Access:
@@ -191,13 +182,14 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _start_prefect(runs_dir: Path) -> None:
+def start_prefect(runs_dir: Path) -> None:
+    """Start or find the folder's Prefect server and say where it listens; the page goes on without it."""
     try:
         server = ensure_server(runs_dir)
     except (HacpoError, OSError) as error:
         print(f"Prefect    does not start: {error}", flush=True)
         return
-    print(f"Prefect    {server.url}  (log-in: the text in {auth_file(runs_dir)}; stays)", flush=True)
+    print(f"Prefect    {server.url}  ({log_in_hint(runs_dir)})", flush=True)
 
 
 def _say_where(runs_dir: Path, url: str, options: Options, token: str | None, mlflow: MlflowPage) -> None:
@@ -210,4 +202,5 @@ def _say_where(runs_dir: Path, url: str, options: Options, token: str | None, ml
         print("           not encrypted: put a proxy with TLS before it where others could listen")
     mlflow.ensure()
     waiting = "starts with the first run that is tracked"
-    print(f"MLflow     {f'{mlflow.url}  (ready in about 15 s)' if mlflow.url else waiting}", flush=True)
+    ready = "  (ready in about 15 s)" if not mlflow.server else ""
+    print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting}", flush=True)

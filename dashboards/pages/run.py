@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +15,7 @@ from dashboards.cells import judge, total_spent
 from dashboards.changes import version_of
 from dashboards.curves import charts
 from dashboards.settings import differences, read_settings
-from dashboards.site import Site, fragment, part
+from dashboards.site import Link, Site, fragment, part
 from dashboards.timeline import KINDS, timeline
 from dashboards.tracebacks import frames
 from hacpo_core.errors import StoreError
@@ -40,7 +38,7 @@ def run_routes(site: Site) -> APIRouter:
             request,
             "run.html",
             experiment=experiment,
-            status=fragment("status.html", **_status(site, experiment)),
+            status=fragment("status.html", **_status(site, request, experiment)),
             phases=fragment("timeline.html", **phases),
             steps=phases["timeline"],
             settings=settings,
@@ -50,8 +48,8 @@ def run_routes(site: Site) -> APIRouter:
         )
 
     @router.get("/run/{experiment}/status")
-    def status(experiment: str, seen: str = "") -> Response:
-        return part("status.html", _status(site, experiment), seen)
+    def status(request: Request, experiment: str, seen: str = "") -> Response:
+        return part("status.html", _status(site, request, experiment), seen)
 
     @router.get("/run/{experiment}/curves.json")
     def curves(experiment: str, since: Annotated[int, Query(ge=0)] = 0, seen: str = "") -> Response:
@@ -100,12 +98,12 @@ def _phases(site: Site, experiment: str, first: int | None, last: int | None) ->
     return own | {"version": version_of(found, is_live)}
 
 
-def _status(site: Site, experiment: str) -> dict[str, Any]:
+def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
     standing = site.runs.standing(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
     verdict = judge(standing, run, "")
-    links = site.links()
+    links, tracked = site.links(request), _mlflow_run(root)
     found: dict[str, Any] = {
         "experiment": experiment,
         "verdict": verdict,
@@ -115,30 +113,16 @@ def _status(site: Site, experiment: str) -> dict[str, Any]:
         "failure": standing.failure,
         "frames": frames(standing.failure.traceback) if standing.failure is not None else [],
         "has_steps": StepStore(root).last_step() > 0,
-        "prefect": f"{links.prefect}/runs/flow-run/{run.id}" if links.prefect and run is not None else "",
-        "mlflow": _mlflow_link(site, experiment, links.mlflow),
+        "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
+        "mlflow": links.mlflow.to(f"/#/runs/{tracked}") if tracked else Link(),
     }
     return found | {"version": version_of(*found.values())}
 
 
-def _mlflow_link(site: Site, experiment: str, page: str) -> str:
-    """Address of the run in MLflow's page; "" where it was not tracked, or nothing serves that page."""
-    root = site.runs.root(experiment)
+def _mlflow_run(root: Path) -> str:
+    """Id of the experiment's run in MLflow, "" where it was not tracked."""
     try:
         run = str(read_json(root / "mlflow.json")["run"])
     except (StoreError, KeyError, TypeError):
         return ""
-    if not page or not run.isalnum():
-        return ""
-    folder = _mlflow_experiment(site.runs.runs_dir / "mlflow.db", run)
-    return f"{page}/#/experiments/{folder}/runs/{run}" if folder else f"{page}/#/"
-
-
-def _mlflow_experiment(database: Path, run: str) -> str:
-    """MLflow's experiment that holds a run, "" where it is in another store than the folder's own."""
-    try:
-        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
-            found = connection.execute("SELECT experiment_id FROM runs WHERE run_uuid = ?", (run,)).fetchone()
-    except sqlite3.Error:
-        return ""
-    return str(found[0]) if found else ""
+    return run if run.isalnum() else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib.util
 import re
 import time
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from dashboards.app import create_app
+from dashboards.app import LOOPBACK, create_app
+from dashboards.security import Access
 from flows.compose import compose
 from flows.failures import Failure
 from flows.gridfile import GridRecord, Place, save_grid
@@ -236,9 +238,33 @@ def test_run_page_links_into_prefect_and_mlflow(
     monkeypatch.setenv("HACPO_PREFECT_URL", "http://127.0.0.1:4299")
     text = open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
     assert f"http://127.0.0.1:4299/runs/flow-run/run-of-{name}" in text
-    assert "http://127.0.0.1:5099/#/" in text
+    assert 'href="http://127.0.0.1:5099/#/runs/abc123"' in text
     (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "javascript:alert(1)"}', encoding="utf-8")
     assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
+
+
+def test_mlflow_finds_a_run_by_its_id_alone() -> None:
+    spec = importlib.util.find_spec("mlflow")
+    assert spec is not None and spec.origin is not None
+    scripts = (Path(spec.origin).parent / "server" / "js" / "build" / "static" / "js").glob("main.*.js")
+    assert any('"/runs/:runUuid"' in path.read_text(encoding="utf-8") for path in scripts)
+
+
+def test_page_on_loopback_is_a_link_only_where_the_visitor_is_on_that_machine(
+    open_page: Callable[..., TestClient], runs_dir: Path
+) -> None:
+    name = write_run(runs_dir)
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "abc123"}', encoding="utf-8")
+    access = Access(LOOPBACK | {"grid.example"})
+    elsewhere = {"host": "grid.example:8400"}
+    page = open_page(access, mlflow_url=lambda: "http://127.0.0.1:5099")
+    for path, words in (("/", "MLflow"), (f"/run/{name}", "run in MLflow"), (f"/run/{name}/status", "run in MLflow")):
+        text = page.get(path, headers=elsewhere).text
+        assert f"{words}, on the dashboard's machine alone: http://127.0.0.1:5099" in html.unescape(text)
+        assert 'href="http://127.0.0.1' not in text
+        assert 'href="http://127.0.0.1:5099' in page.get(path).text
+    shared = open_page(access, mlflow_url=lambda: "https://mlflow.example")
+    assert 'href="https://mlflow.example/#/runs/abc123"' in shared.get(f"/run/{name}", headers=elsewhere).text
 
 
 def test_status_is_sent_only_when_it_changed(page: TestClient, runs_dir: Path) -> None:

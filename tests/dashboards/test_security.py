@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK
-from dashboards.security import CSRF_HEADER, Access
-from dashboards.serve import Options, access_of, find_token, is_loopback
+from dashboards.security import CSRF_HEADER, Access, is_loopback
+from dashboards.serve import Options, access_of, find_token
 from hacpo_core.errors import ConfigError
 from tests.dashboards.conftest import ORIGIN, csrf_headers
 

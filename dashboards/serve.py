@@ -1,4 +1,4 @@
-"""`hacpo dashboard`: one page per runs folder, MLflow's beside it, and nothing left behind when it ends."""
+"""`hacpo dashboard`: one page per runs folder, MLflow's beside it, and Prefect's server, which alone outlives it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Options:
     allow_hosts: Sequence[str] = ()
     """more names under which it answers, such as a reverse proxy's; one that is not loopback's needs a token"""
     starts_prefect: bool = True
+    """and with the server the reconciler; both stay until `hacpo server stop`"""
 
 
 def serve(runs_dir: Path, options: Options) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from dashboards.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
 from flows.deployments import PRIORITIES
-from flows.schedule import RefusedError, Schedule
+from flows.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
 
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
@@ -121,10 +121,10 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
     places = {place.experiment: place for record in site.runs.grids() for place in record.places}
     known = {*site.runs.names(), *places}
     try:
-        do = _deed(site.scheduling.schedule(), action)
+        runs = site.scheduling.view().runs
+        do = _deed(site.scheduling.schedule(), action, runs)
     except RefusedError as error:
         return [Outcome(experiment, str(error)) for experiment in chosen if experiment in known]
-    runs = site.scheduling.view().runs
     outcomes = []
     for experiment in chosen:
         if experiment not in known:
@@ -138,9 +138,11 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
     return outcomes
 
 
-def _deed(schedule: Schedule, action: str) -> Callable[[str], object]:
-    if action in ("retry", "run"):
-        return schedule.start
+def _deed(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> Callable[[str], object]:
+    if action in ("retry", "run"):  # with the priority that it had
+        return lambda experiment: schedule.start(
+            experiment, runs[experiment].priority if experiment in runs else "normal"
+        )
     if action == "cancel":
         return schedule.cancel
     return lambda experiment: schedule.set_priority(experiment, action)

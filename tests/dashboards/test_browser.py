@@ -97,7 +97,7 @@ def test_cell_advances_while_selection_focus_and_menu_stay(
     assert tab.locator("#menu").is_visible()
     tab.locator("#menu").get_by_role("button", name="Retry failed").click()
     wait_until(lambda: "retry: asked for 1" in tab.locator("#menu-outcome").inner_text())
-    assert schedule.asked == [("start", name)]
+    assert schedule.asked == [("start", name, "normal")]
     tab.keyboard.press("Escape")
     assert not tab.locator("#menu").is_visible()
     wait_until(lambda: "queued" in cell.inner_text())
@@ -119,7 +119,7 @@ def test_refusal_is_shown_for_a_selection(tab: Any, served: str, runs_dir: Path,
     outcome = tab.locator("#outcome")
     wait_until(lambda: "asked for 1" in outcome.inner_text())
     assert "refused, it is done, and only what failed is retried" in outcome.inner_text()
-    assert schedule.asked == [("start", failed)]
+    assert schedule.asked == [("start", failed, "normal")]
 
 
 def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> None:

@@ -193,8 +193,15 @@ def test_actions_reach_the_schedule(page: TestClient, runs_dir: Path, schedule: 
     act(page, "cancel", missing)
     act(page, "high", missing)
     assert schedule.asked == [
-        ("start", failed), ("start", missing), ("cancel", missing), ("priority", missing, "high"),
+        ("start", failed, "normal"), ("start", missing, "normal"), ("cancel", missing), ("priority", missing, "high"),
     ]  # fmt: skip
+
+
+def test_retry_keeps_the_priority(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    failed = write_run(runs_dir, step=3, state="failed", failure=Failure("E", "m", ""))
+    schedule.known = {failed: scheduled(failed, "Crashed", priority="high")}
+    act(page, "retry", failed)
+    assert schedule.asked == [("start", failed, "high")]
 
 
 def test_refusals_of_the_schedule_are_shown(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:

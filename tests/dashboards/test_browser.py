@@ -187,6 +187,17 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
     assert tab.complaints == []
 
 
+def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_dir: Path) -> None:
+    open_page(tab, f"{served}/compare")
+    assert "Nothing to compare yet" in tab.locator("#results").inner_text()
+    write_grid(runs_dir)
+    wait_until(lambda: tab.locator("#results tbody tr").count() == 9)
+    assert tab.locator("#choice-grid").input_value() == "small_grid"
+    for picture in tab.locator("#results img").all():
+        wait_until(lambda picture=picture: picture.evaluate("img => img.naturalWidth > 0"))
+    assert tab.complaints == []
+
+
 def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["samples"])
 

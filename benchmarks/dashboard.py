@@ -3,10 +3,12 @@
     python -m benchmarks.dashboard [--runs 1000] [--steps 500] [--out benchmarks/results/dashboard.json]
 
 The folder is generated (tests/dashboards/stores.py): four runs have 500 steps of files of their own, the others share
-these by a link, since no page reads the steps of more than one run. Server time is of one request, as `curl` would see
-it, the first after the start ("cold"; `ready_s` is how long the start takes, which reads every run's progress) and the
-median of the next ones; first paint is what
-Chromium reports as first-contentful-paint of a fresh browser context.
+these by a link, since no page reads the steps of more than one run. The schedule knows a flow run of every experiment:
+a client in place of Prefect's parses them anew at every look, as Prefect's does. LIVE experiments are locked and go on
+by a step per second. The grid "section" has all cells in one pair. Server time is of one request, as `curl` would see
+it, the first after the start ("cold") and the median of the next ones; `ready_s` is how long the start takes, which
+reads every run's progress, and `warm_s` how long it goes on in the background. First paint is what Chromium reports as
+first-contentful-paint of a fresh browser context.
 """
 
 from __future__ import annotations
@@ -17,17 +19,35 @@ import os
 import platform
 import statistics
 import tempfile
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
 
-from dashboards.app import warm_up
+from prefect.client.schemas.objects import FlowRun, State
+
 from flows.compose import compose
 from flows.gridfile import GridRecord, Place, save_grid
+from flows.progress import PROGRESS_FILE, read_progress
+from flows.schedule import Schedule, worker_name
+from flows.server import PrefectServer
+from flows.states import standing_of
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, wait_until
-from tests.dashboards.stores import write_answers, write_run, write_thousand
+from tests.dashboards.stores import (
+    START,
+    hold_lock,
+    write_answers,
+    write_progress,
+    write_run,
+    write_thousand,
+)
 
+LIVE = 4
 REPEATS = 5
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 AGENTS = ("qwen-tiny", "llama-tiny")
@@ -40,19 +60,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/dashboard.json"))
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as closing:
         runs_dir = Path(folder) / "runs"
         started = time.monotonic()
         names = write_thousand(runs_dir, num_runs=asked.runs, num_steps=asked.steps)
         pages = _pages(runs_dir, names)
         generated_s = time.monotonic() - started
-        warm_up()
+        closing.enter_context(_living([name for number, name in enumerate(names) if number % 17 == 5][:LIVE], runs_dir))
+        schedule = Schedule(PrefectServer("http://127.0.0.1:9", ""), runs_dir)
+        schedule.client = _Client(runs_dir, names)  # type: ignore[assignment]
         started = time.monotonic()
-        with listening(runs_dir, connect=lambda: None, warm=True) as url:
+        with listening(runs_dir, connect=lambda: schedule, warm=True) as url:
             urllib.request.urlopen(f"{url}/login").close()
             ready_s = time.monotonic() - started
+            for thread in threading.enumerate():
+                if thread.name == "warm-up":
+                    thread.join()
+            warm_s = time.monotonic() - started - ready_s
             server = {name: _server_times(url + path) for name, path in pages.items()}
-        with listening(runs_dir, connect=lambda: None, warm=True) as url:
+        with listening(runs_dir, connect=lambda: schedule, warm=True) as url:
             paint = _paint_times(url, pages) if not reason_to_skip() else {}
     found = {
         "what": f"{asked.runs} runs of {asked.steps} steps, milliseconds",
@@ -60,6 +86,7 @@ def main() -> None:
         "load_average": [round(value, 1) for value in os.getloadavg()],
         "generated_s": round(generated_s, 1),
         "ready_s": round(ready_s, 1),
+        "warm_s": round(warm_s, 1),
         "server_ms": server,
         "first_contentful_paint_ms": paint,
     }
@@ -67,23 +94,78 @@ def main() -> None:
     print(json.dumps(found, indent=1))
 
 
+class _Client:
+    """Flow runs and a worker from memory, in place of a server's."""
+
+    def __init__(self, runs_dir: Path, names: list[str]) -> None:
+        self._runs = []
+        for name in names:
+            standing = standing_of(runs_dir / "experiments" / name)
+            kind = {"done": "COMPLETED", "running": "RUNNING"}.get(standing.state, "SCHEDULED")
+            run = FlowRun(flow_id=uuid4(), name=name, parameters={"experiment": name}, state=State(type=kind))
+            self._runs.append(run.model_dump(mode="json") | {"work_queue_name": "normal"})
+
+    def read_flow_runs(self, *, limit: int, offset: int, **_: object) -> list[FlowRun]:
+        """A page of them."""
+        return [FlowRun.model_validate(run) for run in self._runs[offset : offset + limit]]
+
+    def read_workers_for_work_pool(self, _: str) -> list[SimpleNamespace]:
+        """One that is alive."""
+        return [SimpleNamespace(name=worker_name("here", LIVE), status="ONLINE")]
+
+
+@contextmanager
+def _living(names: list[str], runs_dir: Path) -> Iterator[None]:
+    """Hold their locks and write their progress, as trainings do."""
+    roots = [runs_dir / "experiments" / name for name in names]
+    found = {root: progress for root in roots if (progress := read_progress(root)) is not None}
+    ended = threading.Event()
+
+    def work() -> None:
+        step = 0
+        while not ended.wait(1.0):
+            step += 1
+            for root, p in found.items():
+                write_progress(root, pair=p.pair, method=p.method, seed=p.seed, step=step, num_steps=p.num_steps)
+
+    thread = threading.Thread(target=work)
+    with ExitStack() as locks:
+        for root in roots:
+            locks.enter_context(hold_lock(root))
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
 def _pages(runs_dir: Path, names: list[str]) -> dict[str, str]:
     """Addresses of the slowest cases, by name."""
     config = as_dict(compose("tiny", "hacpo"))
-    answered = write_run(runs_dir, pair="answered", agents=AGENTS, config=config)
     responses = {agent: [("so it is 3\n" * 40, "correct")] * 8 for agent in AGENTS}
-    write_answers(runs_dir / "experiments" / answered, 1, {f"problem {n}": responses for n in range(128)})
+    newest, older = (write_run(runs_dir, pair=pair, agents=AGENTS, config=config) for pair in ("newest", "older"))
+    for answered in (newest, older):
+        write_answers(runs_dir / "experiments" / answered, 1, {f"problem {n}": responses for n in range(128)})
+    progress = runs_dir / "experiments" / newest / PROGRESS_FILE
+    progress.write_text(progress.read_text(encoding="utf-8").replace(str(START), str(START + 1)), encoding="utf-8")
     places = [Place(f"pair{n // 100}", f"method{n // 10 % 10}", "", n % 10, k, name)
               for n, name in enumerate(names) for k in ("qwen", "llama")]  # fmt: skip
     save_grid(runs_dir, GridRecord("thousand", "A thousand runs", "plain", ["dev"], places))
+    places = [Place("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
+    save_grid(runs_dir, GridRecord("section", "A thousand cells", "plain", ["dev"], places))
     return {
         "grid": "/grid/thousand",
+        "section": "/grid/section",
         "all runs": "/grid/all",
         "changes": "/grid/thousand/changes",
         "run": f"/run/{names[0]}",
+        "live run": f"/run/{names[5]}",
         "curves": f"/run/{names[0]}/curves.json",
         "compare": "/compare?grid=thousand",
-        "samples": f"/samples/{answered}?step=1",
+        "compare section": "/compare?grid=section",
+        "samples": f"/samples/{newest}?step=1",
+        "samples of an older run": f"/samples/{older}?step=1",
     }
 
 

@@ -1,1 +1,1 @@
-"""The page of hacpo: how far a grid is, what failed, who wins, and what the models say. It only reads files."""
+"""The page of hacpo: how far a grid is, what failed, who wins, and what the models say."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -16,15 +16,16 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from dashboards.changes import version_of
 from dashboards.listing import Runs, UnknownError
 from dashboards.pages.compare import compare_routes
 from dashboards.pages.grid import grid_routes
 from dashboards.pages.login import login_routes
 from dashboards.pages.run import run_routes
-from dashboards.pages.samples import samples_routes
+from dashboards.pages.samples import find_answers, samples_routes
 from dashboards.scheduling import Scheduling, connector
 from dashboards.security import Access, Guard
-from dashboards.site import HERE, Site
+from dashboards.site import HERE, Site, part
 from flows.schedule import Schedule
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -54,7 +55,7 @@ def create_app(
         if warm:
             site.scheduling.view()
             await run_in_threadpool(site.runs.everything)  # a second for 1,000 runs, which the first visitor is spared
-            threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+            threading.Thread(target=warm_up, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()
 
@@ -62,6 +63,12 @@ def create_app(
     app.state.site = site
     for routes in (grid_routes, run_routes, compare_routes, samples_routes, login_routes):
         app.include_router(routes(site))
+
+    @app.get("/links")
+    def links(request: Request, seen: str = "") -> Response:
+        found = site.links(request)
+        return part("links.html", {"links": found, "version": version_of(found), "is_admitted": True}, seen)
+
     app.mount("/static", _Static(directory=HERE / "static"))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
 
@@ -92,6 +99,14 @@ class _Static(StaticFiles):
         return response
 
 
-def warm_up() -> None:
-    """Import what brings torch (some seconds), before somebody waits for it."""
+def warm_up(site: Site) -> None:
+    """Import what brings torch (some seconds) and read the newest run's answers, before somebody waits for it."""
+    import experiments.report.cells
+    import experiments.report.statistics  # noqa: F401
     import flows.samples  # noqa: F401
+
+    progress = {name: site.runs.standing(name).progress for name in site.runs.names()}
+    begun = {name: found.updated_at for name, found in progress.items() if found is not None}
+    if begun:
+        with suppress(UnknownError):
+            find_answers(site, max(begun, key=lambda name: begun[name]))

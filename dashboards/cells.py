@@ -97,14 +97,16 @@ class Matrix:
 
 
 def beginning(matrix: Matrix, most_cells: int) -> Matrix:
-    """The first sections, one at least, with no more cells than this; totals stay those of the whole."""
+    """The first sections, rows and seeds, with no more cells than this; totals stay those of the whole."""
     sections: list[Section] = []
-    num = 0
+    left = most_cells
     for section in matrix.sections:
-        num += sum(cell is not None for row in section.rows for cell in row.cells)
-        if sections and num > most_cells:
+        seeds = section.seeds[:left]
+        if not seeds:
             break
-        sections.append(section)
+        rows = [replace(row, cells=row.cells[: len(seeds)]) for row in section.rows[: left // len(seeds)]]
+        sections.append(replace(section, seeds=seeds, rows=tuple(rows)))
+        left -= len(seeds) * len(rows)
     return replace(matrix, sections=tuple(sections))
 
 

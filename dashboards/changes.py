@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
+def version_of(*values: object) -> str:
+    """Names what a part of a page shows: the same name for the same values, so that only what changed is sent."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:12]
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What a browser that saw an earlier version lacks. With `is_whole` it needs the whole page's matrix."""

@@ -120,6 +120,10 @@ class Comparer:
         self.all_benchmarks = tuple(found)
         self._has_gpu = any(one.spent.gpu_s > 0 for one in everything)
 
+    def extent(self) -> list[tuple[int, tuple[Evaluated, ...], int | None]]:
+        """How many evaluations each training has, and its newest: others mean other curves."""
+        return [(len(one.evaluations), one.evaluations[-1:], one.last) for one in self._trained.values()]
+
     @staticmethod
     def _key(place: Place) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent

@@ -41,6 +41,7 @@ class Runs:
         self._folder = runs_dir / "experiments"
         self._read = read
         self._known: dict[str, _Known] = {}
+        self._grids: tuple[_Signature, list[GridRecord]] | None = None
         self._mutex = threading.Lock()
 
     def names(self) -> list[str]:
@@ -74,7 +75,12 @@ class Runs:
 
     def grids(self) -> list[GridRecord]:
         """Grids that were asked for, the latest first."""
-        return read_grids(self.runs_dir)
+        files = sorted((self.runs_dir / "grids").glob("*.json"))
+        signature = tuple((path, _stamp(path)) for path in files)
+        with self._mutex:
+            if self._grids is None or self._grids[0] != signature:
+                self._grids = signature, read_grids(self.runs_dir)
+            return self._grids[1]
 
     def grid(self, name: str) -> GridRecord:
         """A grid by name, or everything in the folder under the name "all".

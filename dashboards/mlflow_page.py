@@ -1,4 +1,4 @@
-"""MLflow's own page on loopback, as a child that lives no longer than this process."""
+"""MLflow's own page: a tracking server's, else one on loopback, a child that lives no longer than this process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import psutil
 
 from flows.processes import Record, end_family, free_port
 from flows.worker import die_with_parent
+from hacpo_core.validation import has_password
 
 _log = logging.getLogger(__name__)
 PREFERRED_PORT = 5000
@@ -22,18 +23,24 @@ _SETTINGS = {"DO_NOT_TRACK": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 class MlflowPage:
-    """Starts with the database of a runs folder, and is ended with the dashboard."""
+    """Starts with the database of a runs folder, and is ended with the dashboard; where a server tracks, it is that."""
 
     def __init__(self, runs_dir: Path, record: Record) -> None:
         self._database, self._record = runs_dir.absolute() / "mlflow.db", record
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = -PAUSE_S
         self._port = 0
+        configured = os.environ.get("MLFLOW_TRACKING_URI", "")
+        is_page = configured.startswith(("http://", "https://")) and not has_password(configured)
+        self.server = configured.rstrip("/") if is_page else ""
+        """address of the tracking server, "" where none is configured"""
         record.end()  # what a dashboard that was killed left
 
     @property
     def url(self) -> str:
         """Where it listens, "" where it does not run."""
+        if self.server:
+            return self.server
         is_alive = self._process is not None and self._process.poll() is None
         return f"http://127.0.0.1:{self._port}" if is_alive else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,16 +66,25 @@ class Guard:
             return
         headers = Headers(scope=scope)
         visitor = self._visitor(scope, headers)
+        has_started = False
 
         async def send_guarded(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
+                has_started = True
                 self._add_headers(MutableHeaders(scope=message), visitor, scope)
             await send(message)
 
         refusal = self._refusal(scope, headers, visitor)
         scope.setdefault("state", {})["visitor"] = visitor
         scope["state"]["guard"] = self
-        await (refusal or self._app)(scope, receive, send_guarded)
+        try:
+            await (refusal or self._app)(scope, receive, send_guarded)
+        except Exception:
+            if not has_started:  # Starlette's own answer would lack the headers
+                broken = PlainTextResponse("this page is broken; the output of `hacpo dashboard` says why", 500)
+                await broken(scope, receive, send_guarded)
+            raise
 
     def _refusal(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
         if _host_name(headers.get("host", "")) not in self._access.hosts:
@@ -103,17 +113,11 @@ class Guard:
         return scheme.lower() == "bearer" and self.is_token(text.strip())
 
     def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
-        found = _cookies(headers).get(self.cookie_name(scope), "")
+        found = _cookies(headers).get(_cookie_name(scope), "")
         is_known = self._is_signed(found)
         cookie = found if is_known else self.signed("visitor")
         is_in = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
         return Visitor(cookie, not is_known, is_in, self._mac(f"csrf {cookie}"))
-
-    @staticmethod
-    def cookie_name(scope: Scope) -> str:
-        """Cookies of one host are shared by its ports, so the port is in the name."""
-        server = scope.get("server") or ("", 0)
-        return f"hacpo_{server[1] or 0}"
 
     def signed(self, kind: str) -> str:
         """A new session: "visitor", or "user" after the log-in."""
@@ -134,12 +138,32 @@ class Guard:
         if not scope["path"].startswith(STATIC_PREFIX):
             headers.setdefault("cache-control", "no-store")
             if visitor.is_new and "set-cookie" not in headers:
-                headers["set-cookie"] = cookie_header(self.cookie_name(scope), visitor.cookie)
+                headers["set-cookie"] = cookie_header(scope, visitor.cookie)
 
 
-def cookie_header(name: str, value: str) -> str:
-    """No script reads it, and no other site makes a browser send it."""
-    return f"{name}={value}; Path=/; HttpOnly; SameSite=Strict"
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def cookie_header(scope: Scope, value: str) -> str:
+    """The session's cookie: no script reads it, no other site makes a browser send it, and what came by TLS stays so.
+
+    Args:
+        scope: of the request; a proxy with TLS says so by `X-Forwarded-Proto`, and who lies about it harms himself.
+        value: of the cookie.
+    """
+    is_tls = Headers(scope=scope).get("x-forwarded-proto", "").strip().lower() == "https"
+    return f"{_cookie_name(scope)}={value}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if is_tls else ''}"
+
+
+def _cookie_name(scope: Scope) -> str:
+    """Cookies of one host are shared by its ports, so the port is in the name."""
+    server = scope.get("server") or ("", 0)
+    return f"hacpo_{server[1] or 0}"
 
 
 def _cookies(headers: Headers) -> Mapping[str, str]:

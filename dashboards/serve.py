@@ -1,8 +1,7 @@
-"""`hacpo dashboard`: one page per runs folder, MLflow's beside it, and nothing left behind when it ends."""
+"""`hacpo dashboard`: one page per runs folder, MLflow's beside it, and Prefect's server, which alone outlives it."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import secrets
@@ -20,9 +19,9 @@ import uvicorn
 
 from dashboards.app import LOOPBACK, create_app
 from dashboards.mlflow_page import MlflowPage
-from dashboards.security import Access
+from dashboards.security import Access, is_loopback
 from flows.processes import Record, home_of, only_one, write_private
-from flows.server import auth_file, ensure_server
+from flows.server import ensure_server, log_in_hint
 from hacpo_core.errors import ConfigError, HacpoError
 
 _log = logging.getLogger(__name__)
@@ -41,8 +40,9 @@ class Options:
     """None: 8400, or the next free one"""
     token_file: Path | None = None
     allow_hosts: Sequence[str] = ()
-    """more names under which it answers, such as a reverse proxy's"""
+    """more names under which it answers, such as a reverse proxy's; one that is not loopback's needs a token"""
     starts_prefect: bool = True
+    """and with the server the reconciler; both stay until `hacpo server stop`"""
 
 
 def serve(runs_dir: Path, options: Options) -> None:
@@ -78,7 +78,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
         record.write(os.getpid(), {"url": url})
         _say_where(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
-            threading.Thread(target=_start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
+            threading.Thread(target=start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
         server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass
@@ -115,14 +115,6 @@ def _running_url(record: Record) -> str:
     return f"a process holds {record.path.with_suffix('.lock')} and does not say where it listens"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def access_of(options: Options, token: str | None) -> Access:
     """The names under which a page answers: loopback's, the host's, and for all addresses this machine's own."""
     names = {*LOOPBACK, *(name.lower() for name in options.allow_hosts)}
@@ -139,12 +131,13 @@ def token_path(runs_dir: Path, options: Options) -> Path:
 
 
 def find_token(runs_dir: Path, options: Options) -> str | None:
-    """The token that opens the page: required off loopback, made once; on loopback only where a file was named.
+    """The token that opens the page: required where others reach it, made once; else only where a file was named.
 
     Raises:
         ConfigError: the named file is missing, empty, or readable by others.
     """
-    if is_loopback(options.host) and options.token_file is None:
+    # A page under another name has a proxy before it: what comes from there looks as if it came from this machine.
+    if all(map(is_loopback, (options.host, *options.allow_hosts))) and options.token_file is None:
         return None
     path = token_path(runs_dir, options)
     if options.token_file is None and not path.exists():
@@ -190,13 +183,14 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _start_prefect(runs_dir: Path) -> None:
+def start_prefect(runs_dir: Path) -> None:
+    """Start or find the folder's Prefect server and say where it listens; the page goes on without it."""
     try:
         server = ensure_server(runs_dir)
     except (HacpoError, OSError) as error:
         print(f"Prefect    does not start: {error}", flush=True)
         return
-    print(f"Prefect    {server.url}  (log-in: the text in {auth_file(runs_dir)}; stays)", flush=True)
+    print(f"Prefect    {server.url}  ({log_in_hint(runs_dir)})", flush=True)
 
 
 def _say_where(runs_dir: Path, url: str, options: Options, token: str | None, mlflow: MlflowPage) -> None:
@@ -209,4 +203,5 @@ def _say_where(runs_dir: Path, url: str, options: Options, token: str | None, ml
         print("           not encrypted: put a proxy with TLS before it where others could listen")
     mlflow.ensure()
     waiting = "starts with the first run that is tracked"
-    print(f"MLflow     {f'{mlflow.url}  (ready in about 15 s)' if mlflow.url else waiting}", flush=True)
+    ready = "  (ready in about 15 s)" if not mlflow.server else ""
+    print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting}", flush=True)

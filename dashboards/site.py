@@ -5,35 +5,47 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from dashboards import words
 from dashboards.answers import AnswerReader
-from dashboards.changes import Changes
+from dashboards.changes import Changes, version_of
 from dashboards.curves import CurveReader
 from dashboards.listing import Runs
 from dashboards.scheduling import Scheduling
+from dashboards.security import is_loopback
 from flows.server import find_server
 
 HERE = Path(__file__).parent
-MOST_BROWSED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A page of others, "" where it does not run; one on loopback opens on the machine alone that serves it."""
+
+    url: str = ""
+    is_reachable: bool = False
+
+    def to(self, path: str) -> Link:
+        """A page below it."""
+        return replace(self, url=f"{self.url}{path}") if self.url else self
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Pages of others; "" where they do not run. Both listen on loopback, so they open on this machine alone."""
+    """Pages of others."""
 
-    prefect: str
-    mlflow: str
+    prefect: Link = Link()
+    mlflow: Link = Link()
 
 
 @dataclass(slots=True)
@@ -53,24 +65,39 @@ class Site:
         with self._mutex:
             return self._changes.setdefault(name, Changes())
 
-    def links(self) -> Links:
-        """Where Prefect and MLflow listen now."""
+    def links(self, request: Request) -> Links:
+        """Where Prefect and MLflow listen now; by the name that a visitor has for this page, he gets there or not."""
         server = find_server(self.runs.runs_dir)
-        return Links(server.url if server is not None else "", self.mlflow_url())
+        is_here = is_loopback(request.url.hostname or "")
+
+        def link(url: str) -> Link:
+            return Link(url, is_here or not is_loopback(urlsplit(url).hostname or ""))
+
+        return Links(link(server.url if server is not None else ""), link(self.mlflow_url()))
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page."""
-        text = (
-            environment()
-            .get_template(template)
-            .render(csrf=request.state.visitor.csrf, links=self.links(), runs_dir=str(self.runs.runs_dir), **context)
-        )
+        """A whole page. Who has not logged in sees nothing of the folder around it."""
+        visitor = request.state.visitor
+        links = self.links(request) if visitor.is_admitted else Links()
+        own = {"csrf": visitor.csrf, "is_admitted": visitor.is_admitted, "links": links}
+        text = environment().get_template(template).render(**own, runs_dir=str(self.runs.runs_dir), **context)
         return HTMLResponse(text, status_code)
 
 
-def fragment(template: str, **context: Any) -> str:
+def fragment(template: str, **context: Any) -> Markup:
     """A part of a page, without what surrounds it."""
-    return environment().get_template(template).render(**context)
+    return Markup(environment().get_template(template).render(**context))
+
+
+def part(template: str, context: Mapping[str, Any], seen: str) -> Response:
+    """A part of a page that asks again and again.
+
+    Args:
+        template: of the part.
+        context: for the template; `version` names what it shows.
+        seen: version that the browser has; if it is the newest, the answer is empty.
+    """
+    return Response(status_code=204) if context["version"] == seen else HTMLResponse(fragment(template, **context))
 
 
 def macro(template: str, name: str) -> Callable[..., str]:
@@ -97,6 +124,7 @@ def environment() -> Environment:
         "short": words.short,
         "path": lambda text: quote(str(text), safe=""),
         "oob": _out_of_band,
+        "version": version_of,
     }
     made.filters |= dict(filters)
     made.globals |= {"asset": asset, "with_interval": words.with_interval}

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from hacpo_core.errors import LockedError, StoreError
-from hacpo_core.store import read_json, write_json
+from hacpo_core.store import write_json
 
 _log = logging.getLogger(__name__)
 FAILURE_FILE = "failure.json"
@@ -30,11 +32,18 @@ class Failure:
         return f"{self.error}: {self.message.strip().partition(chr(10))[0]}"
 
 
+_FAILURE = TypeAdapter(Failure)
+
+
 def read_failure(root: Path) -> Failure | None:
-    """Why the last attempt failed; None if it did not."""
+    """Why the last attempt failed; None if it did not, or where the file is torn."""
+    path = root / FAILURE_FILE
+    if not path.is_file():
+        return None
     try:
-        return Failure(**read_json(root / FAILURE_FILE))
-    except (StoreError, TypeError):
+        return _FAILURE.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
+        _log.warning("%s is torn and counts as missing: %s", path, error)
         return None
 
 

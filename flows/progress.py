@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from flows.display import Watcher
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
-from hacpo_core.store import StepStore, read_json, write_json
+from hacpo_core.store import StepStore, write_json
 
 if TYPE_CHECKING:  # it brings torch, which pages do without
     from hacpo_core.evaluation.run import EvaluationResult
@@ -70,17 +72,17 @@ class Progress:
     evaluations: list[Evaluated] = field(default_factory=list)
 
 
+_PROGRESS = TypeAdapter(Progress)
+
+
 def read_progress(root: Path) -> Progress | None:
     """Progress of the experiment in this folder; None where no file says it, or a torn one."""
     path = root / PROGRESS_FILE
     if not path.is_file():
         return None
     try:
-        value = read_json(path)
-        spent = {k: Spent(**one) for k, one in value.pop("spent").items()}
-        evaluations = [Evaluated(**{**one, "spent": Spent(**one["spent"])}) for one in value.pop("evaluations")]
-        return Progress(**value, spent=spent, evaluations=evaluations)
-    except (StoreError, AttributeError, KeyError, TypeError) as error:
+        return _PROGRESS.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
         _log.warning("%s is torn and counts as missing: %s", path, error)
         return None
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dashboards.changes import version_of
 from dashboards.comparison import TOGETHER, Arm, Comparer, Comparison, as_csv
 from dashboards.listing import ALL_RUNS, UnknownError
 from dashboards.pictures import COSTS, curves_svg, hours_label, results_svg
 from dashboards.security import PICTURE_CSP
-from dashboards.site import Site
+from dashboards.site import Site, part
 
 Scheme = Literal["light", "dark"]
 Cost = Literal["tokens", "hours"]
@@ -64,20 +65,11 @@ def compare_routes(site: Site) -> APIRouter:
 
     @router.get("/compare")
     def show(request: Request, question: Question, cost: Cost = "tokens") -> Response:
-        grids = [(record.name, record.title) for record in site.runs.grids()] + [(ALL_RUNS, "All runs")]
-        record = site.runs.grid(question.found.grid) if question is not None else None
-        return site.page(
-            request,
-            "compare.html",
-            grids=list(dict(grids).items()),
-            pairs=list(dict.fromkeys(place.pair for place in record.places)) if record is not None else [],
-            found=question.found if question is not None else None,
-            column=question.column if question is not None else 0,
-            agent=(TOGETHER if question is None or len(question.agents) != 1 else question.agents[0]),
-            together=TOGETHER,
-            cost=cost,
-            costs=COSTS | ({"hours": hours_label(question.found)} if question is not None else {}),
-        )
+        return site.page(request, "compare.html", **_shown(site, question, cost))
+
+    @router.get("/compare/changes")
+    def changes(question: Question, cost: Cost = "tokens", seen: str = "") -> Response:
+        return part("results.html", _shown(site, question, cost, seen), seen)
 
     @router.get("/compare/table.csv")
     def table(question: Question) -> Response:
@@ -98,6 +90,34 @@ def compare_routes(site: Site) -> APIRouter:
         return _picture(svg, "curves.svg" if download else "")
 
     return router
+
+
+def _shown(site: Site, question: Asked | None, cost: Cost, seen: str | None = None) -> dict[str, Any]:
+    """What the page shows; its version is of the choices that it offers, and of what was measured.
+
+    Args:
+        seen: version of a browser whose choices are sent again where they are others; None: they are on the page.
+    """
+    grids = [(record.name, record.title) for record in site.runs.grids()] + [(ALL_RUNS, "All runs")]
+    found = question.found if question is not None else None
+    record = site.runs.grid(found.grid) if found is not None else None
+    choices: dict[str, Any] = {
+        "grids": list(dict(grids).items()),
+        "pairs": list(dict.fromkeys(place.pair for place in record.places)) if record is not None else [],
+        "column": question.column if question is not None else 0,
+        "agent": TOGETHER if question is None or len(question.agents) != 1 else question.agents[0],
+        "together": TOGETHER,
+        "cost": cost,
+        "costs": COSTS | ({"hours": hours_label(found)} if found is not None else {}),
+    }
+    names = version_of(choices, (found.columns, found.agents) if found is not None else ())
+    extent = question.comparer.extent() if question is not None else []
+    is_choice_new = seen is not None and seen.partition(".")[0] != names
+    return choices | {
+        "found": found,
+        "version": f"{names}.{version_of(found, extent)}",
+        "is_choice_new": is_choice_new,
+    }
 
 
 def _needed(question: Asked | None) -> Asked:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from dashboards.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
 from flows.deployments import PRIORITIES
-from flows.schedule import RefusedError, Schedule
+from flows.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
 
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
@@ -47,13 +47,12 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/grid/{name}")
     def show(request: Request, name: str) -> Response:
         matrix = _matrix(site, name)
-        parts = _parts(matrix)
+        chooser, notice = _chooser(site), site.scheduling.view().notice
         shown = beginning(matrix, FIRST_CELLS)
-        is_whole = len(shown.sections) == len(matrix.sections)
+        is_whole = shown == matrix
+        parts = _parts(shown, chooser, notice)
         # Without a version, the page asks for the whole matrix as soon as its beginning is painted.
         version = site.changes(name).note(parts).version if is_whole else ""
-        chooser = [(grid.name, grid.title) for grid in site.runs.grids()] + [(ALL_RUNS, "All runs")]
-        schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
         return site.page(
             request,
             "grid.html",
@@ -61,8 +60,8 @@ def grid_routes(site: Site) -> APIRouter:
             texts=parts,
             version=version,
             is_whole=is_whole,
-            chooser=list(dict(chooser).items()),
-            notice=schedule.notice,
+            chooser=chooser,
+            notice=notice,
             priorities=PRIORITIES,
             states=STATES,
         )
@@ -70,7 +69,8 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/grid/{name}/changes")
     def changes(name: str, since: Annotated[str, Query(max_length=64)] = "") -> Response:
         matrix = _matrix(site, name)
-        parts = _parts(matrix)
+        chooser, notice = _chooser(site), site.scheduling.view().notice
+        parts = _parts(matrix, chooser, notice)
         difference = site.changes(name).note(parts, since)
         if difference.version == since:
             return Response(status_code=204)
@@ -83,7 +83,8 @@ def grid_routes(site: Site) -> APIRouter:
                 version=difference.version,
                 cells=[cell for cell in matrix.cells() if cell.key in changed],
                 is_whole=difference.is_whole,
-                notice=site.scheduling.view().notice,
+                chooser=chooser if "chooser" in changed else None,
+                notice=notice,
             )
         )
 
@@ -104,20 +105,26 @@ def _matrix(site: Site, name: str) -> Matrix:
     return build_matrix(site.runs.grid(name), site.runs.standing, schedule)
 
 
-def _parts(matrix: Matrix) -> dict[str, str]:
-    """What can change, as text by name: cells as they are shown, totals, notices."""
+def _chooser(site: Site) -> list[tuple[str, str]]:
+    """Grids by name and title, everything in the folder last."""
+    return list(dict([(grid.name, grid.title) for grid in site.runs.grids()] + [(ALL_RUNS, "All runs")]).items())
+
+
+def _parts(matrix: Matrix, chooser: Sequence[tuple[str, str]], notice: str) -> dict[str, str]:
+    """What can change, as text by name: cells as they are shown, totals, other grids, notices."""
     live = macro("cell.html", "live")
-    return {cell.key: live(cell) for cell in matrix.cells()} | {"totals": repr(matrix.totals)}
+    others = {"totals": repr(matrix.totals), "chooser": repr(chooser), "notice": notice}
+    return {cell.key: live(cell) for cell in matrix.cells()} | others
 
 
 def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
     places = {place.experiment: place for record in site.runs.grids() for place in record.places}
     known = {*site.runs.names(), *places}
     try:
-        do = _deed(site.scheduling.schedule(), action)
+        runs = site.scheduling.view().runs
+        do = _deed(site.scheduling.schedule(), action, runs)
     except RefusedError as error:
         return [Outcome(experiment, str(error)) for experiment in chosen if experiment in known]
-    runs = site.scheduling.view().runs
     outcomes = []
     for experiment in chosen:
         if experiment not in known:
@@ -131,9 +138,11 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
     return outcomes
 
 
-def _deed(schedule: Schedule, action: str) -> Callable[[str], object]:
-    if action in ("retry", "run"):
-        return schedule.start
+def _deed(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> Callable[[str], object]:
+    if action in ("retry", "run"):  # with the priority that it had
+        return lambda experiment: schedule.start(
+            experiment, runs[experiment].priority if experiment in runs else "normal"
+        )
     if action == "cancel":
         return schedule.cancel
     return lambda experiment: schedule.set_priority(experiment, action)

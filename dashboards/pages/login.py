@@ -25,7 +25,7 @@ def login_routes(site: Site) -> APIRouter:
         token = (await read_form(request)).get("token", [""])[0].strip()
         if not guard.is_token(token):
             return HTMLResponse("That is not the token.", 403)
-        cookie = cookie_header(guard.cookie_name(request.scope), guard.signed("user"))
+        cookie = cookie_header(request.scope, guard.signed("user"))
         return Response(status_code=204, headers={"HX-Redirect": "/", "set-cookie": cookie})
 
     return router

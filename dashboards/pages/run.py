@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import sqlite3
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,16 +9,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from fastapi.params import Query
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
-from dashboards.cells import Verdict, judge, total_spent
+from dashboards.cells import judge, total_spent
+from dashboards.changes import version_of
 from dashboards.curves import charts
 from dashboards.settings import differences, read_settings
-from dashboards.site import Site, fragment
+from dashboards.site import Link, Site, fragment, part
 from dashboards.timeline import KINDS, timeline
 from dashboards.tracebacks import frames
-from flows.schedule import ScheduledRun
-from flows.states import Standing
 from hacpo_core.errors import StoreError
 from hacpo_core.store import StepStore, read_json
 
@@ -35,55 +31,51 @@ def run_routes(site: Site) -> APIRouter:
 
     @router.get("/run/{experiment}")
     def show(request: Request, experiment: str, against: str = "") -> Response:
-        root = site.runs.root(experiment)
-        settings = read_settings(root)
+        settings = read_settings(site.runs.root(experiment))
         other = site.runs.root(against).name if against else ""
-        standing = site.runs.standing(experiment)
-        last = StepStore(root).last_step()
+        phases = _phases(site, experiment, None, None)
         return site.page(
             request,
             "run.html",
             experiment=experiment,
-            status=_status(site, experiment),
+            status=fragment("status.html", **_status(site, request, experiment)),
+            phases=fragment("timeline.html", **phases),
+            steps=phases["timeline"],
             settings=settings,
             against=other,
             differences=differences(settings, read_settings(site.runs.root(other))) if other else [],
             others=_others(site, experiment),
-            failure=standing.failure,
-            frames=frames(standing.failure.traceback) if standing.failure is not None else [],
-            timeline=timeline(root, last - SHOWN_STEPS + 1, last),
-            kinds=KINDS,
-            last_step=last,
         )
 
     @router.get("/run/{experiment}/status")
-    def status(experiment: str, seen: str = "") -> Response:
-        site.runs.root(experiment)
-        found = _status(site, experiment)
-        return Response(status_code=204) if found["seen"] == seen else HTMLResponse(fragment("status.html", s=found))
+    def status(request: Request, experiment: str, seen: str = "") -> Response:
+        return part("status.html", _status(site, request, experiment), seen)
 
     @router.get("/run/{experiment}/curves.json")
-    def curves(experiment: str, since: Annotated[int, Query(ge=0)] = 0) -> Response:
+    def curves(experiment: str, since: Annotated[int, Query(ge=0)] = 0, seen: str = "") -> Response:
         root, standing = site.runs.root(experiment), site.runs.standing(experiment)
         num_steps = StepStore(root).last_step()
         metrics = site.curves.read(root, num_steps)
         evaluations = standing.progress.evaluations if standing.progress is not None else []
-        return JSONResponse(
-            {
-                "charts": [asdict(chart) for chart in charts(metrics, evaluations, since)],
-                "last": max(metrics.agents, default=0),
-                "num_torn": metrics.num_torn,
-                "is_done": standing.state == "done",
-            }
-        )
+        facts = {
+            "last": max(metrics.agents, default=0),
+            "num_torn": metrics.num_torn,
+            "is_done": standing.state == "done",
+        }
+        version = version_of(facts, evaluations)
+        if seen == version:
+            return Response(status_code=204)
+        found = [asdict(chart) for chart in charts(metrics, evaluations, since)]
+        return JSONResponse({"charts": found, "version": version, **facts})
 
     @router.get("/run/{experiment}/timeline")
     def show_timeline(
-        experiment: str, first: Annotated[int, Query(ge=0)] = 1, last: Annotated[int, Query(ge=0)] = SHOWN_STEPS
+        experiment: str,
+        first: Annotated[int | None, Query(ge=0)] = None,
+        last: Annotated[int | None, Query(ge=0)] = None,
+        seen: str = "",
     ) -> Response:
-        root = site.runs.root(experiment)
-        last = min(max(last, first), StepStore(root).last_step())
-        return HTMLResponse(fragment("timeline.html", timeline=timeline(root, first, last), kinds=KINDS))
+        return part("timeline.html", _phases(site, experiment, first, last), seen)
 
     return router
 
@@ -95,45 +87,42 @@ def _others(site: Site, experiment: str) -> list[str]:
     return sorted(names, key=lambda name: (not name.startswith(stem), name))[:MOST_OFFERED]
 
 
-def _status(site: Site, experiment: str) -> dict[str, Any]:
+def _phases(site: Site, experiment: str, first: int | None, last: int | None) -> dict[str, Any]:
+    """The timeline of these steps; without any, of the newest ones, and then it goes on as they come."""
+    root = site.runs.root(experiment)
+    newest = StepStore(root).last_step()
+    is_live = first is None and last is None and site.runs.standing(experiment).state != "done"
+    last = newest if last is None else min(max(last, first or 0), newest)
+    found = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
+    own = {"experiment": experiment, "timeline": found, "kinds": KINDS, "is_live": is_live}
+    return own | {"version": version_of(found, is_live)}
+
+
+def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
+    root = site.runs.root(experiment)
     standing = site.runs.standing(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
     verdict = judge(standing, run, "")
-    links = site.links()
+    links, tracked = site.links(request), _mlflow_run(root)
     found: dict[str, Any] = {
         "experiment": experiment,
         "verdict": verdict,
         "progress": standing.progress,
         "spent": total_spent(standing.progress),
         "run": run,
-        "prefect": f"{links.prefect}/runs/flow-run/{run.id}" if links.prefect and run is not None else "",
-        "mlflow": _mlflow_link(site, experiment, links.mlflow),
+        "failure": standing.failure,
+        "frames": frames(standing.failure.traceback) if standing.failure is not None else [],
+        "has_steps": StepStore(root).last_step() > 0,
+        "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
+        "mlflow": links.mlflow.to(f"/#/runs/{tracked}") if tracked else Link(),
     }
-    return found | {"seen": _digest(standing, verdict, run, found["mlflow"])}
+    return found | {"version": version_of(*found.values())}
 
 
-def _digest(standing: Standing, verdict: Verdict, run: ScheduledRun | None, link: str) -> str:
-    return hashlib.sha256(repr((standing.progress, verdict, run, link)).encode()).hexdigest()[:12]
-
-
-def _mlflow_link(site: Site, experiment: str, page: str) -> str:
-    """Address of the run in MLflow's page; "" where it was not tracked, or nothing serves that page."""
-    root = site.runs.root(experiment)
+def _mlflow_run(root: Path) -> str:
+    """Id of the experiment's run in MLflow, "" where it was not tracked."""
     try:
         run = str(read_json(root / "mlflow.json")["run"])
     except (StoreError, KeyError, TypeError):
         return ""
-    if not page or not run.isalnum():
-        return ""
-    folder = _mlflow_experiment(site.runs.runs_dir / "mlflow.db", run)
-    return f"{page}/#/experiments/{folder}/runs/{run}" if folder else f"{page}/#/"
-
-
-def _mlflow_experiment(database: Path, run: str) -> str:
-    """MLflow's experiment that holds a run, "" where it is in another store than the folder's own."""
-    try:
-        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
-            found = connection.execute("SELECT experiment_id FROM runs WHERE run_uuid = ?", (run,)).fetchone()
-    except sqlite3.Error:
-        return ""
-    return str(found[0]) if found else ""
+    return run if run.isalnum() else ""

@@ -4,6 +4,7 @@ const place = document.getElementById("curves");
 const note = document.getElementById("curves-note");
 const charts = new Map();
 let last = 0;
+let seen = "";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rows = (chart) => [chart.steps, ...chart.lines.values()];
@@ -78,11 +79,12 @@ function redraw() {
 async function look() {
   let isDone = false;
   try {
-    const answer = await fetch(`${place.dataset.source}?since=${last}`);
-    if (answer.ok) {
+    const answer = await fetch(`${place.dataset.source}?since=${last}&seen=${seen}`);
+    if (answer.status === 200) {
       const found = await answer.json();
       for (const chart of found.charts) draw(take(chart));
       last = Math.max(last, found.last);
+      seen = found.version;
       isDone = found.is_done;
       note.textContent = !last ? "No step is complete yet." : found.num_torn ? `${found.num_torn} steps are torn and left out.` : "";
       place.dataset.last = last;

@@ -38,8 +38,8 @@ class RememberingSchedule:
         self.asked.append(asked)
 
     def start(self, experiment: str, priority: str = "normal") -> None:
-        self._note("start", experiment)
-        self.known[experiment] = scheduled(experiment, "Scheduled")
+        self._note("start", experiment, priority)
+        self.known[experiment] = scheduled(experiment, "Scheduled", priority=priority)
 
     def cancel(self, experiment: str) -> None:
         self._note("cancel", experiment)

@@ -261,13 +261,20 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
 
 
 def write_thousand(runs_dir: Path, *, num_runs: int = 1000, num_steps: int = 500, num_stores: int = 4) -> list[str]:
-    """Runs of 10 pairs, 10 methods and 10 seeds; `num_stores` have steps of their own, the others share these files."""
+    """Runs of 10 pairs, 10 methods and 10 seeds; `num_stores` have steps of their own, the others share these files.
+
+    Args:
+        runs_dir: folder to fill.
+        num_runs: experiments.
+        num_steps: of each.
+        num_stores: 0: none has files of its steps.
+    """
     names: list[str] = []
     for number in range(num_runs):
         pair, rest = divmod(number, 100)
         method, seed = divmod(rest, 10)
         is_first = number < num_stores
-        source = None if is_first else runs_dir / "experiments" / names[number % num_stores]
+        source = None if is_first or not num_stores else runs_dir / "experiments" / names[number % num_stores]
         names.append(
             write_run(
                 runs_dir,

@@ -97,7 +97,7 @@ def test_cell_advances_while_selection_focus_and_menu_stay(
     assert tab.locator("#menu").is_visible()
     tab.locator("#menu").get_by_role("button", name="Retry failed").click()
     wait_until(lambda: "retry: asked for 1" in tab.locator("#menu-outcome").inner_text())
-    assert schedule.asked == [("start", name)]
+    assert schedule.asked == [("start", name, "normal")]
     tab.keyboard.press("Escape")
     assert not tab.locator("#menu").is_visible()
     wait_until(lambda: "queued" in cell.inner_text())
@@ -119,7 +119,7 @@ def test_refusal_is_shown_for_a_selection(tab: Any, served: str, runs_dir: Path,
     outcome = tab.locator("#outcome")
     wait_until(lambda: "asked for 1" in outcome.inner_text())
     assert "refused, it is done, and only what failed is retried" in outcome.inner_text()
-    assert schedule.asked == [("start", failed)]
+    assert schedule.asked == [("start", failed, "normal")]
 
 
 def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> None:
@@ -134,6 +134,67 @@ def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> N
     tab.get_by_label("from step").fill("1")
     tab.get_by_role("button", name="Show").click()
     wait_until(lambda: "Steps 1 to" in tab.locator("#timeline").inner_text())
+    assert tab.complaints == []
+
+
+def test_run_page_follows_its_run_to_its_failure(tab: Any, served: str, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=6, state="missing", with_steps=True)
+    open_page(tab, f"{served}/run/{name}")
+    tab.evaluate("document.getElementById('status').untouched = true")
+    tab.evaluate("document.querySelector('#timeline svg').untouched = true")
+    tab.locator("#samples").focus()
+    tab.wait_for_timeout(5000)
+    assert tab.evaluate("document.getElementById('status').untouched") is True  # nothing changed
+    assert tab.evaluate("document.querySelector('#timeline svg').untouched") is True
+    write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), [7])
+    wait_until(lambda: "Steps 3 to 7" in tab.locator("#timeline").inner_text())
+    trace = '  File "/a.py", line 3, in go\n    run()\n'
+    write_run(runs_dir, step=7, state="missing", failure=Failure("EngineError", "out of memory", trace))
+    wait_until(lambda: "/a.py:3" in tab.locator("#status").inner_text())
+    assert tab.evaluate("document.activeElement.id") == "samples"
+    tab.locator("#traceback-title").click()
+    write_run(runs_dir, step=8, state="missing", failure=Failure("EngineError", "out of memory", trace))
+    wait_until(lambda: "step 8 of 40" in tab.locator("#status").inner_text())
+    assert tab.evaluate("document.activeElement.id") == "traceback-title"
+    assert tab.locator("#traceback-text").is_visible()
+    assert tab.complaints == []
+
+
+def test_comparison_and_samples_follow_without_losing_the_focus(
+    tab: Any, served: str, runs_dir: Path, full: dict[str, str]
+) -> None:
+    open_page(tab, served + full["compare"])
+    tab.evaluate("document.getElementById('results').untouched = true")
+    tab.locator("#table-csv").focus()
+    tab.locator("#choice-cost").select_option("hours")  # chosen, not yet asked for
+    tab.locator("#table-csv").focus()
+    tab.wait_for_timeout(6000)
+    assert tab.evaluate("document.getElementById('results').untouched") is True
+    write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
+    wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
+    assert tab.evaluate("document.activeElement.id") == "table-csv"
+    assert tab.locator("#choice-cost").input_value() == "hours"
+    live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
+    answers = {f"{n}+1": {agent: [("it is three", "correct")] for agent in AGENTS} for n in range(2)}
+    write_answers(runs_dir / "experiments" / live, 1, answers)
+    open_page(tab, f"{served}/samples/{live}")
+    tab.locator("#next").focus()
+    write_answers(runs_dir / "experiments" / live, 2, answers)
+    wait_until(lambda: tab.locator("#step-after").count() == 1)
+    assert tab.evaluate("document.activeElement.id") == "next"
+    tab.keyboard.press("n")
+    tab.wait_for_url("**step=2**")
+    assert tab.complaints == []
+
+
+def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_dir: Path) -> None:
+    open_page(tab, f"{served}/compare")
+    assert "Nothing to compare yet" in tab.locator("#results").inner_text()
+    write_grid(runs_dir)
+    wait_until(lambda: tab.locator("#results tbody tr").count() == 9)
+    assert tab.locator("#choice-grid").input_value() == "small_grid"
+    for picture in tab.locator("#results img").all():
+        wait_until(lambda picture=picture: picture.evaluate("img => img.naturalWidth > 0"))
     assert tab.complaints == []
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dashboards.cells import Matrix, Score, build_matrix, judge, scores_of
+from dashboards.cells import Matrix, Score, beginning, build_matrix, judge, scores_of
 from dashboards.listing import Runs, UnknownError
 from dashboards.scheduling import ScheduleView
 from flows.failures import Failure
-from flows.gridfile import GridRecord, Place
+from flows.gridfile import GridRecord, Place, save_grid
 from flows.progress import Evaluated, Spent
 from flows.schedule import WorkerRecord
 from flows.states import Standing
@@ -102,6 +103,36 @@ def test_score_is_the_mean_of_newest_values_on_benchmarks_that_count() -> None:
     assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.5)),)
     assert scores_of(found, ["a"], ["never"]) == (Score("a", pytest.approx(0.65)),)
     assert scores_of(evaluations(["a"], 0), ["a"], []) == (Score("a", 0.5),)
+
+
+def test_beginning_cuts_inside_a_section_and_keeps_the_totals(runs_dir: Path) -> None:
+    write_grid(runs_dir)
+    write_grid(runs_dir, name="b", pair="b")
+    places = [place for record in Runs(runs_dir).grids() for place in record.places]
+    runs = Runs(runs_dir)
+    whole = build_matrix(GridRecord("both", "Both", "plain", ["dev"], places), runs.standing, ScheduleView())
+
+    def shape(most: int) -> list[tuple[int, int]]:
+        return [(len(section.rows), len(section.seeds)) for section in beginning(whole, most).sections]
+
+    assert [len(section.rows) for section in whole.sections] == [3, 3]
+    assert (shape(2), shape(7), shape(13)) == (
+        [(1, 2)],
+        [(2, 3), (1, 1)],
+        [
+            (3, 3),
+            (1, 3),
+        ],
+    )
+    assert beginning(whole, 18) == whole
+    assert beginning(whole, 2).totals == whole.totals
+
+
+def test_grids_are_parsed_again_only_when_one_changed(runs_dir: Path) -> None:
+    record, runs = write_grid(runs_dir), Runs(runs_dir)
+    assert runs.grids() is runs.grids()
+    save_grid(runs_dir, replace(record, name="another"))
+    assert [found.name for found in runs.grids()] == ["another", "small_grid"]
 
 
 def test_state_follows_lock_failure_and_result(runs_dir: Path) -> None:

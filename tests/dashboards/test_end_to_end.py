@@ -93,3 +93,24 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         assert "60/60" in cell.inner_text()
         assert tab.evaluate("window.untouched") is True
         assert "1 of 1 done" in tab.locator("#totals").inner_text()
+
+        tab.goto(f"{url}/compare")
+        results = tab.locator("#results")
+        assert "small" in results.locator("h2").inner_text()
+        rows = [row.inner_text().split("\t") for row in results.locator("tbody tr").all()]
+        trained = {row[0]: row for row in rows if "HACPO" in row[1].upper()}
+        assert {"qwen", "llama"} <= set(trained)
+        assert all(0 <= float(row[2]) <= 1 and row[-3] == "1 of 1" for row in trained.values())
+        tab.wait_for_load_state("networkidle")
+        assert all(picture.evaluate("img => img.naturalWidth > 0") for picture in results.locator("img").all())
+        tab.screenshot(path=str(screenshots(tmp_path) / "live-compare.png"), full_page=True)
+
+        tab.goto(f"{url}/samples/{planned.id}")
+        assert tab.get_by_label("step", exact=True).input_value() == "60"
+        assert "1 of 4" in tab.locator("#answers nav").inner_text()
+        responses = tab.locator("article.response")
+        assert responses.count() == 8  # two agents, four samples
+        effects = responses.first.locator(".effects").inner_text()
+        assert "qwen advantage" in effects and "llama advantage" in effects and "ratio" in tab.content()
+        assert {"correct", "wrong"} >= set(responses.locator(".badge").all_inner_texts())
+        tab.screenshot(path=str(screenshots(tmp_path) / "live-samples.png"), full_page=True)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from dashboards.app import create_app
+from dashboards.app import LOOPBACK, create_app
+from dashboards.security import Access
 from flows.compose import compose
 from flows.failures import Failure
+from flows.gridfile import GridRecord, Place, save_grid
 from flows.schedule import Schedule
 from hacpo_core.config import as_dict
+from tests.dashboards.browsing import wait_until
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
-from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run
+from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps, write_thousand
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\""
 AGENTS = ("qwen-tiny", "llama-tiny")
@@ -33,6 +40,13 @@ def version_of(text: str) -> str:
     return found[1]
 
 
+def poll_of(text: str, name: str) -> str:
+    """Where a part of a page asks for its next version."""
+    found = re.search(rf'id="{name}"[^>]* hx-get="([^"]+)"', text)
+    assert found is not None
+    return html.unescape(found[1])
+
+
 def test_without_a_run_the_page_says_what_to_type(page: TestClient, runs_dir: Path) -> None:
     assert not runs_dir.exists()
     for path in ("/", "/grid/all", "/compare"):
@@ -45,6 +59,32 @@ def test_one_run_is_on_the_page_without_a_grid(page: TestClient, runs_dir: Path)
     name = write_run(runs_dir)
     text = page.get("/").text
     assert f'href="/run/{name}"' in text and "<b>1</b> of <b>1</b> done" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("progress.json", '"pair": "tiny"', '"pair": null'),
+        ("progress.json", '"seed": 3', '"seed": "3"'),
+        ("progress.json", '"seconds": 3.5999999999999996', '"seconds": "long"'),
+        ("progress.json", '"rewards": {"qwen": 0.5', '"rewards": {"qwen": "high"'),
+        ("progress.json", '"value": 0.5,', '"value": null,'),
+        ("failure.json", '"message": "m"', '"message": null'),
+    ],
+)
+def test_malformed_file_counts_as_missing_and_the_pages_stay(
+    file: str, old: str, new: str, page: TestClient, runs_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_run(runs_dir)
+    broken = write_run(runs_dir, seed=3, step=3, state="failed", failure=Failure("E", "m", ""))
+    path = runs_dir / "experiments" / broken / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    for address in ("/", f"/run/{broken}", "/compare"):
+        assert page.get(address).status_code == 200
+    assert page.get("/").text.count('type="checkbox"') == 2
+    assert f"{path} is torn and counts as missing" in caplog.text
 
 
 def test_first_page_is_the_latest_grid_and_others_are_offered(page: TestClient, runs_dir: Path) -> None:
@@ -84,9 +124,26 @@ def test_large_grid_paints_its_beginning_and_asks_for_the_rest(page: TestClient,
         for seed in range(80):
             write_run(runs_dir, pair=pair, seed=seed, step=0)
     text = page.get("/grid/all").text
-    assert text.count('type="checkbox"') == 80 and "<b>240</b> of <b>240</b> done" in text
+    assert text.count('type="checkbox"') == 150 and "<b>240</b> of <b>240</b> done" in text
     assert 'since=" hx-trigger="load delay:50ms, every 2s"' in text
     assert page.get("/grid/all/changes?since=").text.count('type="checkbox"') == 240
+
+
+def test_thousand_cells_of_one_pair_are_answered_soon(
+    page: TestClient, runs_dir: Path, schedule: RememberingSchedule
+) -> None:
+    names = write_thousand(runs_dir, num_steps=3, num_stores=0)
+    places = [Place("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
+    save_grid(runs_dir, GridRecord("thousand", "A thousand", "plain", ["dev"], places))
+    schedule.known = {name: scheduled(name, "Completed") for name in names}
+    page.app.state.site.runs.everything()  # type: ignore[attr-defined]  as at the start
+    started = time.monotonic()
+    text = page.get("/").text
+    assert time.monotonic() - started < 3  # 0.2 s on two idle cores
+    assert text.count('type="checkbox"') == 100 and "of <b>1000</b> done" in text
+    started = time.monotonic()
+    assert page.get("/grid/thousand/changes").text.count('type="checkbox"') == 1000
+    assert time.monotonic() - started < 5
 
 
 def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
@@ -136,8 +193,15 @@ def test_actions_reach_the_schedule(page: TestClient, runs_dir: Path, schedule: 
     act(page, "cancel", missing)
     act(page, "high", missing)
     assert schedule.asked == [
-        ("start", failed), ("start", missing), ("cancel", missing), ("priority", missing, "high"),
+        ("start", failed, "normal"), ("start", missing, "normal"), ("cancel", missing), ("priority", missing, "high"),
     ]  # fmt: skip
+
+
+def test_retry_keeps_the_priority(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
+    failed = write_run(runs_dir, step=3, state="failed", failure=Failure("E", "m", ""))
+    schedule.known = {failed: scheduled(failed, "Crashed", priority="high")}
+    act(page, "retry", failed)
+    assert schedule.asked == [("start", failed, "high")]
 
 
 def test_refusals_of_the_schedule_are_shown(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
@@ -181,18 +245,85 @@ def test_run_page_links_into_prefect_and_mlflow(
     monkeypatch.setenv("HACPO_PREFECT_URL", "http://127.0.0.1:4299")
     text = open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
     assert f"http://127.0.0.1:4299/runs/flow-run/run-of-{name}" in text
-    assert "http://127.0.0.1:5099/#/" in text
+    assert 'href="http://127.0.0.1:5099/#/runs/abc123"' in text
     (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "javascript:alert(1)"}', encoding="utf-8")
     assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
 
 
+def test_mlflow_finds_a_run_by_its_id_alone() -> None:
+    spec = importlib.util.find_spec("mlflow")
+    assert spec is not None and spec.origin is not None
+    scripts = (Path(spec.origin).parent / "server" / "js" / "build" / "static" / "js").glob("main.*.js")
+    assert any('"/runs/:runUuid"' in path.read_text(encoding="utf-8") for path in scripts)
+
+
+def test_page_on_loopback_is_a_link_only_where_the_visitor_is_on_that_machine(
+    open_page: Callable[..., TestClient], runs_dir: Path
+) -> None:
+    name = write_run(runs_dir)
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "abc123"}', encoding="utf-8")
+    access = Access(LOOPBACK | {"grid.example"})
+    elsewhere = {"host": "grid.example:8400"}
+    page = open_page(access, mlflow_url=lambda: "http://127.0.0.1:5099")
+    for path, words in (("/", "MLflow"), (f"/run/{name}", "run in MLflow"), (f"/run/{name}/status", "run in MLflow")):
+        text = page.get(path, headers=elsewhere).text
+        assert f"{words}, on the dashboard's machine alone: http://127.0.0.1:5099" in html.unescape(text)
+        assert 'href="http://127.0.0.1' not in text
+        assert 'href="http://127.0.0.1:5099' in page.get(path).text
+    shared = open_page(access, mlflow_url=lambda: "https://mlflow.example")
+    assert 'href="https://mlflow.example/#/runs/abc123"' in shared.get(f"/run/{name}", headers=elsewhere).text
+
+
 def test_status_is_sent_only_when_it_changed(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
-    seen = re.search(r"seen=([0-9a-f]+)", page.get(f"/run/{name}").text)
-    assert seen is not None
-    assert page.get(f"/run/{name}/status?seen={seen[1]}").status_code == 204
+    poll = poll_of(page.get(f"/run/{name}").text, "status")
+    assert page.get(poll).status_code == 204
     write_run(runs_dir, step=4, state="missing")
-    assert "step 4 of 40" in page.get(f"/run/{name}/status?seen={seen[1]}").text
+    assert "step 4 of 40" in page.get(poll).text
+
+
+def test_failure_of_a_run_arrives_without_reloading(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    poll = poll_of(page.get(f"/run/{name}").text, "status")
+    traceback = 'Traceback (most recent call last):\n  File "/b.py", line 7, in inner\n    fail()\nValueError: bad\n'
+    write_run(runs_dir, step=3, state="missing", failure=Failure("ValueError", "bad", traceback))
+    text = page.get(poll).text
+    assert "Why it failed" in text and "/b.py:7" in text
+    assert page.get(poll_of(text, "status")).status_code == 204
+
+
+def test_timeline_follows_a_run_unless_steps_were_chosen(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=6, state="missing", with_steps=True)
+    poll = poll_of(page.get(f"/run/{name}").text, "timeline")
+    assert page.get(poll).status_code == 204
+    write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), [7])
+    assert "phases of steps 3 to 7" in page.get(poll).text
+    assert "hx-get" not in page.get(f"/run/{name}/timeline?first=1&last=3").text
+    write_run(runs_dir, step=7)
+    assert "hx-get" not in page.get(poll).text  # it is done
+
+
+def test_links_arrive_when_their_pages_do(open_page: Callable[..., TestClient]) -> None:
+    where = [""]
+    page = open_page(mlflow_url=lambda: where[0])
+    poll = poll_of(page.get("/compare").text, "links")
+    assert page.get(poll).status_code == 204
+    where[0] = "http://127.0.0.1:5099"
+    assert 'href="http://127.0.0.1:5099"' in page.get(poll).text
+
+
+def test_notice_and_new_grids_arrive_without_a_changed_cell(
+    page: TestClient, runs_dir: Path, schedule: RememberingSchedule
+) -> None:
+    write_grid(runs_dir)
+    first = version_of(page.get("/").text)
+    schedule.alive = []
+    page.app.state.site.scheduling.refresh(wait_s=5)  # type: ignore[attr-defined]
+    text = page.get(f"/grid/small_grid/changes?since={first}").text
+    assert "No worker is alive" in text and 'id="chooser"' not in text
+    write_grid(runs_dir, name="another")
+    text = page.get(f"/grid/small_grid/changes?since={version_of(text)}").text
+    assert 'href="/grid/another"' in text and 'id="matrix"' not in text
 
 
 def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
@@ -200,6 +331,7 @@ def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
     found = page.get(f"/run/{name}/curves.json?since=4").json()
     assert (found["last"], found["is_done"], found["charts"][0]["steps"]) == (6, True, [5, 6])
     assert [chart["id"] for chart in found["charts"]][:4] == ["reward", "accuracy", "capability", "omega"]
+    assert page.get(f"/run/{name}/curves.json?since=6&seen={found['version']}").status_code == 204
 
 
 def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
@@ -215,6 +347,21 @@ def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
     for wrong in ("pair=x", "benchmark=x", "agent=x", "grid=x"):
         assert page.get(f"/compare?{wrong}").status_code == 404
     assert page.get("/compare?cost=x").status_code == 422
+
+
+def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None:
+    poll = poll_of(page.get("/compare").text, "results")
+    record = write_grid(runs_dir, step=30, state="missing")
+    text = page.get(poll).text
+    assert "small_grid" in poll_of(text, "results") and '<select id="choice-grid"' in text
+    poll = poll_of(text, "results")
+    assert page.get(poll).status_code == 204
+    write_run(runs_dir, seed=1, step=30, state="missing", last=0.9)  # its curve changes, the table does not
+    text = page.get(poll).text
+    assert "/compare/curves.svg" in text and 'id="choice' not in text
+    save_grid(runs_dir, replace(record, name="another"))
+    text = page.get(poll_of(text, "results")).text
+    assert '<option value="another">' in text and "hx-swap-oob" in text
 
 
 def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path) -> None:
@@ -243,6 +390,28 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     assert "passes this filter" in page.get(f"/samples/{answered}?filter=unscored").text
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
     assert page.get(f"/samples/{answered}?filter=x").status_code == 422
+
+
+def test_start_reads_the_newest_answers(open_page: Callable[..., TestClient], answered: str) -> None:
+    with open_page(warm=True) as page:
+        known = page.app.state.site.answers._known  # type: ignore[attr-defined]
+        wait_until(lambda: known, limit_s=60)
+        assert [(root.name, step) for root, step, _ in known] == [(answered, 2)]
+
+
+def test_samples_offer_the_next_step_when_it_comes(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, agents=AGENTS, step=0, state="missing", config=as_dict(compose("tiny", "hacpo")))
+    text = page.get(f"/samples/{name}").text
+    assert "No step is complete yet" in text
+    problems = {"1+1": {agent: [("two", "correct")] for agent in AGENTS}}
+    write_answers(runs_dir / "experiments" / name, 1, problems)
+    text = page.get(poll_of(text, "answers")).text
+    assert "1 of 1" in text and "step-after" not in text
+    poll = poll_of(text, "answers")
+    assert page.get(poll).status_code == 204
+    write_answers(runs_dir / "experiments" / name, 2, problems)
+    text = page.get(poll).text
+    assert 'id="step-after"' in text and "step=1" in poll_of(text, "answers")
 
 
 def test_nothing_that_was_written_elsewhere_becomes_markup(page: TestClient, runs_dir: Path, answered: str) -> None:

@@ -16,8 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dashboards.serve import PREFERRED_PORT, listen
+from dashboards.mlflow_page import MlflowPage
+from dashboards.serve import PREFERRED_PORT, listen, start_prefect
 from flows.processes import Record, find_process
+from flows.server import PrefectServer
 from hacpo_core.errors import ConfigError
 from tests.dashboards.browsing import wait_until
 from tests.dashboards.stores import write_run
@@ -121,6 +123,27 @@ def test_taken_port_is_one_error_and_the_default_moves_on() -> None:
             listen("127.0.0.1", ports[0])
     with pytest.raises(ConfigError, match="--host: got 'no such host'"):
         listen("no such host", None)
+
+
+def test_tracking_server_is_linked_and_no_page_of_ours_started(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs_dir.mkdir()
+    (runs_dir / "mlflow.db").touch()
+    record = Record(runs_dir / "prefect", "mlflow-page")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/")
+    page = MlflowPage(runs_dir, record)
+    page.ensure()
+    assert page.url == "https://mlflow.example" and record.read() is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@mlflow.example/")
+    assert MlflowPage(runs_dir, record).url == ""
+
+
+def test_log_in_of_a_teams_server_is_said_as_such(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HACPO_PREFECT_URL", "http://prefect.example:4200")
+    monkeypatch.setattr("dashboards.serve.ensure_server", lambda _: PrefectServer("http://prefect.example:4200", ""))
+    start_prefect(runs_dir)
+    assert "PREFECT_API_AUTH_STRING" in capsys.readouterr().out
 
 
 def free() -> int:

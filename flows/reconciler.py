@@ -7,52 +7,42 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Running or Crashed, nobody holds it, a result   -> it died after its work was done              -> Completed
     Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
     Crashed                                         -> the worker saw it die                        -> again
-    Cancelling or Cancelled, its process holds it   -> nobody was there to end it                   -> ended
+    Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
 
 "Again" is a new flow run, and bounded by MOST_RESTARTS; after that the experiment counts as failed. MLflow runs of
-experiments that nobody trains any more are closed.
+experiments that nobody trains any more are closed. Runs without an experiment's lock, and processes that outlive their
+cancelled run, are `flows.host`'s.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.compose import load_config
 from flows.failures import record_failure
+from flows.host import HostWatch, Patience, processes_of_runs
 from flows.processes import home_of, only_one
-from flows.schedule import Schedule
+from flows.schedule import Schedule, host_of
 from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
-from hacpo_core.store import lock_holder
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
 """times that an experiment goes back into the queue after its process died, until a person starts it again"""
 LOOK_EVERY_S = 30.0
 _RESTARTS = "restarts:"
-_FLOW_RUN = "PREFECT__FLOW_RUN_ID"
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a run may look dead before it counts as dead, in seconds."""
-
-    pending_s: float = 120.0
-    """without a process: imports on a busy machine take their time"""
-    running_s: float = 20.0
-    """without the lock: between the first report and the lock, and between the lock's end and the last report"""
+_JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
 
 @dataclass
@@ -61,9 +51,12 @@ class Reconciler:
 
     schedule: Schedule
     runs_dir: Path
-    patience: Patience = Patience()
+    patience: Patience = field(default_factory=Patience)
     _since: dict[Any, float] = field(default_factory=dict)
     _closed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._host = HostWatch(self.patience)
 
     def look(self) -> list[str]:
         """One look at every run; what was done about it, in words.
@@ -71,7 +64,7 @@ class Reconciler:
         Raises:
             EngineError: the server does not answer.
         """
-        done: list[str] = []
+        done = self._host.look(self.schedule.client)
         suspects: set[Any] = set()
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None:
@@ -86,19 +79,17 @@ class Reconciler:
     @property
     def num_suspects(self) -> int:
         """Runs that look dead, but not for long enough yet."""
-        return len(self._since)
+        return len(self._since) + self._host.num_suspects
 
     def _judge(self, experiment: str, run: FlowRun, standing: Standing, suspects: set[Any]) -> Iterator[str]:
         assert run.state is not None, "checked by look"
         kind, is_held = run.state.type, standing.state == "running"
-        if kind in (StateType.CANCELLING, StateType.CANCELLED):
-            if is_held:
-                yield from self._end_orphan(run)
-            elif kind is StateType.CANCELLING and self._is_due(run, self.patience.running_s, suspects):
+        if is_held or kind not in _JUDGED:
+            return
+        if kind is StateType.CANCELLING:
+            if self._is_due(run, self.patience.running_s, suspects):
                 self._set(run, Cancelled(message="ended"))
                 yield "cancelled; its process is gone"
-            return
-        if is_held or kind not in (StateType.PENDING, StateType.RUNNING, StateType.CRASHED, StateType.FAILED):
             return
         if kind is StateType.PENDING:
             if self._is_due(run, self.patience.pending_s, suspects):
@@ -120,12 +111,12 @@ class Reconciler:
     def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
         """Whether the run was seen in this state for long enough, and no process here belongs to it."""
         assert run.state is not None, "checked by look"
+        if host_of(run) not in (None, socket.gethostname()):
+            patience_s = max(patience_s, self.patience.pending_s)  # its process may be there and have no lock yet
         key = (run.id, run.state.id)
         suspects.add(key)
         now = time.monotonic()
-        return now - self._since.setdefault(key, now) >= patience_s and not any(
-            _is_of(run, process) for process in psutil.process_iter()
-        )
+        return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
     def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
         restarts = _restarts(run)
@@ -140,13 +131,6 @@ class Reconciler:
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
         self.schedule.client.set_flow_run_state(run.id, state, force=True)
-
-    def _end_orphan(self, run: FlowRun) -> Iterator[str]:
-        holder = lock_holder(self.schedule.root(run.parameters["experiment"]))
-        process = _process_of(run, holder)
-        if process is not None:
-            process.kill()  # asked to end, it would report a crash in place of the cancellation
-            yield f"process {process.pid} is ended: the run is cancelled"
 
     def _close_tracking(self) -> list[str]:
         """Close MLflow runs of experiments that nobody trains any more; each once."""
@@ -173,20 +157,6 @@ class Reconciler:
 
 def _restarts(run: FlowRun) -> int:
     return max((int(tag.removeprefix(_RESTARTS)) for tag in run.tags if tag.startswith(_RESTARTS)), default=0)
-
-
-def _process_of(run: FlowRun, holder: dict[str, Any]) -> psutil.Process | None:
-    """The process here that holds the lock, if it was started for this very run."""
-    with suppress(psutil.Error, KeyError, TypeError):
-        process = psutil.Process(int(holder["pid"]))
-        return process if _is_of(run, process) else None
-    return None
-
-
-def _is_of(run: FlowRun, process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_FLOW_RUN) == str(run.id)
-    return False
 
 
 def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:

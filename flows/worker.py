@@ -17,6 +17,7 @@ from types import FrameType
 import psutil
 
 from flows.deployments import POOL, deploy
+from flows.host import HostWatch
 from flows.processes import Record, end_family, home_of, only_one
 from flows.schedule import Schedule, slots_of, worker_name
 from flows.server import (
@@ -94,7 +95,7 @@ def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedul
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
     starts: list[float] = []
-    reconciler = TeamReconciler(runs_dir, environment)
+    reconciler, host = TeamReconciler(runs_dir, environment), HostWatch()
     while True:
         await_server(runs_dir)
         starts = [start for start in starts if time.monotonic() - start < STARTS_WITHIN_S] + [time.monotonic()]
@@ -107,6 +108,8 @@ def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedul
             while process.poll() is None:
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
+                with suppress(EngineError):  # a silent server is asked again later
+                    host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=30.0)
         finally:

@@ -15,8 +15,9 @@ from mlflow.tracking import MlflowClient
 from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.host import Patience
 from flows.processes import Record, end_family, home_of
-from flows.reconciler import Patience, Reconciler
+from flows.reconciler import Reconciler
 from flows.schedule import RefusedError, Schedule
 from flows.server import ensure_server, stop_server
 from flows.states import RESULT_FILE, standing_of

@@ -15,7 +15,8 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.compose import compose, to_yaml
 from flows.failures import record_failure
-from flows.reconciler import MOST_RESTARTS, Patience, Reconciler
+from flows.host import Patience
+from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
 from hacpo_core.errors import EngineError
 from hacpo_core.store import ExperimentLock
@@ -33,7 +34,7 @@ class FakeSchedule:
     submitted: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.client = SimpleNamespace(set_flow_run_state=self._set)
+        self.client = SimpleNamespace(set_flow_run_state=self._set, read_flow_runs=lambda **_: [])
 
     def root(self, experiment: str) -> Path:
         return self.folder / "experiments" / experiment

@@ -93,8 +93,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             evaluate_agents(x, step, names, benchmarks, runner_of_agents, watcher)
         tracker = open_tracker(plan, x)
         if tracker is not None:
-            log_evaluations(x, tracker)
-            tracker.finish("FINISHED" if is_complete else "KILLED")
+            try:
+                log_evaluations(x, tracker)
+            finally:
+                tracker.finish("FINISHED" if is_complete else "KILLED")
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
 

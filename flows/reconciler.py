@@ -34,8 +34,9 @@ from flows.host import HostWatch, Patience, processes_of_runs
 from flows.processes import home_of, only_one
 from flows.schedule import Schedule, host_of
 from flows.server import RECONCILER_LOCK, await_server
-from flows.states import CONFIG_FILE, Standing, standing_of
+from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
+from hacpo_core.store import is_locked
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
@@ -53,7 +54,7 @@ class Reconciler:
     runs_dir: Path
     patience: Patience = field(default_factory=Patience)
     _since: dict[Any, float] = field(default_factory=dict)
-    _closed: set[str] = field(default_factory=set)
+    _closed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._host = HostWatch(self.patience)
@@ -133,26 +134,35 @@ class Reconciler:
         self.schedule.client.set_flow_run_state(run.id, state, force=True)
 
     def _close_tracking(self) -> list[str]:
-        """Close MLflow runs of experiments that nobody trains any more; each once."""
-        dead = set()
-        for path in (self.runs_dir / "experiments").glob("*/mlflow.json"):
-            if path.parent.name not in self._closed and standing_of(path.parent).state in ("missing", "failed"):
-                dead.add(path.parent.name)
-        if not dead:
+        """Close MLflow runs of experiments that nobody writes to any more; once per time that they were opened."""
+        abandoned: dict[Path, int] = {}
+        for path in (self.runs_dir / "experiments").glob("*/mlflow.json"):  # written anew whenever the runs are opened
+            opened_ns = path.stat().st_mtime_ns
+            if self._closed.get(path.parent.name) != opened_ns and _is_abandoned(path.parent, opened_ns):
+                abandoned[path.parent] = opened_ns
+        if not abandoned:
             return []
         from hacpo_core.tracking import close_abandoned, tracking_uri  # MLflow takes a second; most looks need none
 
         closed = []
-        for name in sorted(dead):
-            root = self.runs_dir / "experiments" / name
+        for root, opened_ns in sorted(abandoned.items()):
+            self._closed[root.name] = opened_ns
+            status = "FINISHED" if (root / RESULT_FILE).is_file() else "KILLED"
             try:
-                configured = load_config(root / CONFIG_FILE).tracking.uri
-                if close_abandoned(root, tracking_uri(configured, self.runs_dir)):
-                    closed.append(name)
+                uri = tracking_uri(load_config(root / CONFIG_FILE).tracking.uri, self.runs_dir)
+                if close_abandoned(root, uri, status):
+                    closed.append(f"{root.name}: its MLflow runs are closed")
             except HacpoError as error:  # an experiment of another version of this code; the others go on
-                _log.warning("%s: its MLflow runs stay as they are: %s", name, error)
-        self._closed |= dead
-        return [f"{name}: its MLflow runs are closed" for name in closed]
+                _log.warning("%s: its MLflow runs stay as they are: %s", root.name, error)
+        return closed
+
+
+def _is_abandoned(root: Path, opened_ns: int) -> bool:
+    """Whether nobody writes to an experiment whose MLflow runs were opened then and may not have been closed."""
+    state = standing_of(root).state
+    if state == "done":  # closed before the result was written; an evaluation may have opened them again
+        return (root / RESULT_FILE).stat().st_mtime_ns < opened_ns and not is_locked(root)
+    return state in ("missing", "failed")
 
 
 def _restarts(run: FlowRun) -> int:

@@ -229,18 +229,19 @@ class Tracker:
             self._client.set_terminated(run_id, status)
 
 
-def close_abandoned(root: Path, uri: str) -> bool:
-    """Close the runs of an experiment whose process died, as "KILLED"; False where all were closed already.
+def close_abandoned(root: Path, uri: str, status: str) -> bool:
+    """Close the runs of an experiment whose process died; False where all were closed already.
 
     Args:
         root: the experiment's folder, which nobody writes to.
         uri: of its tracking store.
+        status: as for `Tracker.finish`.
     """
     state = _read_state(root / STATE_FILE)
     client, closed = MlflowClient(uri), False
     for run_id in (*state.get("agents", {}).values(), *([state["run"]] if "run" in state else [])):
         if _status(client, run_id) == "RUNNING":
-            client.set_terminated(run_id, "KILLED")
+            client.set_terminated(run_id, status)
             closed = True
     return closed
 

@@ -77,6 +77,21 @@ def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[P
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
 
 
+def test_evaluation_that_fails_while_it_logs_leaves_no_run_open(
+    tracked: tuple[Plan, MlflowClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, client = tracked
+
+    def broken(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("flows.evaluate.log_evaluations", broken)
+    with pytest.raises(OSError, match="no space left"):
+        run_evaluation(planned, 4, DirectRunner(), QuietWatcher())
+    experiment = client.get_experiment_by_name("hacpo")
+    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FINISHED"}
+
+
 def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> None:
     planned, _ = tracked
     database = Path(planned.config.runtime.runs_dir) / "mlflow.db"

@@ -20,6 +20,7 @@ from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
 from hacpo_core.errors import EngineError
 from hacpo_core.store import ExperimentLock
+from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
 
@@ -147,27 +148,47 @@ def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.Mon
         look(schedule)
 
 
-def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once(tmp_path: Path) -> None:
-    from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri
-
-    schedule = schedule_of(tmp_path, "FAILED")
-    root = schedule.root("x")
-    text = to_yaml(compose("tiny", "hacpo"))
-    (root / CONFIG_FILE).write_text(text, encoding="utf-8")
-    uri = tracking_uri(None, tmp_path)
-    tracker = Tracker(
-        uri,
+def opened_runs(root: Path) -> Tracker:
+    """The experiment's runs in MLflow, open."""
+    return Tracker(
+        tracking_uri(None, root.parents[1]),
         experiment="hacpo",
-        artifacts=tmp_path / "artifacts",
+        artifacts=root.parents[1] / "artifacts",
         run_name="x",
         state_file=root / STATE_FILE,
         agents=["a"],
     )
-    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
-    with ExperimentLock(root):
-        assert reconciler.look() == []
-    assert reconciler.look() == ["x: its MLflow runs are closed"]
-    assert reconciler.look() == []
-    client = tracker._client
+
+
+def statuses(root: Path, tracker: Tracker) -> set[str]:
     ids = json.loads((root / STATE_FILE).read_text())
-    assert {client.get_run(run).info.status for run in (ids["run"], ids["agents"]["a"])} == {"KILLED"}
+    return {tracker._client.get_run(run).info.status for run in (ids["run"], ids["agents"]["a"])}
+
+
+def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once_after_each_death(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "FAILED")
+    root = schedule.root("x")
+    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    for _ in range(2):
+        with ExperimentLock(root):
+            tracker = opened_runs(root)
+            assert reconciler.look() == []
+        assert reconciler.look() == ["x: its MLflow runs are closed"]
+        assert reconciler.look() == []
+        assert statuses(root, tracker) == {"KILLED"}
+
+
+def test_mlflow_runs_that_a_dead_evaluation_opened_again_are_closed_as_finished(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "COMPLETED")
+    root = schedule.root("x")
+    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    opened_runs(root).finish("FINISHED")
+    (root / RESULT_FILE).write_text("{}", encoding="utf-8")
+    assert reconciler.look() == []
+    with ExperimentLock(root):
+        tracker = opened_runs(root)
+        assert reconciler.look() == [], "the evaluation lives"
+    assert reconciler.look() == ["x: its MLflow runs are closed"]
+    assert statuses(root, tracker) == {"FINISHED"}

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -29,8 +29,7 @@ from flows.server import (
     shared_server,
 )
 from flows.slots import visible_devices
-from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.validation import has_password
+from hacpo_core.errors import EngineError
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
@@ -64,12 +63,9 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
         EngineError: the server does not answer, or the worker keeps dying.
         ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
     """
-    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if tracking.startswith("http") and has_password(tracking):
-        raise ConfigError(
-            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD in its place"
-        )
+    from hacpo_core.tracking import tracking_uri  # MLflow takes a second, which `hacpo server status` need not wait for
+
+    tracking_uri(None, runs_dir)
     home = home_of(runs_dir)
     record = _record(home)
     with only_one(record.path.with_suffix(".lock")) as is_alone:
@@ -172,15 +168,20 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[None]:
-    """A worker for as long as the block lasts, unless one serves this folder already."""
+def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None]]:
+    """A worker for as long as the block lasts, unless one serves this folder already.
+
+    What it hands out raises EngineError, with the worker's last words, once the block's own worker has ended.
+    """
     if find_worker(runs_dir) is not None:
-        yield
+        yield lambda: None
         return
     command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "worker.log").open("ab") as log:
+    log_file = home / "worker.log"
+    with log_file.open("ab") as log:
+        said_before = log.tell()
         process = subprocess.Popen(
             command,
             stdout=log,
@@ -189,8 +190,14 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[None]:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+
+    def check() -> None:
+        if process.poll():  # 0: another worker of this folder was faster
+            words = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
+            raise EngineError(f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(words)}")
+
     try:
-        yield
+        yield check
     finally:
         if process.poll() is None:
             end_family(psutil.Process(process.pid))

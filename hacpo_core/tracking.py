@@ -24,6 +24,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
+from hacpo_core.errors import ConfigError
+from hacpo_core.validation import has_password
+
 _log = logging.getLogger(__name__)
 _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
 _MOST_PARAMS = 100
@@ -39,8 +42,18 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def tracking_uri(configured: str | None, runs_dir: Path) -> str:
-    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs."""
-    return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs.
+
+    Raises:
+        ConfigError: it is a server's address and holds a password, which errors would show.
+    """
+    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    if is_server(uri) and has_password(uri):
+        raise ConfigError(
+            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD in its place"
+        )
+    return uri
 
 
 def is_server(uri: str) -> bool:

@@ -9,7 +9,8 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Crashed                                         -> the worker saw it die                        -> again
     Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
 
-"Again" is a new flow run, and bounded by MOST_RESTARTS; after that the experiment counts as failed. MLflow runs of
+"Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
+as failed. MLflow runs of
 experiments that nobody trains any more are closed. Runs without an experiment's lock, and processes that outlive their
 cancelled run, are `flows.host`'s.
 """
@@ -36,11 +37,11 @@ from flows.schedule import Schedule, host_of
 from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
-from hacpo_core.store import is_locked
+from hacpo_core.store import StepStore, is_locked
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
-"""times that an experiment goes back into the queue after its process died, until a person starts it again"""
+"""times in a row that an experiment goes back into the queue without a step more than the last time"""
 LOOK_EVERY_S = 30.0
 _RESTARTS = "restarts:"
 _JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
@@ -120,14 +121,17 @@ class Reconciler:
         return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
     def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
-        restarts = _restarts(run)
+        step = StepStore(self.schedule.root(experiment)).last_step()
+        restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
         if restarts >= MOST_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; `hacpo grid --run failed` tries it again")
             record_failure(self.schedule.root(experiment), error)
             return f"{reason}; given up after {restarts} restarts"
         # Not the same run again: a worker that still waits for the dead process would take it twice, and fall over it.
-        self.schedule.submit(experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}"])
+        self.schedule.submit(
+            experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
+        )
         return f"{reason}; in the queue again ({restarts + 1} of {MOST_RESTARTS})"
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
@@ -165,8 +169,13 @@ def _is_abandoned(root: Path, opened_ns: int) -> bool:
     return state in ("missing", "failed")
 
 
-def _restarts(run: FlowRun) -> int:
-    return max((int(tag.removeprefix(_RESTARTS)) for tag in run.tags if tag.startswith(_RESTARTS)), default=0)
+def _restarts(run: FlowRun, step: int) -> int:
+    """Restarts so far, of which the last one was at this step."""
+    for tag in run.tags:
+        if tag.startswith(_RESTARTS):
+            number, _, at = tag.removeprefix(_RESTARTS).partition("@")
+            return int(number) if int(at) >= step else 0
+    return 0
 
 
 def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:
@@ -189,13 +198,16 @@ def main() -> None:
     with only_one(home_of(runs_dir) / RECONCILER_LOCK) as is_alone:
         if not is_alone:
             return
-        reconciler = None
+        server = reconciler = None
         while True:
             time.sleep(LOOK_EVERY_S if reconciler is not None else 1.0)
             try:
-                server = await_server(runs_dir)
+                current = await_server(runs_dir)
                 if reconciler is None:
-                    reconciler = Reconciler(Schedule(server, runs_dir), runs_dir)
+                    reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
+                elif current != server:  # one that came back may have had to take another port
+                    reconciler.schedule = Schedule(current, runs_dir)
+                server = current
                 reconciler.look()
             except Exception as error:  # noqa: BLE001  it must outlive whatever it looks after
                 _log.warning("this look failed, the next may not: %s: %s", type(error).__name__, error)

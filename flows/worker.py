@@ -22,10 +22,14 @@ from flows.processes import Record, end_family, home_of, only_one
 from flows.schedule import Schedule, slots_of, worker_name
 from flows.server import (
     RECONCILER_LOCK,
+    PrefectServer,
     await_server,
     client_environment,
     ensure_server,
+    find_server,
+    is_healthy,
     record_reconciler,
+    services,
     shared_server,
 )
 from flows.slots import visible_devices
@@ -34,9 +38,9 @@ from hacpo_core.errors import EngineError
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-MOST_STARTS, STARTS_WITHIN_S = 5, 600.0
-"""a worker that dies more often than this is not started again"""
-READY_LIMIT_S = 120.0
+LOOK_EVERY_S = 30.0
+MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
+"""a worker that dies this often is not started again"""
 
 
 def default_slots() -> int:
@@ -71,48 +75,64 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
-        server = ensure_server(runs_dir)
-        schedule = Schedule(server, runs_dir)
-        deploy(schedule.client)
+        deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
         record.write(os.getpid(), {"slots": num_slots})
         signal.signal(signal.SIGTERM, _interrupt)
-        settings = client_environment(home, url=server.url, auth=server.auth)
-        settings |= {RUNS_DIR: str(runs_dir.absolute()), "PREFECT_WORKER_QUERY_SECONDS": "2"}
-        settings |= {"PREFECT_WORKER_HEARTBEAT_SECONDS": "10", "PREFECT_LOGGING_LEVEL": "WARNING"}
-        settings |= {"PREFECT_WORKER_ENABLE_CANCELLATION": "true", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5"}
         try:
-            _keep_running(os.environ | settings, num_slots, schedule, runs_dir)
+            _keep_running(runs_dir, num_slots)
         finally:
             record.path.unlink(missing_ok=True)
     return True
 
 
-def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedule, runs_dir: Path) -> None:
+def _keep_running(runs_dir: Path, num_slots: int) -> None:
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
-    starts: list[float] = []
-    reconciler, host = TeamReconciler(runs_dir, environment), HostWatch()
+    deaths: list[float] = []
+    host = HostWatch()
     while True:
-        await_server(runs_dir)
-        starts = [start for start in starts if time.monotonic() - start < STARTS_WITHIN_S] + [time.monotonic()]
-        if len(starts) > MOST_STARTS:
-            raise EngineError(
-                f"the worker died {MOST_STARTS} times within {STARTS_WITHIN_S:.0f} s; see what it says above"
-            )
+        server = await_server(runs_dir)
+        schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
+        reconciler = TeamReconciler(runs_dir, environment)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
         try:
-            while process.poll() is None:
+            while process.poll() is None and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
                 with suppress(EngineError):  # a silent server is asked again later
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=30.0)
+                    process.wait(timeout=LOOK_EVERY_S)
+            if process.poll() is not None:
+                deaths = [death for death in deaths if time.monotonic() - death < DEATHS_WITHIN_S] + [time.monotonic()]
         finally:
             reconciler.end()
             if process.poll() is None:
                 end_family(psutil.Process(process.pid))
                 process.wait()
+        if len(deaths) == MOST_DEATHS:
+            raise EngineError(
+                f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see what it says above"
+            )
+
+
+def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
+    return {
+        **os.environ,
+        **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
+        RUNS_DIR: str(runs_dir.absolute()),
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
+        "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",
+    }
+
+
+def _has_moved(server: PrefectServer, runs_dir: Path) -> bool:
+    """Whether another server serves the folder by now: one that came back may have had to take another port."""
+    current = find_server(runs_dir)
+    return current is not None and current != server and is_healthy(current)
 
 
 class TeamReconciler:
@@ -200,5 +220,5 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         yield check
     finally:
         if process.poll() is None:
-            end_family(psutil.Process(process.pid))
+            end_family(psutil.Process(process.pid), spared=services(runs_dir))
         process.wait()

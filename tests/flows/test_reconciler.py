@@ -14,7 +14,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.compose import compose, to_yaml
-from flows.failures import record_failure
+from flows.failures import FAILURE_FILE, record_failure
 from flows.host import Patience
 from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
@@ -104,7 +104,7 @@ def test_each_state_has_its_remedy(state: str, folder: str, set_to: list[str], i
             stack.enter_context(ExperimentLock(root))
         words = look(schedule)
     assert schedule.states == set_to
-    assert schedule.submitted == ([["restarts:1"]] if is_again else [])
+    assert schedule.submitted == ([["restarts:1@0"]] if is_again else [])
     assert len(words) == (1 if set_to else 0)
 
 
@@ -120,18 +120,29 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str
 
 
 def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}")
+    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}@0")
     assert look(schedule) == [f"x: its process died; in the queue again ({MOST_RESTARTS} of {MOST_RESTARTS})"]
-    assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}"]]
-    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}")
+    assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}@0"]]
+    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}@0")
     assert look(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert (last.states, last.submitted) == (["CRASHED"], [])
     standing = standing_of(last.root("x"))
     assert standing.reason == "EngineError: its process died, 4 times; `hacpo grid --run failed` tries it again"
 
 
+def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING", "a person's tag", f"restarts:{MOST_RESTARTS}@7")
+    steps = schedule.root("x") / "steps"
+    (steps / "000007").mkdir(parents=True)
+    assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    (schedule.root("x") / FAILURE_FILE).unlink()
+    (steps / "000008").mkdir()
+    look(schedule)
+    assert schedule.submitted == [["restarts:1@8"]]
+
+
 def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}")
+    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}@0")
     assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert standing_of(schedule.root("x")).state == "failed"
     assert look(schedule) == [], "once"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect.client.schemas import OrchestrationResult
@@ -171,10 +173,12 @@ class Schedule:
 
         Args:
             experiment: id.
-            has_worker: False where its worker has ended with all that it ran, so that nobody will report the end.
+            has_worker: False where this host's worker has ended with all that it ran, so that nobody will report the
+                end.
 
         Raises:
-            RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns.
+            RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns; or,
+                without a worker here, by another host's.
         """
         newest = self._newest(experiment)
         state = _described(newest).state if newest is not None else ""
@@ -182,6 +186,9 @@ class Schedule:
             if standing_of(self.root(experiment)).state == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; end it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
+        host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()
+        if not has_worker and host != socket.gethostname():
+            raise RefusedError(f"{experiment} is trained by the worker of {host}")
         ended = state == "Scheduled" or not has_worker
         with answers():
             self.client.set_flow_run_state(newest.id, Cancelled() if ended else Cancelling(), force=not has_worker)
@@ -197,13 +204,16 @@ class Schedule:
             raise RefusedError(f"{experiment} does not wait in a queue, so it has no priority to change")
         if _described(newest).priority == priority:
             return
-        # Prefect moves no run between queues: a new one takes its place, unless a worker was faster.
+        # Prefect moves no run between queues: a new one takes its place, unless a worker was faster. In this order, so
+        # that a failure in between leaves one run too many, which finds the experiment locked or done, and never none.
+        moved = self.submit(experiment, priority, newest)
         with answers():
-            moved: State[Any] = Cancelled(message=f"moved to the {priority} queue")
-            answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, moved)
-        if answer.status.value != "ACCEPT":
-            raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
-        self.submit(experiment, priority, newest)
+            state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
+            answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
+            if answer.status.value == "ACCEPT":
+                return
+            self.client.delete_flow_run(UUID(moved.id))
+        raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
 
     def _newest(self, experiment: str) -> FlowRun | None:
         wanted = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}

@@ -28,6 +28,7 @@ from flows.server import (
     ensure_server,
     find_server,
     is_healthy,
+    log_in_hint,
     record_reconciler,
     services,
     shared_server,
@@ -59,6 +60,8 @@ def _record(home: Path) -> Record:
 
 def serve(runs_dir: Path, *, num_slots: int) -> bool:
     """Run a worker until SIGTERM or Ctrl-C, then end it and the experiments that it runs; they can go on later.
+
+    Prints where the Prefect server listens.
 
     Returns:
         False where a worker of this folder runs already: nothing was done.
@@ -92,6 +95,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
     host = HostWatch()
     while True:
         server = await_server(runs_dir)
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
         schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
         reconciler = TeamReconciler(runs_dir, environment)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)

@@ -24,7 +24,7 @@ from flows.experiment import read_final
 from flows.grid import warm_up, watch
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.schedule import RefusedError, Schedule
-from flows.server import await_server, ensure_server, log_in_hint
+from flows.server import await_server, ensure_server, find_server, log_in_hint
 from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
@@ -205,12 +205,18 @@ def _num_updates(planned: Plan) -> int:
 
 
 def _train(plans: Sequence[Plan], schedule: Schedule, runs_dir: Path, *, num_slots: int) -> dict[str, str]:
-    """Wait for experiments in the queue; why those failed that did, by id."""
+    """Wait for experiments in the queue; why those failed that did, by id.
+
+    Raises:
+        EngineError: this call's own worker ended.
+    """
     own = find_worker(runs_dir) is None
     try:
-        with worker_here(runs_dir, num_slots=num_slots):
-            return watch(plans, schedule, lambda: await_server(runs_dir))
-    except KeyboardInterrupt:
+        with worker_here(runs_dir, num_slots=num_slots) as check:
+            return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)
+    except (KeyboardInterrupt, EngineError):
+        server = find_server(runs_dir)  # may have moved
+        schedule = schedule if server is None else Schedule(server, runs_dir)
         for planned in plans if own else ():  # nobody is left to train them; the same call puts them back
             with suppress(HacpoError):
                 schedule.cancel(planned.id, has_worker=False)

@@ -155,7 +155,8 @@ def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None
 
     server = ensure_server(runs_dir)
     use_server(server, runs_dir)
-    from flows.reconciler import Patience, reconcile_once
+    from flows.host import Patience
+    from flows.reconciler import reconcile_once
     from flows.schedule import Schedule
 
     done = reconcile_once(Schedule(server, runs_dir), runs_dir, Patience())

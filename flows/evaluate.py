@@ -16,7 +16,7 @@ from prefect.artifacts import create_table_artifact
 from flows.build import Plan, find_plan, open_experiment
 from flows.compose import benchmark, benchmark_name
 from flows.display import Watcher
-from flows.experiment import evaluate_agents, log_evaluations, open_tracker, read_final, side_by_side
+from flows.experiment import evaluate_agents, log_evaluations, open_tracker, read_final, side_by_side, store_of
 from flows.runner import PrefectRunner, watcher_of_flow
 from hacpo_core.algorithm import Experiment, Runner
 from hacpo_core.config import BenchmarkConfig
@@ -79,8 +79,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         these evaluations' rows of `read_evaluations`.
 
     Raises:
-        ConfigError: the experiment has not come to that step, or was evaluated on something else under a name.
+        ConfigError: the experiment has not come to that step, was evaluated on something else under a name, or is
+            tracked at an address that holds a password.
     """
+    store_of(plan)
     last = last_trained_step(plan)
     step = last if step is None else step
     if not 0 <= step <= last:
@@ -93,8 +95,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             evaluate_agents(x, step, names, benchmarks, runner_of_agents, watcher)
         tracker = open_tracker(plan, x)
         if tracker is not None:
-            log_evaluations(x, tracker)
-            tracker.finish("FINISHED" if is_complete else "KILLED")
+            try:
+                log_evaluations(x, tracker)
+            finally:
+                tracker.finish("FINISHED" if is_complete else "KILLED")
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
 

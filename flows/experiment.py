@@ -69,6 +69,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     done = read_final(plan)
     if done is not None:
         return done
+    store_of(plan)
     progress = {
         name: lambda step, steps, loss, name=name: watcher.warmed_up(name, step, steps, loss)
         for name in plan.config.pair.agents
@@ -193,14 +194,24 @@ def evaluate_agents(
     return found
 
 
+def store_of(plan: Plan) -> str | None:
+    """Address of the experiment's runs in MLflow, None where tracking is off; to be refused before models are loaded.
+
+    Raises:
+        ConfigError: it holds a password that errors would show.
+    """
+    config = plan.config
+    return tracking_uri(config.tracking.uri, Path(config.runtime.runs_dir)) if config.tracking.enabled else None
+
+
 def open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
     """The experiment's runs in MLflow, with its parameters; None where tracking is off."""
-    config = plan.config
-    if not config.tracking.enabled:
+    config, uri = plan.config, store_of(plan)
+    if uri is None:
         return None
     runs_dir = Path(config.runtime.runs_dir)
     tracker = Tracker(
-        tracking_uri(config.tracking.uri, runs_dir),
+        uri,
         experiment=config.tracking.experiment,
         artifacts=runs_dir / "mlartifacts",
         run_name=plan.id,

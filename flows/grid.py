@@ -75,13 +75,16 @@ def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
     ensure_tiny_model(model, cache, progress=progress)
 
 
-def watch(plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], object]) -> dict[str, str]:
+def watch(
+    plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], Schedule], check: Callable[[], None]
+) -> dict[str, str]:
     """Show how far submitted experiments are until each is complete, has failed or was cancelled.
 
     Args:
         plans: all in the queue, or under way.
         schedule: of their runs folder.
-        revive: brings the server back; called when it does not answer.
+        revive: brings the server back, maybe elsewhere; called when it does not answer.
+        check: raises what makes waiting senseless.
 
     Returns:
         why those failed that did, by id; the others are complete.
@@ -92,11 +95,12 @@ def watch(plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], object
     asked_at = 0.0
     with _Bars(len(waiting)) as bars:
         while waiting:
+            check()
             if time.monotonic() - asked_at > _ASK_EVERY_S:
                 try:
                     runs, asked_at = schedule.runs(), time.monotonic()
                 except EngineError:
-                    revive()
+                    schedule = revive()
             for name, root in list(waiting.items()):
                 standing = standing_of(root)
                 if standing.state == "running" and standing.progress is not None:

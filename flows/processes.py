@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,30 @@ def find_process(pid: int, created: float) -> psutil.Process | None:
     return process if is_it else None
 
 
-def end_family(process: psutil.Process, *, limit_s: float = STOP_LIMIT_S) -> None:
-    """Ask a process and all that it started to end; kill what is left after the limit."""
+def end_family(
+    process: psutil.Process, *, spared: Container[psutil.Process] = (), limit_s: float = STOP_LIMIT_S
+) -> None:
+    """Ask a process and all that it started to end; kill what is left after the limit.
+
+    Args:
+        process: the first to go.
+        spared: descendants that stay, with all that they started.
+        limit_s: seconds.
+    """
     with suppress(psutil.NoSuchProcess):
-        family = [*process.children(recursive=True), process]
+        family = [*_descendants(process, spared), process]
         for signal_all in (psutil.Process.terminate, psutil.Process.kill):
             for member in family:
                 with suppress(psutil.NoSuchProcess):
                     signal_all(member)
             _, family = psutil.wait_procs(family, timeout=limit_s)
+
+
+def _descendants(process: psutil.Process, spared: Container[psutil.Process]) -> Iterator[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        for child in process.children():
+            if child not in spared:
+                yield from (*_descendants(child, spared), child)
 
 
 class Record:
@@ -80,9 +95,8 @@ class Record:
             return None
 
     def end(self) -> bool:
-        """End the process, and only that, and forget it; False where there was none."""
+        """End the process, and only that; False where there was none. What the record says stays."""
         process = self.process()
-        self.path.unlink(missing_ok=True)
         if process is not None:
             end_family(process)
         return process is not None

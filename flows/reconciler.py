@@ -7,52 +7,44 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Running or Crashed, nobody holds it, a result   -> it died after its work was done              -> Completed
     Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
     Crashed                                         -> the worker saw it die                        -> again
-    Cancelling or Cancelled, its process holds it   -> nobody was there to end it                   -> ended
+    Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
 
-"Again" is a new flow run, and bounded by MOST_RESTARTS; after that the experiment counts as failed. MLflow runs of
-experiments that nobody trains any more are closed.
+"Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
+as failed. MLflow runs of
+experiments that nobody trains any more are closed. Runs without an experiment's lock, and processes that outlive their
+cancelled run, are `flows.host`'s.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.compose import load_config
 from flows.failures import record_failure
+from flows.host import HostWatch, Patience, processes_of_runs
 from flows.processes import home_of, only_one
-from flows.schedule import Schedule
+from flows.schedule import Schedule, host_of
 from flows.server import RECONCILER_LOCK, await_server
-from flows.states import CONFIG_FILE, Standing, standing_of
+from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
-from hacpo_core.store import lock_holder
+from hacpo_core.store import StepStore, is_locked
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
-"""times that an experiment goes back into the queue after its process died, until a person starts it again"""
+"""times in a row that an experiment goes back into the queue without a step more than the last time"""
 LOOK_EVERY_S = 30.0
 _RESTARTS = "restarts:"
-_FLOW_RUN = "PREFECT__FLOW_RUN_ID"
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a run may look dead before it counts as dead, in seconds."""
-
-    pending_s: float = 120.0
-    """without a process: imports on a busy machine take their time"""
-    running_s: float = 20.0
-    """without the lock: between the first report and the lock, and between the lock's end and the last report"""
+_JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
 
 @dataclass
@@ -61,9 +53,12 @@ class Reconciler:
 
     schedule: Schedule
     runs_dir: Path
-    patience: Patience = Patience()
+    patience: Patience = field(default_factory=Patience)
     _since: dict[Any, float] = field(default_factory=dict)
-    _closed: set[str] = field(default_factory=set)
+    _closed: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._host = HostWatch(self.patience)
 
     def look(self) -> list[str]:
         """One look at every run; what was done about it, in words.
@@ -71,7 +66,7 @@ class Reconciler:
         Raises:
             EngineError: the server does not answer.
         """
-        done: list[str] = []
+        done = self._host.look(self.schedule.client)
         suspects: set[Any] = set()
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None:
@@ -86,19 +81,17 @@ class Reconciler:
     @property
     def num_suspects(self) -> int:
         """Runs that look dead, but not for long enough yet."""
-        return len(self._since)
+        return len(self._since) + self._host.num_suspects
 
     def _judge(self, experiment: str, run: FlowRun, standing: Standing, suspects: set[Any]) -> Iterator[str]:
         assert run.state is not None, "checked by look"
         kind, is_held = run.state.type, standing.state == "running"
-        if kind in (StateType.CANCELLING, StateType.CANCELLED):
-            if is_held:
-                yield from self._end_orphan(run)
-            elif kind is StateType.CANCELLING and self._is_due(run, self.patience.running_s, suspects):
+        if is_held or kind not in _JUDGED:
+            return
+        if kind is StateType.CANCELLING:
+            if self._is_due(run, self.patience.running_s, suspects):
                 self._set(run, Cancelled(message="ended"))
                 yield "cancelled; its process is gone"
-            return
-        if is_held or kind not in (StateType.PENDING, StateType.RUNNING, StateType.CRASHED, StateType.FAILED):
             return
         if kind is StateType.PENDING:
             if self._is_due(run, self.patience.pending_s, suspects):
@@ -120,73 +113,69 @@ class Reconciler:
     def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
         """Whether the run was seen in this state for long enough, and no process here belongs to it."""
         assert run.state is not None, "checked by look"
+        if host_of(run) not in (None, socket.gethostname()):
+            patience_s = max(patience_s, self.patience.pending_s)  # its process may be there and have no lock yet
         key = (run.id, run.state.id)
         suspects.add(key)
         now = time.monotonic()
-        return now - self._since.setdefault(key, now) >= patience_s and not any(
-            _is_of(run, process) for process in psutil.process_iter()
-        )
+        return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
     def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
-        restarts = _restarts(run)
+        step = StepStore(self.schedule.root(experiment)).last_step()
+        restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
         if restarts >= MOST_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; `hacpo grid --run failed` tries it again")
             record_failure(self.schedule.root(experiment), error)
             return f"{reason}; given up after {restarts} restarts"
         # Not the same run again: a worker that still waits for the dead process would take it twice, and fall over it.
-        self.schedule.submit(experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}"])
+        self.schedule.submit(
+            experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
+        )
         return f"{reason}; in the queue again ({restarts + 1} of {MOST_RESTARTS})"
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
         self.schedule.client.set_flow_run_state(run.id, state, force=True)
 
-    def _end_orphan(self, run: FlowRun) -> Iterator[str]:
-        holder = lock_holder(self.schedule.root(run.parameters["experiment"]))
-        process = _process_of(run, holder)
-        if process is not None:
-            process.kill()  # asked to end, it would report a crash in place of the cancellation
-            yield f"process {process.pid} is ended: the run is cancelled"
-
     def _close_tracking(self) -> list[str]:
-        """Close MLflow runs of experiments that nobody trains any more; each once."""
-        dead = set()
-        for path in (self.runs_dir / "experiments").glob("*/mlflow.json"):
-            if path.parent.name not in self._closed and standing_of(path.parent).state in ("missing", "failed"):
-                dead.add(path.parent.name)
-        if not dead:
+        """Close MLflow runs of experiments that nobody writes to any more; once per time that they were opened."""
+        abandoned: dict[Path, int] = {}
+        for path in (self.runs_dir / "experiments").glob("*/mlflow.json"):  # written anew whenever the runs are opened
+            opened_ns = path.stat().st_mtime_ns
+            if self._closed.get(path.parent.name) != opened_ns and _is_abandoned(path.parent, opened_ns):
+                abandoned[path.parent] = opened_ns
+        if not abandoned:
             return []
         from hacpo_core.tracking import close_abandoned, tracking_uri  # MLflow takes a second; most looks need none
 
         closed = []
-        for name in sorted(dead):
-            root = self.runs_dir / "experiments" / name
+        for root, opened_ns in sorted(abandoned.items()):
+            self._closed[root.name] = opened_ns
+            status = "FINISHED" if (root / RESULT_FILE).is_file() else "KILLED"
             try:
-                configured = load_config(root / CONFIG_FILE).tracking.uri
-                if close_abandoned(root, tracking_uri(configured, self.runs_dir)):
-                    closed.append(name)
+                uri = tracking_uri(load_config(root / CONFIG_FILE).tracking.uri, self.runs_dir)
+                if close_abandoned(root, uri, status):
+                    closed.append(f"{root.name}: its MLflow runs are closed")
             except HacpoError as error:  # an experiment of another version of this code; the others go on
-                _log.warning("%s: its MLflow runs stay as they are: %s", name, error)
-        self._closed |= dead
-        return [f"{name}: its MLflow runs are closed" for name in closed]
+                _log.warning("%s: its MLflow runs stay as they are: %s", root.name, error)
+        return closed
 
 
-def _restarts(run: FlowRun) -> int:
-    return max((int(tag.removeprefix(_RESTARTS)) for tag in run.tags if tag.startswith(_RESTARTS)), default=0)
+def _is_abandoned(root: Path, opened_ns: int) -> bool:
+    """Whether nobody writes to an experiment whose MLflow runs were opened then and may not have been closed."""
+    state = standing_of(root).state
+    if state == "done":  # closed before the result was written; an evaluation may have opened them again
+        return (root / RESULT_FILE).stat().st_mtime_ns < opened_ns and not is_locked(root)
+    return state in ("missing", "failed")
 
 
-def _process_of(run: FlowRun, holder: dict[str, Any]) -> psutil.Process | None:
-    """The process here that holds the lock, if it was started for this very run."""
-    with suppress(psutil.Error, KeyError, TypeError):
-        process = psutil.Process(int(holder["pid"]))
-        return process if _is_of(run, process) else None
-    return None
-
-
-def _is_of(run: FlowRun, process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_FLOW_RUN) == str(run.id)
-    return False
+def _restarts(run: FlowRun, step: int) -> int:
+    """Restarts so far, of which the last one was at this step."""
+    for tag in run.tags:
+        if tag.startswith(_RESTARTS):
+            number, _, at = tag.removeprefix(_RESTARTS).partition("@")
+            return int(number) if int(at) >= step else 0
+    return 0
 
 
 def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:
@@ -209,13 +198,16 @@ def main() -> None:
     with only_one(home_of(runs_dir) / RECONCILER_LOCK) as is_alone:
         if not is_alone:
             return
-        reconciler = None
+        server = reconciler = None
         while True:
             time.sleep(LOOK_EVERY_S if reconciler is not None else 1.0)
             try:
-                server = await_server(runs_dir)
+                current = await_server(runs_dir)
                 if reconciler is None:
-                    reconciler = Reconciler(Schedule(server, runs_dir), runs_dir)
+                    reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
+                elif current != server:  # one that came back may have had to take another port
+                    reconciler.schedule = Schedule(current, runs_dir)
+                server = current
                 reconciler.look()
             except Exception as error:  # noqa: BLE001  it must outlive whatever it looks after
                 _log.warning("this look failed, the next may not: %s: %s", type(error).__name__, error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect.client.schemas import OrchestrationResult
@@ -27,6 +29,9 @@ from hacpo_core.errors import EngineError, HacpoError
 
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
 """states of a run that a worker has or will have; the others are Completed, Failed, Crashed, Cancelled"""
+FOLDER_TAG = "runs:"
+"""begins the tag by which a runs folder knows its flow runs"""
+_WORKER_LABEL = "prefect.worker.name"
 _PAGE = 200
 
 
@@ -69,7 +74,7 @@ class Schedule:
 
     def __init__(self, server: PrefectServer, runs_dir: Path) -> None:
         self._runs_dir = runs_dir.absolute()
-        self.tag = f"runs:{hashlib.sha256(str(self._runs_dir).encode()).hexdigest()[:12]}"
+        self.tag = f"{FOLDER_TAG}{hashlib.sha256(str(self._runs_dir).encode()).hexdigest()[:12]}"
         """marks the flow runs of this folder on a server that several folders share"""
         self.client = connect(server.url, server.auth)
         self._mutex = threading.Lock()
@@ -94,7 +99,7 @@ class Schedule:
         """Every flow run of this folder that was ever submitted, the newest first."""
         found: list[FlowRun] = []
         while len(found) % _PAGE == 0:
-            with _answers():
+            with answers():
                 page = self.client.read_flow_runs(
                     flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}}),
                     sort=FlowRunSort.EXPECTED_START_TIME_DESC,
@@ -109,14 +114,14 @@ class Schedule:
     def workers(self) -> Sequence[WorkerRecord]:
         """Workers that are alive."""
         found: list[Worker] = []
-        with _answers(), suppress(ObjectNotFound):  # a fresh server has no pool yet
+        with answers(), suppress(ObjectNotFound):  # a fresh server has no pool yet
             found = self.client.read_workers_for_work_pool(POOL)
         alive = [worker for worker in found if worker.status == "ONLINE"]
         return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in alive]
 
     def set_limit(self, num_runs: int) -> None:
         """Most runs of the pool at a time, on all machines together."""
-        with _answers():
+        with answers():
             if self.client.read_work_pool(POOL).concurrency_limit != num_runs:
                 self.client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=num_runs))
 
@@ -152,7 +157,7 @@ class Schedule:
         """
         # Two that submit the same at once name the same run before theirs, so the server makes one run of both.
         key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
-        with _answers():
+        with answers():
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
@@ -168,10 +173,12 @@ class Schedule:
 
         Args:
             experiment: id.
-            has_worker: False where its worker has ended with all that it ran, so that nobody will report the end.
+            has_worker: False where this host's worker has ended with all that it ran, so that nobody will report the
+                end.
 
         Raises:
-            RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns.
+            RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns; or,
+                without a worker here, by another host's.
         """
         newest = self._newest(experiment)
         state = _described(newest).state if newest is not None else ""
@@ -179,8 +186,11 @@ class Schedule:
             if standing_of(self.root(experiment)).state == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; end it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
+        host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()
+        if not has_worker and host != socket.gethostname():
+            raise RefusedError(f"{experiment} is trained by the worker of {host}")
         ended = state == "Scheduled" or not has_worker
-        with _answers():
+        with answers():
             self.client.set_flow_run_state(newest.id, Cancelled() if ended else Cancelling(), force=not has_worker)
 
     def set_priority(self, experiment: str, priority: str) -> None:
@@ -194,17 +204,20 @@ class Schedule:
             raise RefusedError(f"{experiment} does not wait in a queue, so it has no priority to change")
         if _described(newest).priority == priority:
             return
-        # Prefect moves no run between queues: a new one takes its place, unless a worker was faster.
-        with _answers():
-            moved: State[Any] = Cancelled(message=f"moved to the {priority} queue")
-            answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, moved)
-        if answer.status.value != "ACCEPT":
-            raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
-        self.submit(experiment, priority, newest)
+        # Prefect moves no run between queues: a new one takes its place, unless a worker was faster. In this order, so
+        # that a failure in between leaves one run too many, which finds the experiment locked or done, and never none.
+        moved = self.submit(experiment, priority, newest)
+        with answers():
+            state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
+            answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
+            if answer.status.value == "ACCEPT":
+                return
+            self.client.delete_flow_run(UUID(moved.id))
+        raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
 
     def _newest(self, experiment: str) -> FlowRun | None:
         wanted = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
-        with _answers():
+        with answers():
             runs = self.client.read_flow_runs(
                 flow_run_filter=FlowRunFilter.model_validate(wanted), sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1
             )
@@ -229,6 +242,12 @@ def slots_of(name: str) -> int:
     return int(number) if number.isdigit() else 1
 
 
+def host_of(run: FlowRun) -> str | None:
+    """Host whose worker took the run, None where none has."""
+    name = run.labels.get(_WORKER_LABEL)
+    return None if name is None else str(name).rpartition(" (")[0] or str(name)
+
+
 def _described(run: FlowRun) -> ScheduledRun:
     state = run.state
     return ScheduledRun(
@@ -242,8 +261,12 @@ def _described(run: FlowRun) -> ScheduledRun:
 
 
 @contextmanager
-def _answers() -> Iterator[None]:
-    """Turn what a silent or refusing server raises into one error."""
+def answers() -> Iterator[None]:
+    """Turn what a silent or refusing server raises into one error.
+
+    Raises:
+        EngineError: instead.
+    """
     try:
         yield
     except (httpx.HTTPError, PrefectException, OSError) as error:

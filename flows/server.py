@@ -82,6 +82,12 @@ def find_reconciler(runs_dir: Path) -> psutil.Process | None:
     return _reconciler(home_of(runs_dir)).process()
 
 
+def services(runs_dir: Path) -> list[psutil.Process]:
+    """What serves the folder on this machine until it is stopped, whoever started it."""
+    found = (_record(home_of(runs_dir)).process(), find_reconciler(runs_dir))
+    return [process for process in found if process is not None]
+
+
 def record_reconciler(home: Path, pid: int) -> None:
     """Say which process here is the reconciler."""
     _reconciler(home).write(pid, {})
@@ -247,10 +253,14 @@ def _wait_until_healthy(server: PrefectServer, *, limit_s: float) -> bool:
 
 
 def stop_server(runs_dir: Path) -> bool:
-    """End the server of this runs folder and its reconciler, and only those; False where there was no server."""
+    """End the server of this runs folder and its reconciler, and only those; False where there was no server.
+
+    The next server has the same log-in, and the same port where that is free: workers that live on find it.
+    """
     home = home_of(runs_dir)
+    was_there = _record(home).process() is not None  # it may be the reconciler's child, and end with that
     _reconciler(home).end()
-    return _record(home).end()
+    return _record(home).end() or was_there
 
 
 def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
+import stat
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 import torch
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import EngineError
 from hacpo_core.validation import num_gpus
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for GPUs must not settle which ones are seen
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's: a number is one card, whoever says it
+_SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
 _LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 60.0
 
 
@@ -32,8 +36,29 @@ def visible_devices() -> list[str]:
 
 
 def locks_folder() -> Path:
-    """Where this user's locks lie, the same for every runs folder of the machine."""
-    return Path(tempfile.gettempdir()) / f"hacpo-gpus-{os.getuid()}"
+    """Where the locks lie: one folder for every user, runs folder and TMPDIR of the machine."""
+    for folder in _SHARED:
+        with suppress(OSError):
+            if stat.S_IMODE(folder.stat().st_mode) & 0o1002 == 0o1002:  # all may write, none may remove another's
+                return folder
+    raise EngineError(f"GPUs cannot be locked: none of {', '.join(map(str, _SHARED))} is open to all users (mode 1777)")
+
+
+def cards_of(devices: Sequence[str]) -> dict[str, str]:
+    """UUID of the card behind each name of CUDA_VISIBLE_DEVICES: a number, a UUID or its beginning.
+
+    A name that nvidia-smi does not know (a MIG device, another maker's card) stands for itself.
+    """
+    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    known: dict[str, str] = {}
+    with suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        known = dict(line.split(", ", 1) for line in listed.splitlines() if ", " in line)
+    found = {}
+    for name in devices:
+        begun = [uuid for uuid in known.values() if name.startswith("GPU-") and uuid.startswith(name)]
+        found[name] = known.get(name.strip()) or (begun[0] if len(begun) == 1 else name)
+    return found
 
 
 @contextmanager
@@ -73,15 +98,17 @@ def held(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str
         devices: names to choose from.
         number: that are needed; more than there are devices: all of them.
         folder: of the lock files.
+
+    Raises:
+        EngineError: a lock file is none, or another user keeps it to himself.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    number = min(number, len(devices))
+    number, cards = min(number, len(devices)), cards_of(devices)
     said_at = 0.0
     while True:
         with ExitStack() as stack:
             own: list[str] = []
             for device in devices:
-                if len(own) < number and _try_lock(stack.enter_context(_lock_file(folder, device))):
+                if len(own) < number and _try_lock(stack.enter_context(_lock_file(folder, cards[device]))):
                     own.append(device)
             if len(own) == number:
                 yield own
@@ -92,8 +119,22 @@ def held(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str
         time.sleep(_LOOK_EVERY_S)
 
 
-def _lock_file(folder: Path, device: str) -> IO[str]:
-    return (folder / f"{device.replace('/', '_')}.lock").open("a")
+def _lock_file(folder: Path, card: str) -> IO[str]:
+    """The lock file of a card, opened for reading, which is enough to lock it: its owner may be another user."""
+    path = folder / f"hacpo-gpu-{card.strip().replace('/', '_')}.lock"
+    try:
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.fchmod(descriptor, 0o644)  # whatever the umask
+            return os.fdopen(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise EngineError(f"{path}: {error.strerror}; no lock file of a GPU, have its owner remove it") from error
+    file = os.fdopen(descriptor)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise EngineError(f"{path}: got something else than a file; no lock file of a GPU, have its owner remove it")
+    return file
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -17,26 +17,31 @@ from types import FrameType
 import psutil
 
 from flows.deployments import POOL, deploy
+from flows.host import HostWatch
 from flows.processes import Record, end_family, home_of, only_one
 from flows.schedule import Schedule, slots_of, worker_name
 from flows.server import (
     RECONCILER_LOCK,
+    PrefectServer,
     await_server,
     client_environment,
     ensure_server,
+    find_server,
+    is_healthy,
+    log_in_hint,
     record_reconciler,
+    services,
     shared_server,
 )
 from flows.slots import visible_devices
-from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.validation import has_password
+from hacpo_core.errors import EngineError
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-MOST_STARTS, STARTS_WITHIN_S = 5, 600.0
-"""a worker that dies more often than this is not started again"""
-READY_LIMIT_S = 120.0
+LOOK_EVERY_S = 30.0
+MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
+"""a worker that dies this often is not started again"""
 
 
 def default_slots() -> int:
@@ -56,6 +61,8 @@ def _record(home: Path) -> Record:
 def serve(runs_dir: Path, *, num_slots: int) -> bool:
     """Run a worker until SIGTERM or Ctrl-C, then end it and the experiments that it runs; they can go on later.
 
+    Prints where the Prefect server listens.
+
     Returns:
         False where a worker of this folder runs already: nothing was done.
 
@@ -63,57 +70,73 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
         EngineError: the server does not answer, or the worker keeps dying.
         ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
     """
-    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if tracking.startswith("http") and has_password(tracking):
-        raise ConfigError(
-            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD in its place"
-        )
+    from hacpo_core.tracking import tracking_uri  # MLflow takes a second, which `hacpo server status` need not wait for
+
+    tracking_uri(None, runs_dir)
     home = home_of(runs_dir)
     record = _record(home)
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
-        server = ensure_server(runs_dir)
-        schedule = Schedule(server, runs_dir)
-        deploy(schedule.client)
+        deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
         record.write(os.getpid(), {"slots": num_slots})
         signal.signal(signal.SIGTERM, _interrupt)
-        settings = client_environment(home, url=server.url, auth=server.auth)
-        settings |= {RUNS_DIR: str(runs_dir.absolute()), "PREFECT_WORKER_QUERY_SECONDS": "2"}
-        settings |= {"PREFECT_WORKER_HEARTBEAT_SECONDS": "10", "PREFECT_LOGGING_LEVEL": "WARNING"}
-        settings |= {"PREFECT_WORKER_ENABLE_CANCELLATION": "true", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5"}
         try:
-            _keep_running(os.environ | settings, num_slots, schedule, runs_dir)
+            _keep_running(runs_dir, num_slots)
         finally:
             record.path.unlink(missing_ok=True)
     return True
 
 
-def _keep_running(environment: dict[str, str], num_slots: int, schedule: Schedule, runs_dir: Path) -> None:
+def _keep_running(runs_dir: Path, num_slots: int) -> None:
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
-    starts: list[float] = []
-    reconciler = TeamReconciler(runs_dir, environment)
+    deaths: list[float] = []
+    host = HostWatch()
     while True:
-        await_server(runs_dir)
-        starts = [start for start in starts if time.monotonic() - start < STARTS_WITHIN_S] + [time.monotonic()]
-        if len(starts) > MOST_STARTS:
-            raise EngineError(
-                f"the worker died {MOST_STARTS} times within {STARTS_WITHIN_S:.0f} s; see what it says above"
-            )
+        server = await_server(runs_dir)
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+        schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
+        reconciler = TeamReconciler(runs_dir, environment)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
         try:
-            while process.poll() is None:
+            while process.poll() is None and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
+                with suppress(EngineError):  # a silent server is asked again later
+                    host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=30.0)
+                    process.wait(timeout=LOOK_EVERY_S)
+            if process.poll() is not None:
+                deaths = [death for death in deaths if time.monotonic() - death < DEATHS_WITHIN_S] + [time.monotonic()]
         finally:
             reconciler.end()
             if process.poll() is None:
                 end_family(psutil.Process(process.pid))
                 process.wait()
+        if len(deaths) == MOST_DEATHS:
+            raise EngineError(
+                f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see what it says above"
+            )
+
+
+def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
+    return {
+        **os.environ,
+        **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
+        RUNS_DIR: str(runs_dir.absolute()),
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
+        "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",
+    }
+
+
+def _has_moved(server: PrefectServer, runs_dir: Path) -> bool:
+    """Whether another server serves the folder by now: one that came back may have had to take another port."""
+    current = find_server(runs_dir)
+    return current is not None and current != server and is_healthy(current)
 
 
 class TeamReconciler:
@@ -169,15 +192,20 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[None]:
-    """A worker for as long as the block lasts, unless one serves this folder already."""
+def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None]]:
+    """A worker for as long as the block lasts, unless one serves this folder already.
+
+    What it hands out raises EngineError, with the worker's last words, once the block's own worker has ended.
+    """
     if find_worker(runs_dir) is not None:
-        yield
+        yield lambda: None
         return
     command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "worker.log").open("ab") as log:
+    log_file = home / "worker.log"
+    with log_file.open("ab") as log:
+        said_before = log.tell()
         process = subprocess.Popen(
             command,
             stdout=log,
@@ -186,9 +214,15 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[None]:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+
+    def check() -> None:
+        if process.poll():  # 0: another worker of this folder was faster
+            words = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
+            raise EngineError(f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(words)}")
+
     try:
-        yield
+        yield check
     finally:
         if process.poll() is None:
-            end_family(psutil.Process(process.pid))
+            end_family(psutil.Process(process.pid), spared=services(runs_dir))
         process.wait()

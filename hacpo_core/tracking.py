@@ -24,6 +24,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
+from hacpo_core.errors import ConfigError
+from hacpo_core.validation import has_password
+
 _log = logging.getLogger(__name__)
 _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
 _MOST_PARAMS = 100
@@ -39,8 +42,18 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def tracking_uri(configured: str | None, runs_dir: Path) -> str:
-    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs."""
-    return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs.
+
+    Raises:
+        ConfigError: it is a server's address and holds a password, which errors would show.
+    """
+    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    if is_server(uri) and has_password(uri):
+        raise ConfigError(
+            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD in its place"
+        )
+    return uri
 
 
 def is_server(uri: str) -> bool:
@@ -229,18 +242,19 @@ class Tracker:
             self._client.set_terminated(run_id, status)
 
 
-def close_abandoned(root: Path, uri: str) -> bool:
-    """Close the runs of an experiment whose process died, as "KILLED"; False where all were closed already.
+def close_abandoned(root: Path, uri: str, status: str) -> bool:
+    """Close the runs of an experiment whose process died; False where all were closed already.
 
     Args:
         root: the experiment's folder, which nobody writes to.
         uri: of its tracking store.
+        status: as for `Tracker.finish`.
     """
     state = _read_state(root / STATE_FILE)
     client, closed = MlflowClient(uri), False
     for run_id in (*state.get("agents", {}).values(), *([state["run"]] if "run" in state else [])):
         if _status(client, run_id) == "RUNNING":
-            client.set_terminated(run_id, "KILLED")
+            client.set_terminated(run_id, status)
             closed = True
     return closed
 

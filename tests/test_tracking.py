@@ -17,6 +17,7 @@ from flows.display import QuietWatcher
 from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
 from hacpo_core.algorithm import DirectRunner
+from hacpo_core.errors import ConfigError
 from hacpo_core.tracking import Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
 
@@ -75,6 +76,37 @@ def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[P
     tables = json.loads(runs[planned.id].data.tags["mlflow.loggedArtifacts"])
     assert [table["path"] for table in tables] == ["evaluations.json", "result.json", "rollouts.json"]
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
+
+
+def test_evaluation_that_fails_while_it_logs_leaves_no_run_open(
+    tracked: tuple[Plan, MlflowClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, client = tracked
+
+    def broken(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("flows.evaluate.log_evaluations", broken)
+    with pytest.raises(OSError, match="no space left"):
+        run_evaluation(planned, 4, DirectRunner(), QuietWatcher())
+    experiment = client.get_experiment_by_name("hacpo")
+    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FINISHED"}
+
+
+def test_address_with_a_password_is_refused_before_anything_is_written(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = small_plan("gspo", "tracking.enabled=true", "train.num_steps=1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
+    for start in (
+        lambda: run_experiment(planned, DirectRunner(), QuietWatcher()),
+        lambda: run_evaluation(planned, 0, DirectRunner(), QuietWatcher()),
+    ):
+        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: holds a password") as refused:
+            start()
+        assert "s3cret" not in str(refused.value)
+    assert [path.name for path in planned.root.rglob("*")] == ["config.yaml"], "no failure either"
+    assert "s3cret" not in (planned.root / "config.yaml").read_text(encoding="utf-8")
 
 
 def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> None:

@@ -1,4 +1,4 @@
-"""Worker, run, server: whoever is killed, in whatever state, every experiment ends completed exactly once."""
+"""Worker, run, server: whoever is killed, in whatever state, it ends completed exactly once, or cancelled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -15,10 +16,11 @@ from mlflow.tracking import MlflowClient
 from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.host import Patience
 from flows.processes import Record, end_family, home_of
-from flows.reconciler import Patience, Reconciler
+from flows.reconciler import Reconciler
 from flows.schedule import RefusedError, Schedule
-from flows.server import ensure_server, stop_server
+from flows.server import ensure_server, find_server, is_healthy, stop_server
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import find_worker
 from hacpo_core.algorithm import DirectRunner
@@ -58,19 +60,27 @@ class Site:
         with (self.runs_dir / "worker.log").open("ab") as log:
             self._started.append(psutil.Popen(words, stdout=log, stderr=log))
 
-    def kill_worker(self) -> None:
-        """The supervisor and Prefect's worker, not the runs that it started."""
+    def workers(self) -> list[psutil.Process]:
+        """Prefect's worker, without the supervisor and the runs."""
         supervisor = find_worker(self.runs_dir)
         assert supervisor is not None
-        worker = [child for child in supervisor.children() if "worker" in child.cmdline()]
-        supervisor.kill()
-        for process in worker:
-            process.kill()
-        psutil.wait_procs([supervisor, *worker], timeout=10)
+        return [child for child in supervisor.children() if "worker" in child.cmdline()]
 
-    def kill_child(self) -> None:
-        for process in self.children():
+    def kill_worker(self) -> bool:
+        """The supervisor and Prefect's worker, not the runs that it started."""
+        supervisor, workers = find_worker(self.runs_dir), self.workers()
+        assert supervisor is not None
+        supervisor.kill()
+        for process in workers:
             process.kill()
+        psutil.wait_procs([supervisor, *workers], timeout=10)
+        return bool(workers)
+
+    def kill_child(self) -> bool:
+        children = self.children()
+        for process in children:
+            process.kill()
+        return bool(children)
 
     def children(self) -> list[psutil.Process]:
         found = []
@@ -84,11 +94,27 @@ class Site:
                 continue
         return found
 
-    def kill_server(self) -> None:
+    def kill_server(self) -> bool:
         process = Record(home_of(self.runs_dir), "server").process()
         assert process is not None
         process.kill()
         process.wait(10)
+        return True
+
+    def has_server(self) -> bool:
+        server = find_server(self.runs_dir)
+        return server is not None and is_healthy(server)
+
+    @contextmanager
+    def worker_stands_still(self) -> Iterator[None]:
+        """It takes nothing from the queue and ends nothing meanwhile."""
+        workers = self.workers()
+        for process in workers:
+            process.suspend()
+        yield
+        for process in workers:
+            with suppress(psutil.NoSuchProcess):  # killed
+                process.resume()
 
     def wait(self, is_true: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -125,29 +151,38 @@ KILLED = {
     "server": (Site.kill_server,),
     "all": (Site.kill_server, Site.kill_worker, Site.kill_child),
 }
-SEEDS = {(who, when): n for n, (who, when) in enumerate((w, s) for w in KILLED for s in ("pending", "running", "done"))}
+CASES = [
+    (who, when)
+    for who in KILLED
+    for when in ("scheduled", "pending", "running", "done")
+    if when != "scheduled" or who in ("worker", "server")  # there is no child yet
+]
 
 
-@pytest.mark.parametrize("when", ["pending", "running", "done"])
-@pytest.mark.parametrize("who", list(KILLED))
+@pytest.mark.parametrize(("who", "when"), CASES)
 def test_experiment_completes_exactly_once(
     who: str, when: str, site: Site, small_plan: Callable[..., Plan], undisturbed: Callable[..., object], tmp_path: Path
 ) -> None:
-    words = [STEPS, f"seed={SEEDS[who, when]}", "checkpoint.every=3", "optimizer.learning_rate=1.0e-4"]
+    words = [STEPS, f"seed={CASES.index((who, when))}", "checkpoint.every=3", "optimizer.learning_rate=1.0e-4"]
     planned = small_plan("hacpo", *words, "tracking.enabled=true", runs_dir=site.runs_dir)
     if find_worker(site.runs_dir) is None:
         site.start_worker()
-    site.schedule.start(planned.id)
-    if when == "pending":
-        site.wait(lambda: site.state(planned) == "Pending" and site.children(), "never pending")
-    elif when == "running":
-        site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
-    else:
-        site.wait((planned.root / RESULT_FILE).is_file, "never done")
-    for kill in KILLED[who]:
-        kill(site)
+        site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
+    with site.worker_stands_still() if when == "scheduled" else nullcontext():
+        site.schedule.start(planned.id)
+        if when == "pending":
+            site.wait(lambda: site.state(planned) == "Pending" and site.children(), "never pending")
+        elif when == "running":
+            site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
+        elif when == "done":
+            site.wait((planned.root / RESULT_FILE).is_file, "never done")
+        else:
+            assert site.state(planned) == "Scheduled"
+        assert all(kill(site) for kill in KILLED[who]), "there was something to kill"
 
-    ensure_server(site.runs_dir)  # as any command, and the reconciler, does
+    if (who, when) == ("server", "running"):
+        site.wait(site.has_server, "the reconciler, which lives, does not bring it back")
+    ensure_server(site.runs_dir)  # as any command does
     if find_worker(site.runs_dir) is None:
         site.start_worker()
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
@@ -172,6 +207,31 @@ def test_experiment_completes_exactly_once(
     points = client.get_metric_history(parent.info.run_id, "progress/step")
     assert sorted(point.step for point in points) == list(range(1, 13)), "no point is doubled"
     assert reconciler.look() == []
+
+
+@pytest.mark.parametrize("who", list(KILLED))
+def test_cancelled_experiment_stays_cancelled(who: str, site: Site, small_plan: Callable[..., Plan]) -> None:
+    seed = 50 + list(KILLED).index(who)
+    planned = small_plan("hacpo", "train.num_steps=500", f"seed={seed}", runs_dir=site.runs_dir)
+    if find_worker(site.runs_dir) is None:
+        site.start_worker()
+        site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
+    site.schedule.start(planned.id)
+    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    with site.worker_stands_still():
+        site.schedule.cancel(planned.id)
+        assert site.state(planned) == "Cancelling"
+        assert all(kill(site) for kill in KILLED[who]), "there was something to kill"
+    ensure_server(site.runs_dir)
+    reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
+    for _ in range(2):
+        site.wait(
+            lambda: (reconciler.look(), site.state(planned) == "Cancelled" and not site.children())[1],
+            "goes on, or was started again",
+        )
+        time.sleep(10)
+    assert sum(run.parameters["experiment"] == planned.id for run in site.schedule.all_flow_runs()) == 1
+    assert standing_of(planned.root).state == "missing"
 
 
 def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Callable[..., Plan]) -> None:

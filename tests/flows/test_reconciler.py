@@ -14,11 +14,13 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.compose import compose, to_yaml
-from flows.failures import record_failure
-from flows.reconciler import MOST_RESTARTS, Patience, Reconciler
+from flows.failures import FAILURE_FILE, record_failure
+from flows.host import Patience
+from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
 from hacpo_core.errors import EngineError
 from hacpo_core.store import ExperimentLock
+from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
 
@@ -33,7 +35,7 @@ class FakeSchedule:
     submitted: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.client = SimpleNamespace(set_flow_run_state=self._set)
+        self.client = SimpleNamespace(set_flow_run_state=self._set, read_flow_runs=lambda **_: [])
 
     def root(self, experiment: str) -> Path:
         return self.folder / "experiments" / experiment
@@ -102,7 +104,7 @@ def test_each_state_has_its_remedy(state: str, folder: str, set_to: list[str], i
             stack.enter_context(ExperimentLock(root))
         words = look(schedule)
     assert schedule.states == set_to
-    assert schedule.submitted == ([["restarts:1"]] if is_again else [])
+    assert schedule.submitted == ([["restarts:1@0"]] if is_again else [])
     assert len(words) == (1 if set_to else 0)
 
 
@@ -118,18 +120,29 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str
 
 
 def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}")
+    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}@0")
     assert look(schedule) == [f"x: its process died; in the queue again ({MOST_RESTARTS} of {MOST_RESTARTS})"]
-    assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}"]]
-    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}")
+    assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}@0"]]
+    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}@0")
     assert look(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert (last.states, last.submitted) == (["CRASHED"], [])
     standing = standing_of(last.root("x"))
     assert standing.reason == "EngineError: its process died, 4 times; `hacpo grid --run failed` tries it again"
 
 
+def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING", "a person's tag", f"restarts:{MOST_RESTARTS}@7")
+    steps = schedule.root("x") / "steps"
+    (steps / "000007").mkdir(parents=True)
+    assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    (schedule.root("x") / FAILURE_FILE).unlink()
+    (steps / "000008").mkdir()
+    look(schedule)
+    assert schedule.submitted == [["restarts:1@8"]]
+
+
 def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}")
+    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}@0")
     assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert standing_of(schedule.root("x")).state == "failed"
     assert look(schedule) == [], "once"
@@ -146,27 +159,47 @@ def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.Mon
         look(schedule)
 
 
-def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once(tmp_path: Path) -> None:
-    from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri
-
-    schedule = schedule_of(tmp_path, "FAILED")
-    root = schedule.root("x")
-    text = to_yaml(compose("tiny", "hacpo"))
-    (root / CONFIG_FILE).write_text(text, encoding="utf-8")
-    uri = tracking_uri(None, tmp_path)
-    tracker = Tracker(
-        uri,
+def opened_runs(root: Path) -> Tracker:
+    """The experiment's runs in MLflow, open."""
+    return Tracker(
+        tracking_uri(None, root.parents[1]),
         experiment="hacpo",
-        artifacts=tmp_path / "artifacts",
+        artifacts=root.parents[1] / "artifacts",
         run_name="x",
         state_file=root / STATE_FILE,
         agents=["a"],
     )
-    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
-    with ExperimentLock(root):
-        assert reconciler.look() == []
-    assert reconciler.look() == ["x: its MLflow runs are closed"]
-    assert reconciler.look() == []
-    client = tracker._client
+
+
+def statuses(root: Path, tracker: Tracker) -> set[str]:
     ids = json.loads((root / STATE_FILE).read_text())
-    assert {client.get_run(run).info.status for run in (ids["run"], ids["agents"]["a"])} == {"KILLED"}
+    return {tracker._client.get_run(run).info.status for run in (ids["run"], ids["agents"]["a"])}
+
+
+def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once_after_each_death(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "FAILED")
+    root = schedule.root("x")
+    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    for _ in range(2):
+        with ExperimentLock(root):
+            tracker = opened_runs(root)
+            assert reconciler.look() == []
+        assert reconciler.look() == ["x: its MLflow runs are closed"]
+        assert reconciler.look() == []
+        assert statuses(root, tracker) == {"KILLED"}
+
+
+def test_mlflow_runs_that_a_dead_evaluation_opened_again_are_closed_as_finished(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "COMPLETED")
+    root = schedule.root("x")
+    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    opened_runs(root).finish("FINISHED")
+    (root / RESULT_FILE).write_text("{}", encoding="utf-8")
+    assert reconciler.look() == []
+    with ExperimentLock(root):
+        tracker = opened_runs(root)
+        assert reconciler.look() == [], "the evaluation lives"
+    assert reconciler.look() == ["x: its MLflow runs are closed"]
+    assert statuses(root, tracker) == {"FINISHED"}

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import httpx
 import psutil
 import pytest
+from prefect.client.schemas.objects import State
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.states import Pending, Running
 
 from flows.build import Plan
 from flows.deployments import POOL, deploy
 from flows.failures import record_failure
 from flows.processes import Record, home_of
 from flows.schedule import RefusedError, Schedule, slots_of, worker_name
-from flows.server import ensure_server, find_reconciler, find_server, is_healthy, stop_server
+from flows.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import set_pool_limit
 from hacpo_core.errors import EngineError
@@ -82,6 +90,50 @@ def test_waiting_experiment_is_moved_to_another_queue(
     assert (found.state, found.priority) == ("Scheduled", "high")
     states = [run.state_name for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
     assert states == ["Scheduled", "Cancelled"]
+
+
+def test_experiment_whose_queue_cannot_be_changed_stays_where_it_is(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = planned(small_plan, runs_dir, 8).id
+    before = schedule.start(name, "low")
+
+    def broken(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("gone")
+
+    monkeypatch.setattr(schedule.client, "create_flow_run_from_deployment", broken)
+    with pytest.raises(EngineError, match="gone"):
+        schedule.set_priority(name, "high")
+    assert schedule.runs()[name] == before
+    monkeypatch.undo()
+    set_state = schedule.client.set_flow_run_state
+
+    def taken_first(run_id: uuid.UUID, state: State[Any]) -> object:
+        set_state(run_id, Pending(), force=True)
+        return SimpleNamespace(status=SetStateStatus.REJECT)
+
+    monkeypatch.setattr(schedule.client, "set_flow_run_state", taken_first)
+    with pytest.raises(RefusedError, match="a worker has just taken it"):
+        schedule.set_priority(name, "high")
+    monkeypatch.undo()
+    (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
+    assert (str(run.id), run.state_name, run.work_queue_name) == (before.id, "Pending", "low")
+    schedule.cancel(name, has_worker=False)
+
+
+def test_run_of_another_hosts_worker_is_not_cancelled_with_the_worker_here(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 9).id
+    run = uuid.UUID(schedule.start(name).id)
+    schedule.client.update_flow_run_labels(run, {"prefect.worker.name": worker_name("elsewhere", 8)})
+    schedule.client.set_flow_run_state(run, Running(), force=True)
+    with pytest.raises(RefusedError, match="is trained by the worker of elsewhere"):
+        schedule.cancel(name, has_worker=False)
+    assert schedule.runs()[name].state == "Running"
+    schedule.client.update_flow_run_labels(run, {"prefect.worker.name": worker_name(socket.gethostname(), 8)})
+    schedule.cancel(name, has_worker=False)
+    assert schedule.runs()[name].state == "Cancelled"
 
 
 def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled(
@@ -196,7 +248,15 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert first.stdout is not None
-        assert any("started!" in line for line in iter(first.stdout.readline, ""))
+        said = []
+        while not said or "started!" not in said[-1]:
+            said.append(first.stdout.readline())
+            assert said[-1], said
+        found = find_server(runs_dir)
+        assert found is not None
+        assert (
+            f"Prefect  {found.url}  (log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it)\n" in said
+        )
         second = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
         assert f"it runs already (process {first.pid}); nothing to do" in second.stdout
         server = find_server(runs_dir)

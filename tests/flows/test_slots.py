@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from flows import slots
 from hacpo_core.config import EngineConfig, ExperimentConfig, PlacementConfig, RayConfig, VllmConfig
+from hacpo_core.errors import EngineError
 
 HOLD = """
 import sys, time
@@ -39,10 +41,10 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 def is_locked(folder: Path, device: str) -> bool:
     """Whether another process would find the device held; a lock is the open file's, not the process's."""
-    path = folder / f"{device}.lock"
+    path = folder / f"hacpo-gpu-{device}.lock"
     if not path.exists():
         return False
-    with path.open("a") as file:
+    with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -88,6 +90,63 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
         waiting.join(timeout=30)
     assert got == [["0", "1"]]
     assert "waiting for 2 of the GPUs 0, 1, which other experiments hold" in caplog.text
+
+
+@pytest.fixture
+def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two cards, as its nvidia-smi says."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho '0, GPU-aaaa-1'\necho '1, GPU-abbb-2'\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_card_has_one_lock_whatever_it_is_called(tmp_path: Path) -> None:
+    names = ["0", "GPU-abbb-2", "GPU-aa", "GPU-a", "MIG-7", "9"]
+    assert list(slots.cards_of(names).values()) == ["GPU-aaaa-1", "GPU-abbb-2", "GPU-aaaa-1", "GPU-a", "MIG-7", "9"]
+    with slots.held(["1"], 1, tmp_path) as own:
+        assert own == ["1"], "CUDA is given the name that the person chose"
+        assert is_locked(tmp_path, "GPU-abbb-2")
+        with slots.held(["GPU-abbb-2", "GPU-aaaa-1"], 1, tmp_path) as other:
+            assert other == ["GPU-aaaa-1"]
+
+
+def test_locks_lie_in_one_folder_whatever_the_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, closed = tmp_path / "shared", tmp_path / "closed"
+    for folder, mode in ((shared, 0o1777), (closed, 0o755)):
+        folder.mkdir()
+        folder.chmod(mode)
+    before = slots.locks_folder()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert slots.locks_folder() == before
+    monkeypatch.setattr(slots, "_SHARED", (tmp_path / "missing", closed, shared))
+    assert slots.locks_folder() == shared, "a user who may write elsewhere would have locks of his own"
+    monkeypatch.setattr(slots, "_SHARED", (closed,))
+    with pytest.raises(EngineError, match=r"none of .*closed is open to all users \(mode 1777\)"):
+        slots.locks_folder()
+
+
+def test_lock_file_of_another_user_will_do_and_a_link_or_a_pipe_will_not(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with slots.held(["0"], 1, tmp_path):
+            pass
+    finally:
+        os.umask(before)
+    path = tmp_path / "hacpo-gpu-0.lock"
+    assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(0o444)
+    with slots.held(["0"], 1, tmp_path):
+        assert is_locked(tmp_path, "0")
+    (tmp_path / "victim").touch()
+    (tmp_path / "hacpo-gpu-1.lock").symlink_to(tmp_path / "victim")
+    os.mkfifo(tmp_path / "hacpo-gpu-2.lock")
+    for device in ("1", "2"):
+        with pytest.raises(EngineError, match=f"hacpo-gpu-{device}.lock: .*have its owner remove it"):
+            slots.held([device], 1, tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""What a host does about its own flow runs: ends processes of cancelled ones, reports those whose process is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Pending, Running
+
+from flows.deployments import POOL, deploy
+from flows.host import HostWatch, Patience
+from flows.schedule import Schedule, worker_name
+from flows.server import ensure_server, stop_server
+from flows.worker import set_pool_limit
+
+AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
+SLEEP = "import time; time.sleep(600)"
+
+
+class FakeClient:
+    """One flow run on a server; remembers the states that it is set to."""
+
+    def __init__(self, state: str, *, worker: str | None, tags: list[str] | None = None) -> None:
+        kind = StateType(state)
+        labels = {} if worker is None else {"prefect.worker.name": worker}
+        self.run = FlowRun(
+            id=uuid.uuid4(),
+            flow_id=uuid.uuid4(),
+            name="x",
+            state=State(type=kind, id=uuid.uuid4()),
+            state_id=uuid.uuid4(),
+            state_type=kind,
+            labels=labels,
+            tags=tags or [],
+        )
+        self.states: list[str] = []
+
+    def read_flow_runs(self, *, flow_run_filter: Any, work_pool_filter: Any) -> list[FlowRun]:
+        kinds = {kind.value for kind in flow_run_filter.state.type.any_}
+        is_asked = flow_run_filter.id is None or self.run.id in flow_run_filter.id.any_
+        return [self.run] if is_asked and self.run.state_type is not None and self.run.state_type.value in kinds else []
+
+    def set_flow_run_state(self, run_id: uuid.UUID, state: State[Any], *, force: bool) -> None:
+        assert (run_id, force) == (self.run.id, True)
+        self.states.append(state.type.value)
+
+
+HERE, ELSEWHERE = worker_name(socket.gethostname(), 2), worker_name("elsewhere", 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "worker", "tags", "set_to"),
+    [
+        ("RUNNING", HERE, [], ["CRASHED"]),
+        ("PENDING", HERE, [], ["CRASHED"]),
+        ("PENDING", None, [], ["CRASHED"]),
+        ("CANCELLING", HERE, [], ["CANCELLED"]),
+        ("RUNNING", ELSEWHERE, [], []),
+        ("RUNNING", HERE, ["runs:0123"], []),
+        ("SCHEDULED", None, [], []),
+        ("COMPLETED", HERE, [], []),
+    ],
+)
+def test_run_whose_process_is_gone_is_reported(
+    state: str, worker: str | None, tags: list[str], set_to: list[str]
+) -> None:
+    client = FakeClient(state, worker=worker, tags=tags)
+    assert len(HostWatch(AT_ONCE).look(client)) == len(set_to)  # type: ignore[arg-type]
+    assert client.states == set_to
+
+
+def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough() -> None:
+    client, watch = FakeClient("RUNNING", worker=HERE), HostWatch(LATER)
+    assert watch.look(client) == watch.look(client) == []  # type: ignore[arg-type]
+    assert watch.num_suspects == 1
+    client.run.state_type = StateType.COMPLETED
+    watch.look(client)  # type: ignore[arg-type]
+    assert watch.num_suspects == 0
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Starts what looks like a flow run's process: by its environment and its command line."""
+    started = []
+
+    def start(run: FlowRun, *words: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"PREFECT__FLOW_RUN_ID": str(run.id)}
+        started.append(subprocess.Popen([sys.executable, "-c", SLEEP, *words], env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(("state", "set_to"), [("CANCELLED", []), ("CANCELLING", ["CANCELLED"])])
+def test_process_that_outlives_its_cancelled_run_is_killed(state: str, set_to: list[str], engine: Any) -> None:
+    client = FakeClient(state, worker=ELSEWHERE)  # whatever the server believes, the process is here
+    process, helper = engine(client.run, "prefect.engine"), engine(client.run)
+    (words,) = HostWatch(AT_ONCE).look(client)  # type: ignore[arg-type]
+    assert words == f"x: process {process.pid} is ended; the run is cancelled"
+    assert process.wait(10) == -9
+    assert helper.poll() is None, "what cleans up behind it may do so"
+    assert client.states == set_to
+
+
+def test_living_process_is_left_alone(engine: Any) -> None:
+    client = FakeClient("RUNNING", worker=HERE)
+    process = engine(client.run, "prefect.engine")
+    assert HostWatch(AT_ONCE).look(client) == []  # type: ignore[arg-type]
+    client.run.state_type = StateType.CANCELLING
+    assert HostWatch(LATER).look(client) == [], "its worker ends it"  # type: ignore[arg-type]
+    assert psutil.pid_exists(process.pid)
+
+
+@pytest.mark.slow
+def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path) -> None:
+    schedule = Schedule(ensure_server(tmp_path), tmp_path)
+    client = schedule.client
+    try:
+        deploy(client)
+        set_pool_limit(schedule, 1)
+        evaluation = client.read_deployment_by_name("evaluate/evaluation").id
+        dead, waiting = (client.create_flow_run_from_deployment(evaluation) for _ in range(2))
+        client.update_flow_run_labels(dead.id, {"prefect.worker.name": HERE})
+        client.set_flow_run_state(dead.id, Pending(), force=True)
+        client.set_flow_run_state(dead.id, Running(), force=True)
+
+        def offered() -> list[uuid.UUID]:
+            return [one.flow_run.id for one in client.get_scheduled_flow_runs_for_work_pool(POOL)]
+
+        assert offered() == []
+        assert HostWatch(LATER).look(client) == []
+        assert HostWatch(AT_ONCE).look(client) == [f"{dead.name}: crashed; its process is gone"]
+        assert offered() == [waiting.id]
+    finally:
+        stop_server(tmp_path)

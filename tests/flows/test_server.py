@@ -1,0 +1,143 @@
+"""A server that dies, is stopped, or has to move: who brings it back, and whether all find it again."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import psutil
+import pytest
+from prefect.states import Crashed
+
+from flows.processes import Record, end_family, home_of
+from flows.schedule import Schedule
+from flows.server import PrefectServer, ensure_server, find_server, is_healthy, record_reconciler, stop_server
+
+QUICK_RECONCILER = "import flows.reconciler as r; r.LOOK_EVERY_S = 1.0; r.main()"
+QUICK_WORKER = """
+import sys, flows.worker as w
+from pathlib import Path
+w.LOOK_EVERY_S = 1.0
+w.serve(Path(sys.argv[1]), num_slots=1)
+"""
+FAMILY = """
+import subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+words = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *sleep]
+print(subprocess.Popen(words).pid, flush=True)
+subprocess.run(sleep)
+"""
+
+
+def wait(is_true: Callable[[], object], what: str, *, limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@contextmanager
+def occupied(server: PrefectServer) -> Iterator[None]:
+    """Something else answers where a server did that is gone."""
+    port = int(server.url.rpartition(":")[2])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), http.server.BaseHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        yield
+        other.shutdown()
+
+
+@pytest.fixture
+def runs_dir(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    stop_server(tmp_path)
+
+
+def server_process(runs_dir: Path) -> psutil.Process:
+    process = Record(home_of(runs_dir), "server").process()
+    assert process is not None
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_port_taken", [False, True], ids=["port is free", "port is taken"])
+def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_stopped(
+    is_port_taken: bool, runs_dir: Path
+) -> None:
+    before = ensure_server(runs_dir)
+    Record(home_of(runs_dir), "reconciler").end()
+    words = [sys.executable, "-c", QUICK_RECONCILER, "--runs-dir", str(runs_dir)]
+    reconciler = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    record_reconciler(home_of(runs_dir), reconciler.pid)
+    Schedule(before, runs_dir).submit("x", "normal", None)
+    killed = server_process(runs_dir)
+    killed.kill()
+    killed.wait(10)
+    with occupied(before) if is_port_taken else nullcontext():
+        wait(lambda: (found := find_server(runs_dir)) is not None and is_healthy(found), "nobody brings it back")
+    after = find_server(runs_dir)
+    assert after is not None
+    assert (after.auth, after.url != before.url) == (before.auth, is_port_taken)
+
+    schedule = Schedule(after, runs_dir)
+    crashed = schedule.flow_runs()["x"]
+    schedule.client.set_flow_run_state(crashed.id, Crashed(), force=True)
+    wait(lambda: schedule.flow_runs()["x"].id != crashed.id, "the reconciler does not look at the new server")
+
+    server = server_process(runs_dir)
+    assert server.ppid() == reconciler.pid
+    stop = [sys.executable, "-m", "flows.cli", "server", "stop", "--runs-dir", str(runs_dir)]
+    answers = [subprocess.run(stop, capture_output=True, text=True, timeout=120, check=True).stdout for _ in range(2)]
+    assert answers == ["stopped\n", "no server was running\n"]
+    assert not server.is_running()
+    assert reconciler.wait(10) is not None
+
+
+@pytest.mark.slow
+def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(runs_dir: Path) -> None:
+    before = ensure_server(runs_dir)
+    with (runs_dir / "worker.log").open("w") as log:
+        words = [sys.executable, "-c", QUICK_WORKER, str(runs_dir)]
+        worker = subprocess.Popen(words, stdout=log, stderr=log)
+    try:
+        wait(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker")
+        assert stop_server(runs_dir)
+        with occupied(before):
+            after = ensure_server(runs_dir)
+            assert after.url != before.url
+            assert after.auth == before.auth, "what lives on can still log in"
+            client = Schedule(after, runs_dir).client
+            report = client.read_deployment_by_name("report/report").id
+            run = client.create_flow_run_from_deployment(report, parameters={"grid": "nobody knows it"})
+            wait(lambda: client.read_flow_run(run.id).run_count, "the worker takes no run")
+    finally:
+        worker.terminate()
+        worker.wait(60)
+    assert is_healthy(after), "it outlives the worker"
+
+
+@pytest.mark.slow
+def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(runs_dir: Path) -> None:
+    before = ensure_server(runs_dir)
+    assert stop_server(runs_dir)
+    assert find_server(runs_dir) is None
+    assert ensure_server(runs_dir) == before
+
+
+def test_what_is_spared_outlives_the_family_with_all_that_it_started() -> None:
+    parent = psutil.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
+    spared = psutil.Process(int(parent.stdout.readline()))
+    wait(lambda: len(parent.children(recursive=True)) == 3, "not all started")
+    doomed = [child for child in parent.children() if child != spared]
+    family = [spared, *spared.children()]
+    end_family(psutil.Process(parent.pid), spared=[spared])
+    parent.wait(10)
+    assert not any(child.is_running() for child in doomed)
+    assert all(member.is_running() for member in family)
+    for member in family:
+        member.kill()

@@ -89,31 +89,34 @@ def test_engine_has_room_for_the_longest_response_of_training_and_evaluation() -
     assert longest_sequence(compose("tiny", "hacpo", overrides=longer)) == 140
 
 
-@pytest.mark.parametrize(("size", "executor"), [(1, None), (2, "mp")])
-def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
-    size: int, executor: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    given: dict[str, Any] = {}
-
-    def start(options: dict[str, Any], engine: EngineConfig) -> SimpleNamespace:
-        given.update(options)
-        return SimpleNamespace()
-
-    monkeypatch.setattr(vllm_sampler, "_start", start)
-    vllm = VllmConfig(process="own", tensor_parallel_size=size)
-    new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm))
-    assert given["tensor_parallel_size"] == size
-    assert given.get("distributed_executor_backend") == executor
-
-
 class FailingEngine:
     """Stands for vLLM's engine: every `generate` fails."""
 
     def __init__(self) -> None:
         self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda timeout: None))
 
+    def collective_rpc(self, *_: Any, **__: Any) -> list[None]:
+        return [None]
+
     def generate(self, *_: Any, **__: Any) -> None:
         raise RuntimeError("CUDA error: an illegal address was met")
+
+
+@pytest.mark.parametrize(("size", "executor"), [(1, None), (2, "mp")])
+def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
+    size: int, executor: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {}
+
+    def start(options: dict[str, Any], engine: EngineConfig) -> FailingEngine:
+        given.update(options)
+        return FailingEngine()
+
+    monkeypatch.setattr(vllm_sampler, "_start", start)
+    vllm = VllmConfig(process="own", tensor_parallel_size=size)
+    new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm)).close()
+    assert given["tensor_parallel_size"] == size
+    assert given.get("distributed_executor_backend") == executor
 
 
 def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,6 +127,7 @@ def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyP
         sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
     with pytest.raises(EngineError, match="has ended; resume the experiment.*: CUDA error: an illegal address was met"):
         sampler.synchronise(0, lambda: None)
+    assert not sampler._exchange.exists()
 
 
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

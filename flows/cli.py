@@ -301,7 +301,9 @@ def dashboard(
     host: Annotated[str, typer.Option(help="address to listen on; off loopback a token is required")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="default: 8400, or the next free one")] = None,
     token_file: Annotated[Path | None, typer.Option(help="holds the token; default off loopback: made once")] = None,
-    allow_host: Annotated[list[str] | None, typer.Option(help="another name that it answers to")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="another name that it answers to; a token is required")
+    ] = None,
     prefect: Annotated[bool, typer.Option(help="start Prefect's server, too; it stays")] = True,
 ) -> None:
     """Serve the page of a runs folder, and MLflow's, until Ctrl-C."""

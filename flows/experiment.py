@@ -18,7 +18,7 @@ from flows.build import Plan, data_files, open_experiment
 from flows.display import Watcher
 from flows.failures import failures_recorded
 from flows.progress import ProgressFile
-from flows.results import benchmarks_figure, curves_figure, result_table, result_values
+from flows.results import result_table, result_values
 from flows.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
 from hacpo_core.config import ExperimentConfig, as_dict, flatten
@@ -240,6 +240,8 @@ def open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
 
 def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentResult:
     num_steps = plan.config.train.num_steps
+    from flows.figures import curves_figure
+
     table = result_table(x)
     digests = {k: x.ledger.update(num_steps, k).digest for k in x.names}
     if tracker is not None:
@@ -271,6 +273,8 @@ def log_results(x: Experiment, tracker: Tracker, found: Iterable[EvaluationResul
 
 def log_evaluations(x: Experiment, tracker: Tracker) -> None:
     """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
+    from flows.figures import benchmarks_figure
+
     log_results(x, tracker, results(x.ledger.store.root))
     tracker.log_table("evaluations.json", read_evaluations(x.ledger.store.root))
     figure = benchmarks_figure(x.ledger.store.root)

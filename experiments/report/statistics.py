@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ class Difference:
     num_dropped: int
 
 
+@cache
 def t_quantile(degrees: int, probability: float = (1 + LEVEL) / 2) -> float:
     """Quantile of Student's t distribution.
 

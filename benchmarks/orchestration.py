@@ -1,0 +1,141 @@
+"""What Prefect, the step store and MLflow cost of steps of .3, 3 and 30 seconds, and what a start costs.
+
+The same experiment under the direct runner and as Prefect tasks. Every agent's sampling is stretched by a pause so that
+a step takes as long as asked for; all that is not pause, model or verifier is orchestration. Also: bytes on disk per
+step, and seconds from the command to the first sampling of a warm tiny run.
+
+Usage: python -m benchmarks.orchestration; writes benchmarks/results/orchestration.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.measure import child, write_result
+from flows.server import stop_server
+
+STEPS = {0.3: 12, 3.0: 6, 30.0: 2}
+"""step length in seconds: steps that count"""
+
+
+def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
+    """Median seconds of a step, and of that what is neither pause, model nor verifier."""
+    from flows.build import plan, save_plan
+    from flows.compose import compose
+    from flows.display import QuietWatcher
+    from flows.experiment import run_experiment
+    from hacpo_core.agents import Agent
+    from hacpo_core.algorithm import DirectRunner
+    from hacpo_core.store import StepStore
+    from hacpo_core.verify.pool import VerifierPool
+
+    work: list[tuple[float, float]] = []
+
+    def timed(owner: Any, name: str, *, pause_s: float = 0.0) -> None:
+        inner = getattr(owner, name)
+
+        def around(*args: Any, **options: Any) -> Any:
+            begun = time.time()
+            try:
+                time.sleep(pause_s)
+                return inner(*args, **options)
+            finally:
+                work.append((begun, time.time()))
+
+        setattr(owner, name, around)
+
+    num_steps = STEPS[step_s] + 1
+    words = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", f"train.num_steps={num_steps}"]
+    words += ["diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]", f"checkpoint.every={num_steps}"]
+    planned = plan(compose("tiny", "hacpo", overrides=words))
+    save_plan(planned)
+    timed(Agent, "sample", pause_s=step_s / 2)
+    for owner, name in ((Agent, "score"), (Agent, "update"), (VerifierPool, "verify")):
+        timed(owner, name)
+    if runner == "prefect":
+        from flows.server import ensure_server, use_server
+
+        use_server(ensure_server(runs_dir), runs_dir)
+        from flows.runner import run_with_prefect
+
+        run_with_prefect(planned, QuietWatcher())
+    else:
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+    store = StepStore(planned.root)
+    ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]
+    steps, costs = [], []
+    for before, after in itertools.pairwise(ends):
+        inside = sum(end - begun for begun, end in work if before < end <= after)
+        steps.append(after - before)
+        costs.append(after - before - inside)
+    return {
+        "step_s": statistics.median(steps),
+        "orchestration_s": statistics.median(costs),
+        "share": statistics.median(cost / step for cost, step in zip(costs, steps, strict=True)),
+        "disk_bytes_per_step": _size(planned.root / "steps") // num_steps,
+    }
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def start(runs_dir: Path, runner: str) -> None:
+    """Print the age of this process when `hacpo train` first asks an agent for responses, and end."""
+    from flows.cli import app
+    from hacpo_core.agents import Agent
+
+    def sample(*_: Any, **__: Any) -> None:
+        print(time.time() - psutil.Process().create_time(), flush=True)
+        os._exit(0)
+
+    Agent.sample = sample  # type: ignore[method-assign,assignment]
+    words = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", "seed=99"]
+    app(["train", "tiny", "hacpo", *words, "evaluate.final=[]", "evaluate.during=[]"])
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", nargs=3, metavar=("RUNS_DIR", "RUNNER", "STEP_S"))
+    parser.add_argument("--start", nargs=2, metavar=("RUNS_DIR", "RUNNER"))
+    parser.add_argument("--models", type=Path, help="folder of warm models, to save the warm-up")
+    asked = parser.parse_args()
+    if asked.start:
+        start(Path(asked.start[0]), asked.start[1])
+    if asked.one:
+        folder, runner, step_s = asked.one
+        print(json.dumps(run(Path(folder), runner, float(step_s))))
+        return
+    results, starts = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        models = (asked.models or Path(folder) / "models").absolute()
+        models.mkdir(exist_ok=True)
+        for runner in ("direct", "prefect"):
+            runs_dir = Path(folder) / runner
+            runs_dir.mkdir()
+            (runs_dir / "models").symlink_to(models)
+            try:
+                for step_s in STEPS:
+                    found = child("orchestration", "--one", str(runs_dir), runner, str(step_s))
+                    results.append({"asked_s": step_s, "runner": runner, **found})
+                    print(json.dumps(results[-1]), flush=True)
+                words = ["--start", str(runs_dir), runner]
+                starts[runner] = statistics.median(child("orchestration", *words) for _ in range(3))
+            finally:
+                stop_server(runs_dir)
+    write_result("orchestration", {"steps": results, "start_s": starts}, ["prefect", "mlflow", "torch", "transformers"])
+
+
+if __name__ == "__main__":
+    main()

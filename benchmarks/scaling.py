@@ -1,0 +1,151 @@
+"""How a step's time grows with agents, responses, problems and length, and a simulated schedule of many GPUs.
+
+One thing grows at a time, tiny models, direct runner; an exponent is the slope of log seconds over log size. The
+schedule takes the phase times that were measured with eight agents, lets every agent have its own GPUs, and asks when
+who waits: in lock-step all begin a step together, pipelined each samples as soon as its own update is done.
+
+Usage: python -m benchmarks.scaling [--steps 4]; writes benchmarks/results/scaling.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from benchmarks.measure import child, write_result
+
+AGENTS, GPUS_PER_AGENT, SIMULATED_STEPS = (1, 2, 3, 4, 8), 8, 100
+GROWTH: dict[str, tuple[str, Sequence[int]]] = {
+    "responses": ("rollout.num_samples", (4, 8, 16, 32)),
+    "problems": ("train.problems", (8, 16, 32, 64)),
+    "length": ("rollout.max_response_tokens", (20, 40, 80, 160)),
+}
+PHASES = ("rollout", "verify", "update")
+
+
+def pair_of(num_agents: int) -> dict[str, Any]:
+    """Agents without warm-up, so that responses have their full length, of two widths."""
+    tiny = {"family": "qwen3", "tokenizer": "character", "num_layers": 2, "max_positions": 512}
+    agents = {
+        f"agent{n}": {"tiny": {**tiny, "hidden_size": (48, 96)[n % 2], "warmup": {"steps": 0, "seed": n}}}
+        for n in range(num_agents)
+    }
+    return {
+        "pair": {"name": f"of{num_agents}", "agents": agents},
+        "train": {"problems": 16},
+        "minibatch": {"problems": 8},
+        "rollout": {"num_samples": 8, "max_prompt_tokens": 40, "max_response_tokens": 40},
+        "data": {"source": "arithmetic", "template": "{problem}"},
+        "engine": {"skip_zero_advantage": False},
+    }
+
+
+def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> dict[str, Any]:
+    """Median seconds of a step and of each agent's phases in it, the first step left out."""
+    from flows.build import plan, save_plan
+    from flows.compose import compose
+    from flows.display import QuietWatcher
+    from flows.experiment import run_experiment
+    from hacpo_core.algorithm import DirectRunner
+    from hacpo_core.store import StepStore
+
+    path = folder / f"of{num_agents}.yaml"
+    path.write_text(OmegaConf.to_yaml(pair_of(num_agents)), encoding="utf-8")
+    common = [f"runtime.runs_dir={folder}", "runtime.runner=direct", "tracking.enabled=false", "verifier.num_workers=1"]
+    common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
+    common += [f"checkpoint.every={num_steps}", "verifier.cache=false"]
+    planned = plan(compose(str(path), "hacpo", overrides=[*common, *words]))
+    save_plan(planned)
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    store = StepStore(planned.root)
+    metrics = [store.read_value(step, "metrics", "metrics.json")["agents"] for step in range(2, num_steps + 1)]
+    ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]
+    phases = {
+        k: {phase: statistics.median(found[k][f"time/{phase}_s"] for found in metrics) for phase in PHASES}
+        for k in metrics[0]
+    }
+    return {"step_s": statistics.median(b - a for a, b in itertools.pairwise(ends)), "phases_s": phases}
+
+
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Slope of log seconds over log size."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def simulate(phases: Mapping[str, Mapping[str, float]], *, is_pipelined: bool, spread: float) -> dict[str, float]:
+    """A schedule of agents on GPUs of their own, phase times drawn around the measured ones.
+
+    Args:
+        phases: seconds per agent; rollout and update keep the agent's GPUs busy, verification does not.
+        is_pipelined: an agent samples again after its own update, else after everybody's.
+        spread: standard deviation of log seconds.
+
+    Returns:
+        seconds per step, and the share of GPU time that is used.
+    """
+    random = np.random.default_rng(0)
+    free = dict.fromkeys(phases, 0.0)
+    busy = 0.0
+    for _ in range(SIMULATED_STEPS):
+        drawn = {
+            k: {p: s * float(random.lognormal(0.0, spread)) for p, s in found.items()} for k, found in phases.items()
+        }
+        begins = free if is_pipelined else dict.fromkeys(free, max(free.values()))
+        verified = max(begins[k] + found["rollout"] + found["verify"] for k, found in drawn.items())
+        free = {k: verified + found["update"] for k, found in drawn.items()}
+        busy += sum(found["rollout"] + found["update"] for found in drawn.values())
+    end = max(free.values())
+    return {"step_s": end / SIMULATED_STEPS, "gpu_use": busy / (end * len(phases))}
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--one", nargs="+", metavar="WORD", help="folder, agents, fields")
+    asked = parser.parse_args()
+    if asked.one:
+        folder, num_agents, *words = asked.one
+        print(json.dumps(run(Path(folder), int(num_agents), words, asked.steps)))
+        return
+    growth: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+
+        def measure(num_agents: int, *words: str) -> dict[str, Any]:
+            found = child("scaling", "--steps", str(asked.steps), "--one", folder, str(num_agents), *words)
+            print(num_agents, *words, f"{found['step_s']:.3f} s", flush=True)
+            return dict(found)
+
+        by_agents = [measure(number) for number in AGENTS]
+        steps = [found["step_s"] for found in by_agents]
+        growth["agents"] = {"sizes": AGENTS, "step_s": steps, "exponent": exponent(AGENTS, steps)}
+        for name, (field, sizes) in GROWTH.items():
+            found = [measure(2, f"{field}={size}") for size in sizes]
+            growth[name] = {"sizes": sizes, "step_s": [one["step_s"] for one in found]}
+            for what in PHASES:
+                seconds = [sum(agent[what] for agent in one["phases_s"].values()) for one in found]
+                growth[name][f"{what}_s"], growth[name][f"{what}_exponent"] = seconds, exponent(sizes, seconds)
+            growth[name]["exponent"] = exponent(sizes, growth[name]["step_s"])
+    phases = by_agents[-1]["phases_s"]
+    simulated = {
+        f"spread {spread:g}": {
+            name: simulate(phases, is_pipelined=name == "pipelined", spread=spread)
+            for name in ("lock-step", "pipelined")
+        }
+        for spread in (0.0, 0.3)
+    }
+    schedule = {"agents": len(phases), "gpus": len(phases) * GPUS_PER_AGENT, "phases_s": phases, **simulated}
+    write_result("scaling", {"growth": growth, "simulated": schedule}, ["torch", "transformers"])
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 
-.PHONY: demo test check dashboard clean test-peers peers-fixture test-vllm
+.PHONY: demo test check bench dashboard clean test-peers peers-fixture test-vllm
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,17 @@ check: $(ENGINES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -m "not slow"
+
+# Every measurement of docs/performance.md; vLLM takes part where `make test-vllm` has installed it.
+SAMPLING := $(or $(wildcard .venv-vllm/bin/python),$(BIN)/python)
+bench: $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,bench]"
+	@$(BIN)/python -m benchmarks.against_trl
+	@$(SAMPLING) -m benchmarks.sampling
+	@$(BIN)/python -m benchmarks.update
+	@$(BIN)/python -m benchmarks.verification
+	@$(BIN)/python -m benchmarks.orchestration
+	@$(BIN)/python -m benchmarks.scaling
 
 dashboard: $(STAMP)
 	@$(BIN)/hacpo dashboard

@@ -95,10 +95,11 @@ class Site:
         return found
 
     def kill_server(self) -> bool:
-        process = Record(home_of(self.runs_dir), "server").process()
+        record = Record(home_of(self.runs_dir), "server")
+        process = record.process()
         assert process is not None
         process.kill()
-        process.wait(10)
+        self.wait(lambda: record.process() is None, "the server lives")  # whoever started it may not have reaped it
         return True
 
     def has_server(self) -> bool:
@@ -111,10 +112,12 @@ class Site:
         workers = self.workers()
         for process in workers:
             process.suspend()
-        yield
-        for process in workers:
-            with suppress(psutil.NoSuchProcess):  # killed
-                process.resume()
+        try:
+            yield
+        finally:
+            for process in workers:
+                with suppress(psutil.NoSuchProcess):  # killed
+                    process.resume()
 
     def wait(self, is_true: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + LIMIT_S

@@ -56,7 +56,14 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
 
     num_steps = STEPS[step_s] + 1
     words = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", f"train.num_steps={num_steps}"]
-    words += ["diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]", f"checkpoint.every={num_steps}"]
+    words += [
+        "train.problems=4",
+        "minibatch.problems=2",
+        "diagnostics.every=0",
+        "evaluate.during=[]",
+        "evaluate.final=[]",
+        f"checkpoint.every={num_steps}",
+    ]
     planned = plan(compose("tiny", "hacpo", overrides=words))
     save_plan(planned)
     timed(Agent, "sample", pause_s=step_s / 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -107,17 +107,20 @@ class Site:
         return server is not None and is_healthy(server)
 
     @contextmanager
-    def worker_stands_still(self) -> Iterator[None]:
-        """It takes nothing from the queue and ends nothing meanwhile."""
-        workers = self.workers()
-        for process in workers:
+    def standing_still(self, processes: Sequence[psutil.Process]) -> Iterator[None]:
+        """They do nothing meanwhile."""
+        for process in processes:
             process.suspend()
         try:
             yield
         finally:
-            for process in workers:
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):  # killed
                     process.resume()
+
+    def find_server(self) -> None:
+        """Bring it back where it is dead, as any command does; it may have moved to another port."""
+        self.schedule = Schedule(ensure_server(self.runs_dir), self.runs_dir)
 
     def wait(self, is_true: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -171,7 +174,9 @@ def test_experiment_completes_exactly_once(
     if find_worker(site.runs_dir) is None:
         site.start_worker()
         site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
-    with site.worker_stands_still() if when == "scheduled" else nullcontext():
+    with ExitStack() as still:
+        if when == "scheduled":  # the worker takes nothing from the queue
+            still.enter_context(site.standing_still(site.workers()))
         site.schedule.start(planned.id)
         if when == "pending":
             site.wait(lambda: site.state(planned) == "Pending" and site.children(), "never pending")
@@ -179,13 +184,14 @@ def test_experiment_completes_exactly_once(
             site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
         elif when == "done":
             site.wait((planned.root / RESULT_FILE).is_file, "never done")
+            still.enter_context(site.standing_still(site.children()))  # before it has reported that it is
         else:
             assert site.state(planned) == "Scheduled"
         assert all(kill(site) for kill in KILLED[who]), "there was something to kill"
 
     if (who, when) == ("server", "running"):
         site.wait(site.has_server, "the reconciler, which lives, does not bring it back")
-    ensure_server(site.runs_dir)  # as any command does
+    site.find_server()
     if find_worker(site.runs_dir) is None:
         site.start_worker()
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
@@ -221,11 +227,11 @@ def test_cancelled_experiment_stays_cancelled(who: str, site: Site, small_plan: 
         site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
     site.schedule.start(planned.id)
     site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
-    with site.worker_stands_still():
+    with site.standing_still(site.workers()):  # it ends nothing
         site.schedule.cancel(planned.id)
         assert site.state(planned) == "Cancelling"
         assert all(kill(site) for kill in KILLED[who]), "there was something to kill"
-    ensure_server(site.runs_dir)
+    site.find_server()
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
     for _ in range(2):
         site.wait(

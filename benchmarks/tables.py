@@ -1,0 +1,130 @@
+"""Puts the tables of benchmarks/results into docs/performance.md, between its marks.
+
+Usage: python -m benchmarks.tables
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Markdown; floats with three significant digits."""
+
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+    lines = [list(head), ["---"] * len(head), *([cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def against_trl(found: dict[str, Any]) -> str:
+    """A row per way."""
+    rows = []
+    for one in found["results"]:
+        for way, parts in one["seconds"].items():
+            ratio = one["trl_over_ours"].get(way, 1.0)
+            memory = one.get("peak_mb", {}).get(way, "")
+            malloc = "kept" if one["keeps_freed_memory"] else "default"
+            parts_s = [parts[name] for name in ("sampling", "logprobs", "update", "step")]
+            rows.append([one["size"], one["method"], malloc, way, *parts_s, ratio, memory])
+    head = ["weights", "method", "freed memory", "who", "sampling s", "log-probs s", "update s", "step s", "TRL / this"]
+    return table([*head, "peak MiB"], rows)
+
+
+def sampling(found: dict[str, Any]) -> str:
+    """A row per model, batch and length."""
+    rows = [
+        [
+            *(one[name] for name in ("weights", "batch", "length")),
+            *(one["tokens_per_s"].get(way, "") for way in ("ours", "generate", "vllm")),
+            one["ours_over_generate"],
+            one.get("ours_over_vllm", ""),
+            one["share_of_limit"],
+        ]
+        for one in found["results"]
+    ]
+    head = ["weights", "batch", "length", "ours tok/s", "generate", "vLLM", "ours / generate", "ours / vLLM"]
+    return table([*head, "share of the limit"], rows)
+
+
+def update(found: dict[str, Any]) -> str:
+    """A row per vocabulary, and the head's memory."""
+    names = ("vocabulary", "weights", "rows")
+    rows = [
+        [
+            *(one[name] for name in names),
+            one["seconds"]["ours"],
+            one["seconds"]["floor"],
+            one["ours_over_floor"],
+            one["share_of_peak"],
+        ]
+        for one in found["results"]
+    ]
+    head, peak = [*names, "ours s", "floor s", "ours / floor", "share of the matmul peak"], found["head"]["peak_mb"]
+    memory = (
+        f"Scores and gradient of {found['head']['tokens']:,} tokens over {found['head']['vocabulary']:,} words take "
+        f"{peak['ours']:.0f} MiB here, {peak['naive']:.0f} MiB when all logits are held."
+    )
+    return f"{table(head, rows)}\n\n{memory}"
+
+
+def verification(found: dict[str, Any]) -> str:
+    """A row per way."""
+    return table(["who", "answers/s"], found["answers_per_s"].items())
+
+
+def orchestration(found: dict[str, Any]) -> str:
+    """A row per step length and runner."""
+    names = ("runner", "step_s", "orchestration_s", "share", "disk_bytes_per_step")
+    starts = ", ".join(f"{runner} {seconds:.1f} s" for runner, seconds in found["start_s"].items())
+    head = ["runner", "step s", "of that orchestration s", "share", "bytes on disk per step"]
+    return (
+        table(head, ([one[name] for name in names] for one in found["steps"]))
+        + f"\n\nFrom the command to the first sampling of a warm tiny run: {starts}."
+    )
+
+
+def scaling(found: dict[str, Any]) -> str:
+    """A row per thing that grows, and the simulated schedules."""
+    phases = ("rollout", "verify", "update")
+    rows = [
+        [
+            name,
+            ", ".join(map(str, one["sizes"])),
+            ", ".join(f"{seconds:.2f}" for seconds in one["step_s"]),
+            one["exponent"],
+            *(one.get(f"{phase}_exponent", "") for phase in phases),
+        ]
+        for name, one in found["growth"].items()
+    ]
+    schedules = [[name, one["step_s"], one["gpu_use"]] for name, one in found["simulated"].items() if "spread" in name]
+    growth = table(["what grows", "sizes", "step s", "exponent", *(f"of {phase}" for phase in phases)], rows)
+    return f"{growth}\n\n{table(['schedule', 'step s', 'GPU time used'], schedules)}"
+
+
+def main() -> None:
+    """Write the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    for make in (against_trl, sampling, update, verification, orchestration, scaling):
+        name = make.__name__
+        path = RESULTS / f"{name}.json"
+        if path.is_file():
+            filled = make(json.loads(path.read_text(encoding="utf-8")))
+            mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+            text = mark.sub(lambda found, filled=filled: f"{found[1]}{filled}\n{found[2]}", text)  # type: ignore[misc]
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import json
 import statistics
@@ -34,7 +35,6 @@ from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
-from hacpo_core.malloc import keep_freed_memory
 from hacpo_core.records import Message, Rollout
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.tokenizers import build_tokenizer
@@ -47,6 +47,22 @@ THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
 METHODS = {"grpo": Method("grpo", ratio="token", shares_rollouts=False, baseline="own", own_low=0.2, own_high=0.2)}
 METHODS["gspo"] = Method("gspo", shares_rollouts=False, baseline="own")
 TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Serve large blocks from the heap and never give its end back, in place of a fresh mapping for each.
+
+    A fresh mapping costs a page fault for every 4 KiB that a tensor touches, at every allocation.
+
+    Raises:
+        SystemExit: this C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or not all(mallopt(option, 2**31 - 1) for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD)):
+        raise SystemExit("no mallopt here: the ways with kept memory cannot be measured")
 
 
 def texts() -> list[str]:

@@ -81,7 +81,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
     """All batches and lengths of one model."""
     size, results = SIZES[name], []
     model = model_of(size)
-    ours = TransformersSampler(model, eos_ids=[VOCABULARY], pad_id=0, batch_size=max(BATCHES))
+    ours = TransformersSampler(model, eos_ids=[], pad_id=0, batch_size=max(BATCHES))
     has_vllm = importlib.util.find_spec("vllm") is not None
     with tempfile.TemporaryDirectory() as folder:
         if has_vllm:
@@ -92,7 +92,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                 engine=EngineConfig(sampler="vllm", num_threads=THREADS, vllm=VllmConfig(kv_cache_gb=2.0)),
                 rollout=RolloutConfig(batch_size=max(BATCHES)),
                 max_tokens=MOST_TOKENS,
-                eos_ids=[VOCABULARY],
+                eos_ids=[],
             )
         for batch in BATCHES:
             for length in LENGTHS:

@@ -37,7 +37,7 @@ def against_trl(found: dict[str, Any]) -> str:
             memory = one.get("peak_mb", {}).get(way, "")
             malloc = "kept" if one["keeps_freed_memory"] else "default"
             parts_s = [parts[name] for name in ("sampling", "logprobs", "update", "step")]
-            rows.append([one["size"], one["method"], malloc, way, *parts_s, ratio, memory])
+            rows.append([one["weights"], one["method"], malloc, way, *parts_s, ratio, memory])
     head = ["weights", "method", "freed memory", "who", "sampling s", "log-probs s", "update s", "step s", "TRL / this"]
     return table([*head, "peak MiB"], rows)
 

@@ -288,7 +288,7 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
     """Verify agent k's responses.
 
     Raises:
-        VerificationError: more responses than `verifier.max_unscored_fraction` are unscored.
+        VerificationError: more responses than `verifier.max_unscored_fraction`, rounded up, are unscored.
     """
     if x.ledger.has(step, f"verify.{k}"):
         return
@@ -299,7 +299,7 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
     num_unscored = sum(verdict.status == "unscored" for verdict in verdicts)
     if num_unscored:
         _log.warning("step %d, %s: %d of %d responses are unscored", step, k, num_unscored, len(verdicts))
-    if num_unscored > x.config.verifier.max_unscored_fraction * len(verdicts):
+    if num_unscored > math.ceil(x.config.verifier.max_unscored_fraction * len(verdicts)):
         raise VerificationError(
             f"step {step}, {k}: {num_unscored} of {len(verdicts)} responses are unscored, more than "
             f"verifier.max_unscored_fraction={x.config.verifier.max_unscored_fraction}; "

@@ -363,7 +363,7 @@ class VerifierConfig:
     cache: bool = True
     """decide equal (answer, gold) pairs once"""
     max_unscored_fraction: float = 0.05
-    """a step with a larger unscored share stops the run"""
+    """an agent's step with a larger unscored share, rounded up to whole responses, stops the run"""
 
 
 @dataclass(frozen=True)

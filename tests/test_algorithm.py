@@ -126,6 +126,17 @@ def test_too_many_unscored_responses_stop_the_run(
         run(small_plan("hacpo"))
 
 
+def test_one_unscored_response_stops_a_small_step_only_where_none_is_allowed(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscored_after(15, monkeypatch)
+    planned = small_plan("hacpo", "train.num_steps=1")
+    run(planned)
+    assert metrics_of(planned, 1, "qwen")["reward/num_unscored"] == 1.0
+    with pytest.raises(VerificationError, match="1 of 16 responses are unscored"):
+        run(small_plan("hacpo", "train.num_steps=1", "verifier.max_unscored_fraction=0"))
+
+
 def logprobs_off_by(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the sampler report one response's tokens as too likely by `error` nats, the next one's as too unlikely."""
     inner = TransformersSampler.sample

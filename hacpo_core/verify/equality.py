@@ -48,7 +48,7 @@ _UNICODE = str.maketrans(
     }
 )
 _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
-_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
+_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})")  # sympy would write 1e999999999 out in full
 _POINT_OF_INTEGER = re.compile(r"(?<=\d)\.(?=/)")
 _BLANK = re.compile(r"\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")

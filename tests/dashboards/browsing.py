@@ -58,11 +58,11 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-def wait_until(is_so: Callable[[], object], *, limit_s: float = 60.0) -> None:
-    """Look again and again, with a deadline."""
+def wait_until(is_so: Callable[[], object], *, limit_s: float = 60.0, said: Callable[[], str] = str) -> None:
+    """Look again and again, with a deadline; `said` is asked for what a person who sees the test fail should know."""
     deadline = time.monotonic() + limit_s
     while not is_so():
-        assert time.monotonic() < deadline, f"not so within {limit_s} s"
+        assert time.monotonic() < deadline, f"not so within {limit_s} s. {said()}"
         time.sleep(0.05)
 
 

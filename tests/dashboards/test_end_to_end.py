@@ -12,6 +12,7 @@ import pytest
 from dashboards.scheduling import connector
 from flows.build import Plan
 from flows.deployments import deploy
+from flows.failures import read_failure
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.processes import end_family
 from flows.schedule import Schedule
@@ -64,8 +65,11 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         tab.evaluate("window.untouched = true")
         cell = tab.locator("td .live")
 
+        def said() -> str:
+            return f"{cell.inner_text()}, {read_failure(planned.root)}, {worker_log.read_text()[-2000:]}"
+
         def see(words: str, picture: str) -> None:
-            wait_until(lambda: words in cell.inner_text(), limit_s=LIMIT_S)
+            wait_until(lambda: words in cell.inner_text(), limit_s=LIMIT_S, said=said)
             tab.screenshot(path=str(screenshots(tmp_path) / f"live-{picture}.png"))
 
         def press(button: str, expected: str) -> None:

@@ -3,9 +3,10 @@
     math-verify     parse(answer) and verify, its own limits off: nothing guards against an answer that never ends
     unguarded       our extraction and comparison without processes: what isolation costs is the difference to this
 
-The rows come from HACPO_DATA_DIR/model_outputs.jsonl (3,116 completions). No decision is cached.
+The rows come from HACPO_DATA_DIR/model_outputs.jsonl (3,116 completions), other ones in each round; no decision is
+cached.
 
-Usage: python -m benchmarks.verification [--rows 1000] [--rounds 3]; writes benchmarks/results/verification.json.
+Usage: python -m benchmarks.verification [--rows 700] [--rounds 3]; writes benchmarks/results/verification.json.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ import json
 import os
 import random
 import statistics
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import in_turn, median_ratio, write_result
-from hacpo_core.verify.answers import MAX_ANSWER_CHARS, extract_answer, normalise
-from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.answers import extract_answer
+from hacpo_core.verify.pool import VerifierPool, decided_by_letters
+from hacpo_core.verify.process import Pair
 
 MEMORY_MB = 2048
+Block = Sequence[dict[str, Any]]
+Way = Callable[[Block], object]
 
 
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=700, help="per round")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
@@ -38,21 +45,21 @@ def main() -> None:
     from hacpo_core.verify.equality import answers_equal
 
     lines = path.read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in random.Random(0).sample(lines, asked.rows)]
-    texts, golds = [row["completion"] for row in rows], [row["answer"] for row in rows]
+    rows = [json.loads(line) for line in random.Random(0).sample(lines, asked.rows * (asked.rounds + 1))]
+    blocks = [rows[start : start + asked.rows] for start in range(0, len(rows), asked.rows)]
 
-    def bare() -> None:
-        for text, gold in zip(texts, golds, strict=True):
-            verify(parse(f"${gold}$", parsing_timeout=None), parse(text, parsing_timeout=None), timeout_seconds=None)
+    def bare(block: Block) -> None:
+        for row in block:
+            gold, found = (parse(text, parsing_timeout=None) for text in (f"${row['answer']}$", row["completion"]))
+            verify(gold, found, timeout_seconds=None)
 
-    def unguarded() -> None:
-        for text, gold in zip(texts, golds, strict=True):
-            answer = extract_answer(text, style="auto")
-            if answer is not None and normalise(answer) != normalise(gold) and len(answer) <= MAX_ANSWER_CHARS:
-                try:
-                    answers_equal(answer, gold)
-                except Exception:  # noqa: BLE001  of sympy; a worker counts it
-                    continue
+    def unguarded(block: Block) -> None:
+        for row in block:
+            answer = extract_answer(row["completion"], style="auto")
+            pair = None if answer is None else Pair(candidate=answer, gold=row["answer"])
+            if pair is not None and decided_by_letters(pair) is None:
+                with suppress(Exception):  # of sympy; a worker counts it
+                    answers_equal(pair.candidate, pair.gold)
 
     pools = {
         f"{number} worker{'s' * (number > 1)}": VerifierPool(
@@ -60,9 +67,16 @@ def main() -> None:
         )
         for number in (1, 2)
     }
-    ways = {"math-verify": bare, "unguarded": unguarded}
-    ways |= {name: lambda pool=pool: pool.verify(texts, golds) for name, pool in pools.items()}  # type: ignore[misc]
-    seconds = in_turn(ways, rounds=asked.rounds)
+
+    def of(pool: VerifierPool) -> Way:
+        return lambda block: pool.verify([row["completion"] for row in block], [row["answer"] for row in block])
+
+    def next_rows(way: Way) -> Callable[[], object]:  # math-verify remembers what it parsed last
+        left = iter(blocks)
+        return lambda: way(next(left))
+
+    ways = {"math-verify": bare, "unguarded": unguarded, **{name: of(pool) for name, pool in pools.items()}}
+    seconds = in_turn({name: next_rows(way) for name, way in ways.items()}, rounds=asked.rounds)
     for pool in pools.values():
         pool.close()
     result = {

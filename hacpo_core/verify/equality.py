@@ -20,6 +20,8 @@ _AS_WRITTEN = (
         )
     ),
 )
+_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm|textbf) ?\{[^{}]*\}")
+_SENTENCE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:,? [A-Za-z]{2,}){3}")
 _UNIT_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]*\}(?:\^\{?\d\}?)?$")
 _UNICODE = str.maketrans(
     {
@@ -140,10 +142,11 @@ def _parsed(answer: str) -> tuple[list[str], list[object]]:
 
     math-verify takes a trailing letter for a unit, so that it reads 2x + 3c as 2x + 3. Here a unit is dropped from a
     number, or where it is written as text; after an expression with variables, a letter is one more variable. It also
-    adds numbers that only a blank separates (12 5 is 17 to it): such an answer has no expression here.
+    adds numbers that only a blank separates (12 5 is 17 to it), and multiplies the letters of a sentence: such answers
+    have no expression here.
     """
     latex = _as_latex(answer)
-    if _TWO_NUMBERS.search(latex):
+    if _TWO_NUMBERS.search(latex) or _SENTENCE.search(_IN_TEXT.sub("", latex)):
         return [], []
     strings, expressions = _parse(latex, _WITHOUT_UNITS)
     if any(_has_variables(expression) for expression in expressions) and not _UNIT_IN_TEXT.search(latex):

@@ -11,6 +11,7 @@ Nothing here imports sympy, and no verdict depends on signals, threads or the or
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from hacpo_core.verify.process import Compared, Gone, Message, Pair, StartFailed
 CACHE_ENTRIES = 100_000
 START_TIMEOUT_S = 120.0
 _MAX_LOSSES = 3
+_WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 _REMEDY = (
     "see that `python -c 'import math_verify'` works in this environment (pip install math-verify) "
     "and that verifier.memory_mb leaves room for sympy (256 or more)"
@@ -290,12 +292,16 @@ def _pair(candidate: str, gold: Gold | str) -> Pair:
 
 
 def decided_by_letters(pair: Pair) -> Decision | None:
-    """Decision that needs no algebra: the same letters are correct, an answer of over MAX_ANSWER_CHARS is wrong."""
-    expected = normalise(pair.gold)
-    if expected and normalise(pair.candidate) == expected:
+    """Decision that needs no algebra: the same letters are correct, an answer of over MAX_ANSWER_CHARS is wrong, and so
+    is another whole number where none but the gold one will do.
+    """
+    given, expected = normalise(pair.candidate), normalise(pair.gold)
+    if expected and given == expected:
         return Decision("correct")
     if max(len(pair.candidate), len(pair.gold)) > MAX_ANSWER_CHARS:
         return Decision("wrong")
+    if not pair.tolerance and _WHOLE_NUMBER.fullmatch(given) and _WHOLE_NUMBER.fullmatch(expected):
+        return Decision("correct" if int(given) == int(expected) else "wrong")
     return None
 
 

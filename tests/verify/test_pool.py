@@ -62,11 +62,20 @@ def test_the_same_letters_need_no_worker() -> None:
     assert [verdict.status for verdict in verdicts] == ["correct", "correct", "wrong"]
 
 
+def test_whole_numbers_need_no_worker_unless_others_would_do() -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        verdicts = pool.verify(boxed("26", "027", "-27", "2" * 1_900), ["27", "27", "27", "27"])
+        assert pool.worker_pids == ()
+        near = pool.verify(boxed("26", "25"), [Gold("27", tolerance=1.0)] * 2)
+    assert [verdict.status for verdict in verdicts] == ["wrong", "correct", "wrong", "wrong"]
+    assert [verdict.status for verdict in near] == ["correct", "wrong"]
+
+
 def test_a_pair_is_compared_once_and_then_comes_from_the_cache() -> None:
     with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
-        first = pool.verify(boxed("1/2", "1/2", "3"), ["0.5", "0.5", "4"])
+        first = pool.verify(boxed("1/2", "1/2", "3"), ["0.5", "0.5", "4.5"])
         assert (pool.stats.cache_hits, pool.stats.cache_misses, pool.stats.cache_entries) == (0, 2, 2)
-        second = pool.verify(boxed("1/2", "3"), ["0.5", "4"])
+        second = pool.verify(boxed("1/2", "3"), ["0.5", "4.5"])
         assert (pool.stats.cache_hits, pool.stats.cache_misses) == (2, 2)
     assert first[0].seconds > 0.0 and first[1].seconds == 0.0
     assert [verdict.status for verdict in second] == ["correct", "wrong"]

@@ -32,13 +32,15 @@ from hacpo_core.errors import AgentLostError, EngineError, ReplayError, Verifica
 from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.metrics import step_metrics
 from hacpo_core.placement.base import PlacedAgent, Placement
-from hacpo_core.records import Problem
+from hacpo_core.records import Problem, Rollout
 from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.validation import num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.verify.pool import VerifierPool
 
 NUM_PROBED = 8
-"""responses of a step that the learner scores with old_logprobs=sampler, to compare the two"""
+"""responses of a step that the learner scores to compare it with the sampler, unless old_logprobs=learner"""
+SAME_LOGPROB = 1e-5
+"""nats; a sampler all of whose probed tokens are as near to the learner works with its weights and numerics"""
 LARGEST_SAMPLER_ERROR = 1e-3
 """mean |s - 1| between sampler and learner, above which a step warns"""
 MOST_LOSSES = 3
@@ -266,12 +268,12 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
         with x.stopwatch(k) as watch:
             rollouts = agent.sample(problems, rollout_task(x.config, step))
             probes = {}
-            if x.config.old_logprobs == "learner":
-                rollouts = agent.score(rollouts)
-            else:
+            if x.config.old_logprobs != "learner":
                 places = sorted({len(rollouts) * i // NUM_PROBED for i in range(NUM_PROBED)})
                 scored = agent.score([rollouts[place] for place in places])
                 probes = {place: found.old_logprobs or () for place, found in zip(places, scored, strict=True)}
+            if not probes or (x.config.old_logprobs == "checked" and not _is_same(rollouts, probes)):
+                rollouts, probes = agent.score(rollouts), {}
         return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)), probes)
 
     batch = x.with_agent(k, step - 1, sample)
@@ -282,6 +284,12 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
             "with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
     x.ledger.save_rollouts(step, k, batch)
+
+
+def _is_same(rollouts: Sequence[Rollout], probes: Mapping[int, Sequence[float]]) -> bool:
+    """Whether the sampler's log-probabilities are the learner's, as far as the probes say."""
+    pairs = [zip(rollouts[place].logprobs, learned, strict=True) for place, learned in probes.items()]
+    return all(abs(one - other) <= SAME_LOGPROB for one, other in itertools.chain.from_iterable(pairs))
 
 
 def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> None:

@@ -51,7 +51,7 @@ DEFINITIONS: dict[str, str] = {
     "sampler/logprob_difference_mean": "mean |sampler - learner| log-probability of sampled tokens, in nats",
     "sampler/logprob_difference_max": "largest of the same",
     "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update, of the ratios that the "
-    "method uses: of tokens or of sequences; with old_logprobs=sampler over a few responses",
+    "method uses: of tokens or of sequences; over a few responses where the others need no scores of the learner",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
     "time/rollout_s": "wall seconds of the phase",

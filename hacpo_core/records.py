@@ -60,8 +60,8 @@ class Rollout:
     `token_ids` and `logprobs` are the sampled tokens and their log-probabilities (nats) under the policy that sampled
     them, the end-of-sequence token included when the response stopped by itself (`finish_reason == "stop"`).
     `old_logprobs` are the same tokens' log-probabilities as the agent's own training engine computes them before any
-    update of the step, or None where `old_logprobs: sampler` saves that pass. `policy_version` counts the update
-    phases that the policy had seen. `text` is the response without special tokens.
+    update of the step, or None where `logprobs` stand in for them and save that pass. `policy_version` counts the
+    update phases that the policy had seen. `text` is the response without special tokens.
     """
 
     problem_id: str

@@ -15,10 +15,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -26,6 +25,9 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import has_password
+
+if TYPE_CHECKING:  # half a second that a training without pictures does not need
+    from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
 _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")

@@ -27,7 +27,7 @@ _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "conformance": ("paper", "official"),
-    "old_logprobs": ("learner", "sampler"),
+    "old_logprobs": ("checked", "learner", "sampler"),
     "method.ratio": ("token", "sequence"),
     "method.cross_weight": ("capability", "one"),
     "method.cross_bounds": ("stepwise", "own", "none"),

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from torch import Tensor
 
 from flows.build import Plan, plan, save_plan
@@ -210,6 +212,32 @@ def test_errors_that_cancel_in_a_row_are_seen_where_tokens_have_their_own_ratios
     for words in warnings:
         assert words.endswith("engine.dtype=float32 or engine.head_dtype=float32")
         assert ("; set old_logprobs=learner, or" in words) == (old_logprobs == "sampler")
+
+
+@pytest.mark.parametrize(("error", "is_reused"), [(0.0, True), (5e-5, False)])
+def test_sampled_logprobs_are_the_old_ones_where_the_learners_are_the_same(
+    error: float,
+    is_reused: bool,
+    small_plan: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logprobs_off_by(error, monkeypatch)
+    checked, learner = (
+        small_plan("hacpo", "train.num_steps=1", f"old_logprobs={which}", runs_dir=tmp_path / which)
+        for which in ("checked", "learner")
+    )
+    weights = []
+    for planned in (checked, learner):
+        run(planned)
+        weights.append(load_file(planned.root / "checkpoints" / "000001" / "qwen" / "model.safetensors"))
+    rollouts = StepStore(checked.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
+    assert rollouts["old_logprobs"].isna().all() == is_reused
+    if is_reused:
+        for name, weight in weights[0].items():
+            torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=1e-5)
+    else:
+        assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
 def test_probes_of_the_learner_change_nothing_but_the_metrics(

@@ -23,7 +23,7 @@ from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.store import ExperimentLock
 from tests.experiments_outcome import mlflow_points, outcome
 
-NUM_KILLS = 24
+NUM_KILLS = 20
 
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:

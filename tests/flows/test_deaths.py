@@ -56,7 +56,7 @@ class Site:
         self._started: list[psutil.Popen] = []
 
     def start_worker(self) -> None:
-        words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(self.runs_dir), "--slots", "2"]
+        words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(self.runs_dir), "--slots", "4"]
         with (self.runs_dir / "worker.log").open("ab") as log:
             self._started.append(psutil.Popen(words, stdout=log, stderr=log))
 
@@ -150,6 +150,7 @@ def site(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     found.close()
 
 
+STATES = ("done", "running", "cancelling", "pending", "scheduled")
 KILLED = {
     "worker": (Site.kill_worker,),
     "child": (Site.kill_child,),
@@ -157,90 +158,77 @@ KILLED = {
     "server": (Site.kill_server,),
     "all": (Site.kill_server, Site.kill_worker, Site.kill_child),
 }
-CASES = [
-    (who, when)
-    for who in KILLED
-    for when in ("scheduled", "pending", "running", "done")
-    if when != "scheduled" or who in ("worker", "server")  # there is no child yet
-]
 
 
-@pytest.mark.parametrize(("who", "when"), CASES)
-def test_experiment_completes_exactly_once(
-    who: str, when: str, site: Site, small_plan: Callable[..., Plan], undisturbed: Callable[..., object], tmp_path: Path
+@pytest.mark.parametrize("who", list(KILLED))
+def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
+    who: str, site: Site, small_plan: Callable[..., Plan], undisturbed: Callable[..., object], tmp_path: Path
 ) -> None:
-    words = [STEPS, f"seed={CASES.index((who, when))}", "checkpoint.every=3", "optimizer.learning_rate=1.0e-4"]
-    planned = small_plan("hacpo", *words, "tracking.enabled=true", runs_dir=site.runs_dir)
+    """Each is held still in its state until all are in theirs; then everything that is named is killed at once."""
+    words = [STEPS, "checkpoint.every=3", "optimizer.learning_rate=1.0e-4"]
+    seeds = {when: 10 * list(KILLED).index(who) + number for number, when in enumerate(STATES)}
+    plans = {
+        when: small_plan("hacpo", *words, f"seed={seed}", "tracking.enabled=true", runs_dir=site.runs_dir)
+        for when, seed in seeds.items()
+        if when != "cancelling"
+    }
+    cancelled = small_plan("hacpo", "train.num_steps=500", f"seed={seeds['cancelling']}", runs_dir=site.runs_dir)
     if find_worker(site.runs_dir) is None:
         site.start_worker()
         site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
     with ExitStack() as still:
-        if when == "scheduled":  # the worker takes nothing from the queue
-            still.enter_context(site.standing_still(site.workers()))
-        site.schedule.start(planned.id)
-        if when == "pending":
-            site.wait(lambda: site.state(planned) == "Pending" and site.children(), "never pending")
-        elif when == "running":
-            site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
-        elif when == "done":
-            site.wait((planned.root / RESULT_FILE).is_file, "never done")
-            still.enter_context(site.standing_still(site.children()))  # before it has reported that it is
-        else:
-            assert site.state(planned) == "Scheduled"
+        for when in STATES:
+            planned, held = plans.get(when, cancelled), set(site.children())
+            if when == "scheduled":  # the worker takes nothing from the queue, and ends nothing
+                still.enter_context(site.standing_still(site.workers()))
+                site.schedule.cancel(cancelled.id)
+            site.schedule.start(planned.id)
+            if when == "done":  # it has not reported that it is
+                site.wait((planned.root / RESULT_FILE).is_file, "never done")
+            elif when in ("running", "cancelling"):
+                site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
+            elif when == "pending":
+                site.wait(lambda held=held: set(site.children()) - held, "never pending")  # type: ignore[misc]
+            still.enter_context(site.standing_still(list(set(site.children()) - held)))
+        states = [site.state(planned) for planned in plans.values()]
+        assert states[0] in ("Running", "Completed")
+        assert states[1:] == ["Running", "Pending", "Scheduled"]
+        assert site.state(cancelled) == "Cancelling"
         assert all(kill(site) for kill in KILLED[who]), "there was something to kill"
 
-    if (who, when) == ("server", "running"):
+    if who == "server":
         site.wait(site.has_server, "the reconciler, which lives, does not bring it back")
     site.find_server()
     if find_worker(site.runs_dir) is None:
         site.start_worker()
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
 
-    def is_completed() -> bool:
+    def are_completed() -> bool:
         reconciler.look()
         time.sleep(0.5)
-        return site.state(planned) == "Completed" and not site.children()
+        runs = {name: run.state for name, run in site.schedule.runs().items()}
+        are_ended = {runs[planned.id] for planned in plans.values()} == {"Completed"}
+        return are_ended and runs[cancelled.id] == "Cancelled" and not site.children()
 
-    site.wait(is_completed, "never completed")
-    assert standing_of(planned.root).state == "done"
-    assert outcome(planned) == undisturbed(planned, small_plan("hacpo", *words, runs_dir=tmp_path / "alone"))
-    runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
-    states = [run.state.type.value for run in runs if run.state is not None]
-    assert states[0] == "COMPLETED"
-    assert set(states[1:]) <= {"CRASHED"}, "one that completed, and those that were killed"
-    client = MlflowClient(f"sqlite:///{site.runs_dir / 'mlflow.db'}")
-    (experiment,) = client.search_experiments(filter_string="name != 'Default'")
-    found = client.search_runs([experiment.experiment_id], f"tags.`hacpo.experiment` = '{planned.id}'")
-    assert sorted(run.info.status for run in found) == ["FINISHED"] * 3, "the experiment and its two agents, once each"
-    (parent,) = [run for run in found if "hacpo.agent" not in run.data.tags]
-    points = client.get_metric_history(parent.info.run_id, "progress/step")
-    assert sorted(point.step for point in points) == list(range(1, 13)), "no point is doubled"
+    site.wait(are_completed, "never completed")
+    assert sum(run.parameters["experiment"] == cancelled.id for run in site.schedule.all_flow_runs()) == 1
+    assert standing_of(cancelled.root).state == "missing"
+    for when, planned in plans.items():
+        assert standing_of(planned.root).state == "done"
+        alone = small_plan("hacpo", *words, f"seed={seeds[when]}", runs_dir=tmp_path / "alone")
+        assert outcome(planned) == undisturbed(planned, alone)
+        runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
+        states = [run.state.type.value for run in runs if run.state is not None]
+        assert states[0] == "COMPLETED"
+        assert set(states[1:]) <= {"CRASHED"}, "one that completed, and those that were killed"
+        client = MlflowClient(f"sqlite:///{site.runs_dir / 'mlflow.db'}")
+        (experiment,) = client.search_experiments(filter_string="name != 'Default'")
+        found = client.search_runs([experiment.experiment_id], f"tags.`hacpo.experiment` = '{planned.id}'")
+        assert sorted(run.info.status for run in found) == ["FINISHED"] * 3, "it and its two agents, once each"
+        (parent,) = [run for run in found if "hacpo.agent" not in run.data.tags]
+        points = client.get_metric_history(parent.info.run_id, "progress/step")
+        assert sorted(point.step for point in points) == list(range(1, 13)), "no point is doubled"
     assert reconciler.look() == []
-
-
-@pytest.mark.parametrize("who", list(KILLED))
-def test_cancelled_experiment_stays_cancelled(who: str, site: Site, small_plan: Callable[..., Plan]) -> None:
-    seed = 50 + list(KILLED).index(who)
-    planned = small_plan("hacpo", "train.num_steps=500", f"seed={seed}", runs_dir=site.runs_dir)
-    if find_worker(site.runs_dir) is None:
-        site.start_worker()
-        site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
-    site.schedule.start(planned.id)
-    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
-    with site.standing_still(site.workers()):  # it ends nothing
-        site.schedule.cancel(planned.id)
-        assert site.state(planned) == "Cancelling"
-        assert all(kill(site) for kill in KILLED[who]), "there was something to kill"
-    site.find_server()
-    reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
-    for _ in range(2):
-        site.wait(
-            lambda: (reconciler.look(), site.state(planned) == "Cancelled" and not site.children())[1],
-            "goes on, or was started again",
-        )
-        time.sleep(10)
-    assert sum(run.parameters["experiment"] == planned.id for run in site.schedule.all_flow_runs()) == 1
-    assert standing_of(planned.root).state == "missing"
 
 
 def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Callable[..., Plan]) -> None:

@@ -21,7 +21,6 @@ from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from tests.experiments_outcome import outcome
-from tests.test_resume import break_off
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
 import ray
@@ -45,7 +44,10 @@ def run(planned: Plan) -> dict[str, Any]:
 
 
 class DyingRank(ray_actors._Rank):
-    """Kills its own process, once, in the middle of what the file `die` of the runs folder says: agent, place, call."""
+    """Kills its own process in the middle of what the agent's file `die` in the runs folder says: place, call.
+
+    A line is done once; the process that replaces a dead one goes on with the next line.
+    """
 
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         super().__init__(config, name, *arguments)
@@ -54,39 +56,44 @@ class DyingRank(ray_actors._Rank):
         from hacpo_core.engines.torch_learner import TorchLearner
         from hacpo_core.engines.transformers_sampler import TransformersSampler
 
-        order = Path(config.runtime.runs_dir) / "die"
-        agent, place, call = order.read_text(encoding="utf-8").split() if order.exists() else ("", "", "0")
-        if agent == name:
-            learner = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
-            owners: dict[str, Any] = {"_prefill": TransformersSampler, "save_file": checkpoints}
-            owner = owners.get(place, learner)
-            inner, calls = getattr(owner, place), []
+        orders = orders_of(config.runtime.runs_dir, name)
+        if not orders.exists():
+            return
+        first, *others = orders.read_text(encoding="utf-8").splitlines()
+        place, call = first.split()
+        learner = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
+        owners: dict[str, Any] = {"_prefill": TransformersSampler, "save_file": checkpoints}
+        owner = owners.get(place, learner)
+        inner, calls = getattr(owner, place), []
 
-            def dying(*args: Any, **kwargs: Any) -> Any:
-                calls.append(1)
-                if len(calls) == int(call) and order.exists():
-                    order.unlink()
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return inner(*args, **kwargs)
+        def dying(*args: Any, **kwargs: Any) -> Any:
+            calls.append(1)
+            if len(calls) == int(call) and orders.exists():
+                orders.write_text("\n".join(others), encoding="utf-8") if others else orders.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return inner(*args, **kwargs)
 
-            setattr(owner, place, dying)
+        setattr(owner, place, dying)
+
+
+def orders_of(runs_dir: str, agent: str) -> Path:
+    return Path(runs_dir, f"die.{agent}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["qwen _step 6", "llama _prefill 4", "qwen logprobs 2", "llama save_file 1"])
-def test_actor_killed_in_mid_phase_is_replaced_and_the_run_ends_in_the_same_bits(
-    small_plan: Callable[..., Plan],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    order: str,
+def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bits(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
     planned = small_plan("hacpo", *RAY)
     monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
-    Path(planned.config.runtime.runs_dir, "die").write_text(order, encoding="utf-8")
+    orders = {agent: orders_of(planned.config.runtime.runs_dir, agent) for agent in ("qwen", "llama")}
+    orders["qwen"].write_text("logprobs 2\n_step 6", encoding="utf-8")
+    orders["llama"].write_text("save_file 1\n_prefill 2", encoding="utf-8")
     assert run(planned) == expected
-    assert f"agent {order.split()[0]}: a process was lost" in caplog.text
+    assert not any(path.exists() for path in orders.values()), "all of them died"
+    for agent in orders:
+        assert caplog.text.count(f"agent {agent}: a process was lost") == 2
 
 
 def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
@@ -102,7 +109,6 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), Impatient())
     assert not ray.is_initialized()
-    break_off(planned, "update", 3)
     assert run(planned) == expected
 
 
@@ -119,7 +125,7 @@ def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
     assert len(updates) == 4
     planned = small_plan("hacpo", *words)
     monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
-    Path(planned.config.runtime.runs_dir, "die").write_text("llama _step 6", encoding="utf-8")
+    orders_of(planned.config.runtime.runs_dir, "llama").write_text("_step 6", encoding="utf-8")
     assert run(planned) == expected
     assert "agent llama: a process was lost" in caplog.text
 

@@ -35,7 +35,7 @@ check: $(ENGINES)
 # Every measurement of docs/performance.md; vLLM takes part where `make test-vllm` has installed it.
 SAMPLING := $(or $(wildcard .venv-vllm/bin/python),$(BIN)/python)
 bench: $(STAMP)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,bench]"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]"
 	@$(BIN)/python -m benchmarks.against_trl
 	@$(SAMPLING) -m benchmarks.sampling
 	@$(BIN)/python -m benchmarks.update

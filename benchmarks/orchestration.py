@@ -14,6 +14,8 @@ import itertools
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -111,6 +113,14 @@ def start(runs_dir: Path, runner: str) -> None:
     app(["train", "tiny", "hacpo", *words, "evaluate.final=[]", "evaluate.during=[]"])
 
 
+def imports() -> float:
+    """Seconds that Python needs for the libraries alone that every training loads."""
+    started = time.perf_counter()
+    words = "import torch, transformers.modeling_utils, mlflow.store.tracking.sqlalchemy_store"
+    subprocess.run([sys.executable, "-c", words], check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
@@ -141,6 +151,7 @@ def main() -> None:
                 starts[runner] = statistics.median(child("orchestration", *words) for _ in range(3))
             finally:
                 stop_server(runs_dir)
+        starts["imports alone"] = statistics.median(imports() for _ in range(3))
     write_result("orchestration", {"steps": results, "start_s": starts}, ["prefect", "mlflow", "torch", "transformers"])
 
 

@@ -1,8 +1,9 @@
-"""How a step's time grows with agents, responses, problems and length, and a simulated schedule of many GPUs.
+"""How a step's time and memory grow with agents, responses, problems and length, in one process and in several.
 
-One thing grows at a time, tiny models, direct runner; an exponent is the slope of log seconds over log size. The
-schedule takes the phase times that were measured with eight agents, lets every agent have its own GPUs, and asks when
-who waits: in lock-step all begin a step together, pipelined each samples as soon as its own update is done.
+One thing grows at a time, tiny models, direct runner; an exponent is the slope of log seconds over log size. With Ray
+every agent has a process of its own, and the cores go to whoever has work. The simulated schedule takes the phase times
+that were measured with eight agents, lets every agent have its own GPUs, and asks when who waits: in lock-step all
+begin a step together, pipelined each samples as soon as its own update is done.
 
 Usage: python -m benchmarks.scaling [--steps 4]; writes benchmarks/results/scaling.json.
 """
@@ -14,14 +15,15 @@ import itertools
 import json
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
 
-from benchmarks.measure import child, write_result
+from benchmarks.measure import PeakMemory, child, write_result
 
 AGENTS, GPUS_PER_AGENT, SIMULATED_STEPS = (1, 2, 3, 4, 8), 8, 100
 GROWTH: dict[str, tuple[str, Sequence[int]]] = {
@@ -30,6 +32,7 @@ GROWTH: dict[str, tuple[str, Sequence[int]]] = {
     "length": ("rollout.max_response_tokens", (20, 40, 80, 160)),
 }
 PHASES = ("rollout", "verify", "update")
+SIDE_BY_SIDE, RAY = (1, 2, 4), "placement.kind=ray"
 
 
 def pair_of(num_agents: int) -> dict[str, Any]:
@@ -63,9 +66,11 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
     common = [f"runtime.runs_dir={folder}", "runtime.runner=direct", "tracking.enabled=false", "verifier.num_workers=1"]
     common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
     common += [f"checkpoint.every={num_steps}", "verifier.cache=false"]
-    planned = plan(compose(str(path), "hacpo", overrides=[*common, *words]))
-    save_plan(planned)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    memory = PeakMemory()
+    with _cluster(num_agents) if RAY in words else nullcontext([]) as address:
+        planned = plan(compose(str(path), "hacpo", overrides=[*common, *words, *address]))
+        save_plan(planned)
+        run_experiment(planned, DirectRunner(), QuietWatcher())
     store = StepStore(planned.root)
     metrics = [store.read_value(step, "metrics", "metrics.json")["agents"] for step in range(2, num_steps + 1)]
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]
@@ -73,12 +78,34 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
         k: {phase: statistics.median(found[k][f"time/{phase}_s"] for found in metrics) for phase in PHASES}
         for k in metrics[0]
     }
-    return {"step_s": statistics.median(b - a for a, b in itertools.pairwise(ends)), "phases_s": phases}
+    steps = [after - before for before, after in itertools.pairwise(ends)]
+    return {"step_s": statistics.median(steps), "peak_mb": memory.mb(), "phases_s": phases}
+
+
+@contextmanager
+def _cluster(num_agents: int) -> Iterator[list[str]]:
+    """A Ray cluster with room for all agents, however few cores there are; the words that name it."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": num_agents, "include_dashboard": False})
+    try:
+        yield [f"placement.ray.address={cluster.address}"]
+    finally:
+        cluster.shutdown()
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """Slope of log seconds over log size."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def grown(sizes: Sequence[int], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds of the step and of all agents' phases together, MiB, and their exponents."""
+    series = {"step_s": [one["step_s"] for one in found], "peak_mb": [one["peak_mb"] for one in found]}
+    for what in PHASES:
+        series[f"{what}_s"] = [sum(agent[what] for agent in one["phases_s"].values()) for one in found]
+    exponents = {name.rpartition("_")[0] + "_exponent": exponent(sizes, values) for name, values in series.items()}
+    return {**series, **exponents}
 
 
 def simulate(phases: Mapping[str, Mapping[str, float]], *, is_pipelined: bool, spread: float) -> dict[str, float]:
@@ -127,14 +154,15 @@ def main() -> None:
 
         by_agents = [measure(number) for number in AGENTS]
         steps = [found["step_s"] for found in by_agents]
-        growth["agents"] = {"sizes": AGENTS, "step_s": steps, "exponent": exponent(AGENTS, steps)}
+        growth["agents"] = {"sizes": AGENTS, **grown(AGENTS, by_agents)}
+        side_by_side = [
+            {"agents": number, "one_process_s": step_s, "own_processes_s": measure(number, RAY)["step_s"]}
+            for number, step_s in zip(AGENTS, steps, strict=True)
+            if number in SIDE_BY_SIDE
+        ]
         for name, (field, sizes) in GROWTH.items():
             found = [measure(2, f"{field}={size}") for size in sizes]
-            growth[name] = {"sizes": sizes, "step_s": [one["step_s"] for one in found]}
-            for what in PHASES:
-                seconds = [sum(agent[what] for agent in one["phases_s"].values()) for one in found]
-                growth[name][f"{what}_s"], growth[name][f"{what}_exponent"] = seconds, exponent(sizes, seconds)
-            growth[name]["exponent"] = exponent(sizes, growth[name]["step_s"])
+            growth[name] = {"sizes": sizes, **grown(sizes, found)}
     phases = by_agents[-1]["phases_s"]
     simulated = {
         f"spread {spread:g}": {
@@ -144,7 +172,8 @@ def main() -> None:
         for spread in (0.0, 0.3)
     }
     schedule = {"agents": len(phases), "gpus": len(phases) * GPUS_PER_AGENT, "phases_s": phases, **simulated}
-    write_result("scaling", {"growth": growth, "simulated": schedule}, ["torch", "transformers"])
+    result = {"growth": growth, "side_by_side": side_by_side, "simulated": schedule}
+    write_result("scaling", result, ["torch", "transformers", "ray"])
 
 
 if __name__ == "__main__":

@@ -89,28 +89,31 @@ def orchestration(found: dict[str, Any]) -> str:
     names = ("runner", "step_s", "orchestration_s", "share", "disk_bytes_per_step")
     starts = ", ".join(f"{runner} {seconds:.1f} s" for runner, seconds in found["start_s"].items())
     head = ["runner", "step s", "of that orchestration s", "share", "bytes on disk per step"]
-    return (
-        table(head, ([one[name] for name in names] for one in found["steps"]))
-        + f"\n\nFrom the command to the first sampling of a warm tiny run: {starts}."
-    )
+    rows = table(head, ([one[name] for name in names] for one in found["steps"]))
+    return f"{rows}\n\nFrom the command to the first sampling of a warm tiny run: {starts}."
 
 
 def scaling(found: dict[str, Any]) -> str:
     """A row per thing that grows, and the simulated schedules."""
-    phases = ("rollout", "verify", "update")
+    measured = ("step", "rollout", "verify", "update", "peak")
     rows = [
         [
             name,
             ", ".join(map(str, one["sizes"])),
             ", ".join(f"{seconds:.2f}" for seconds in one["step_s"]),
-            one["exponent"],
-            *(one.get(f"{phase}_exponent", "") for phase in phases),
+            *(one[f"{name}_exponent"] for name in measured),
         ]
         for name, one in found["growth"].items()
     ]
     schedules = [[name, one["step_s"], one["gpu_use"]] for name, one in found["simulated"].items() if "spread" in name]
-    growth = table(["what grows", "sizes", "step s", "exponent", *(f"of {phase}" for phase in phases)], rows)
-    return f"{growth}\n\n{table(['schedule', 'step s', 'GPU time used'], schedules)}"
+    names = ("exponent of the step", "of rollout", "of verify", "of update", "of the peak memory")
+    beside = [[one["agents"], one["one_process_s"], one["own_processes_s"]] for one in found["side_by_side"]]
+    tables = (
+        table(["what grows", "sizes", "step s", *names], rows),
+        table(["agents", "step s in one process", "step s in processes of their own (Ray)"], beside),
+        table(["schedule", "step s", "GPU time used"], schedules),
+    )
+    return "\n\n".join(tables)
 
 
 def main() -> None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,27 @@ Block = Sequence[dict[str, Any]]
 Way = Callable[[Block], object]
 
 
+def bare(block: Block) -> None:
+    """A loop of math-verify."""
+    from math_verify import parse, verify
+
+    for row in block:
+        gold, found = (parse(text, parsing_timeout=None) for text in (f"${row['answer']}$", row["completion"]))
+        verify(gold, found, timeout_seconds=None)
+
+
+def unguarded(block: Block) -> None:
+    """A loop of our own comparison."""
+    from hacpo_core.verify.equality import answers_equal
+
+    for row in block:
+        answer = extract_answer(row["completion"], style="auto")
+        pair = None if answer is None else Pair(candidate=answer, gold=row["answer"])
+        if pair is not None and decided_by_letters(pair) is None:
+            with suppress(Exception):  # of sympy; a worker counts it
+                answers_equal(pair.candidate, pair.gold)
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
@@ -40,45 +62,29 @@ def main() -> None:
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
     if not path.is_file():
         raise SystemExit("set HACPO_DATA_DIR to a folder that holds model_outputs.jsonl")
-    from math_verify import parse, verify
-
-    from hacpo_core.verify.equality import answers_equal
-
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in random.Random(0).sample(lines, asked.rows * (asked.rounds + 1))]
     blocks = [rows[start : start + asked.rows] for start in range(0, len(rows), asked.rows)]
+    settings: dict[str, Any] = {"timeout_s": 5.0, "memory_mb": MEMORY_MB, "style": "auto", "cache": False}
+    spawn = multiprocessing.get_context("spawn")
+    # The parser learns from what it parses, so every way has a process of its own, and every round other rows.
+    with ExitStack() as stack:
 
-    def bare(block: Block) -> None:
-        for row in block:
-            gold, found = (parse(text, parsing_timeout=None) for text in (f"${row['answer']}$", row["completion"]))
-            verify(gold, found, timeout_seconds=None)
+        def loop(way: Way) -> Callable[[], object]:
+            left, process = iter(blocks), stack.enter_context(spawn.Pool(1))
+            return lambda: process.apply(way, (next(left),))
 
-    def unguarded(block: Block) -> None:
-        for row in block:
-            answer = extract_answer(row["completion"], style="auto")
-            pair = None if answer is None else Pair(candidate=answer, gold=row["answer"])
-            if pair is not None and decided_by_letters(pair) is None:
-                with suppress(Exception):  # of sympy; a worker counts it
-                    answers_equal(pair.candidate, pair.gold)
+        def pooled(num_workers: int) -> Callable[[], object]:
+            left, pool = iter(blocks), stack.enter_context(VerifierPool(num_workers=num_workers, **settings))
 
-    pools = {
-        f"{number} worker{'s' * (number > 1)}": VerifierPool(
-            num_workers=number, timeout_s=5.0, memory_mb=MEMORY_MB, style="auto", cache=False
-        )
-        for number in (1, 2)
-    }
+            def run() -> None:
+                block = next(left)
+                pool.verify([row["completion"] for row in block], [row["answer"] for row in block])
 
-    def of(pool: VerifierPool) -> Way:
-        return lambda block: pool.verify([row["completion"] for row in block], [row["answer"] for row in block])
+            return run
 
-    def next_rows(way: Way) -> Callable[[], object]:  # math-verify remembers what it parsed last
-        left = iter(blocks)
-        return lambda: way(next(left))
-
-    ways = {"math-verify": bare, "unguarded": unguarded, **{name: of(pool) for name, pool in pools.items()}}
-    seconds = in_turn({name: next_rows(way) for name, way in ways.items()}, rounds=asked.rounds)
-    for pool in pools.values():
-        pool.close()
+        ways = {"math-verify": loop(bare), "unguarded": loop(unguarded), "1 worker": pooled(1), "2 workers": pooled(2)}
+        seconds = in_turn(ways, rounds=asked.rounds)
     result = {
         "rows": asked.rows,
         "answers_per_s": {name: asked.rows / statistics.median(found) for name, found in seconds.items()},

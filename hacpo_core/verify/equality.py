@@ -6,6 +6,8 @@ math-verify's own time limits use signals and are off: the pool that owns the wo
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
@@ -104,7 +106,7 @@ def answers_equal(
         return True
     if tolerance and _is_within(expressions, expected_expressions, tolerance):
         return True
-    return bool(verify(expected_expressions, expressions, timeout_seconds=None, raise_on_error=True))
+    return bool(verify(list(expected_expressions), list(expressions), timeout_seconds=None, raise_on_error=True))
 
 
 def _has_as_many(given: str, expected: str) -> bool:
@@ -113,7 +115,7 @@ def _has_as_many(given: str, expected: str) -> bool:
     return len(set(wanted)) == len(wanted) or len(list_parts(given)) == len(wanted)
 
 
-def _is_within(given: list[object], expected: list[object], tolerance: float) -> bool:
+def _is_within(given: Sequence[object], expected: Sequence[object], tolerance: float) -> bool:
     """Whether two numbers differ by no more than the tolerance, and the rounding error of binary fractions."""
     pairs = [(_number(one), _number(other)) for one in given[:1] for other in expected[:1]]
     slack = tolerance * (1 + 1e-9)
@@ -137,7 +139,8 @@ def _first_words_agree(given: str, expected: str) -> bool | None:
     return None
 
 
-def _parsed(answer: str) -> tuple[list[str], list[object]]:
+@lru_cache(maxsize=1024)  # a gold answer is met by many responses
+def _parsed(answer: str) -> tuple[tuple[str, ...], tuple[object, ...]]:
     """LaTeX of an answer as math-verify normalises it, and its expression; either is empty where there is none.
 
     math-verify takes a trailing letter for a unit, so that it reads 2x + 3c as 2x + 3. Here a unit is dropped from a
@@ -147,16 +150,17 @@ def _parsed(answer: str) -> tuple[list[str], list[object]]:
     """
     latex = _as_latex(answer)
     if _TWO_NUMBERS.search(latex) or _SENTENCE.search(_IN_TEXT.sub("", latex)):
-        return [], []
+        return (), ()
     strings, expressions = _parse(latex, _WITHOUT_UNITS)
     if any(_has_variables(expression) for expression in expressions) and not _UNIT_IN_TEXT.search(latex):
         return _parse(latex, _AS_WRITTEN)
     return strings, expressions
 
 
-def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[list[str], list[object]]:
+def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[tuple[str, ...], tuple[object, ...]]:
     found = parse(f"${latex}$", extraction_config=config, parsing_timeout=None)
-    return [item for item in found if isinstance(item, str)], [item for item in found if not isinstance(item, str)]
+    strings = tuple(item for item in found if isinstance(item, str))
+    return strings, tuple(item for item in found if not isinstance(item, str))
 
 
 def _has_variables(expression: object) -> bool:

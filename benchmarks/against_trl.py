@@ -328,7 +328,7 @@ def peak_mb(size: str, method: str, who: str) -> float:
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "METHOD"))
     parser.add_argument("--memory-of", default="")
     parser.add_argument("--keeps-memory", action="store_true")
@@ -354,7 +354,7 @@ def main() -> None:
             ]
             row = {"size": size, "method": method, "keeps_freed_memory": keeps_memory}
             row |= child("against_trl", *words)
-            if method == "gspo":
+            if not keeps_memory:
                 row["peak_mb"] = {who: child("against_trl", *words, "--memory-of", who) for who in ("trl", *WAYS)}
             results.append(row)
             print(json.dumps(row), flush=True)

@@ -3,7 +3,7 @@
 Responses never end before the limit, and eight share a prompt, as in training. The limit of the machine is the larger
 of two times: the products at the matmul peak, and one reading of weights and cache per token of all rows.
 
-Usage: python -m benchmarks.sampling [--rounds 3]; writes benchmarks/results/sampling.json. vLLM takes part where it is
+Usage: python -m benchmarks.sampling [--rounds 2]; writes benchmarks/results/sampling.json. vLLM takes part where it is
 installed: run it with the Python of .venv-vllm (`make bench` does).
 """
 
@@ -141,7 +141,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)

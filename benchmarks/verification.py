@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.measure import in_turn, median_ratio, write_result
 from hacpo_core.verify.answers import extract_answer
-from hacpo_core.verify.pool import VerifierPool, decided_by_letters
+from hacpo_core.verify.pool import VerifierPool, decided_without_algebra
 from hacpo_core.verify.process import Pair
 
 MEMORY_MB = 2048
@@ -48,7 +48,7 @@ def unguarded(block: Block) -> None:
     for row in block:
         answer = extract_answer(row["completion"], style="auto")
         pair = None if answer is None else Pair(candidate=answer, gold=row["answer"])
-        if pair is not None and decided_by_letters(pair) is None:
+        if pair is not None and decided_without_algebra(pair) is None:
             with suppress(Exception):  # of sympy; a worker counts it
                 answers_equal(pair.candidate, pair.gold)
 

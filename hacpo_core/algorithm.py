@@ -267,12 +267,13 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
     def sample(agent: PlacedAgent) -> SampledBatch:
         with x.stopwatch(k) as watch:
             rollouts = agent.sample(problems, rollout_task(x.config, step))
-            probes = {}
+            probes: dict[int, tuple[float, ...]] = {}
             if x.config.old_logprobs != "learner":
                 places = sorted({len(rollouts) * i // NUM_PROBED for i in range(NUM_PROBED)})
                 scored = agent.score([rollouts[place] for place in places])
                 probes = {place: found.old_logprobs or () for place, found in zip(places, scored, strict=True)}
-            if not probes or (x.config.old_logprobs == "checked" and not _is_same(rollouts, probes)):
+            reuses = x.config.old_logprobs == "checked" and _agree(rollouts, probes)
+            if not (reuses or x.config.old_logprobs == "sampler"):
                 rollouts, probes = agent.score(rollouts), {}
         return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)), probes)
 
@@ -286,8 +287,8 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
     x.ledger.save_rollouts(step, k, batch)
 
 
-def _is_same(rollouts: Sequence[Rollout], probes: Mapping[int, Sequence[float]]) -> bool:
-    """Whether the sampler's log-probabilities are the learner's, as far as the probes say."""
+def _agree(rollouts: Sequence[Rollout], probes: Mapping[int, Sequence[float]]) -> bool:
+    """Whether the sampler's log-probabilities are those that the learner gives the probed responses."""
     pairs = [zip(rollouts[place].logprobs, learned, strict=True) for place, learned in probes.items()]
     return all(abs(one - other) <= SAME_LOGPROB for one, other in itertools.chain.from_iterable(pairs))
 

@@ -179,7 +179,7 @@ class VerifierPool:
         decisions: dict[Pair, Decision] = {}
         to_compare: deque[Pair] = deque()
         for pair in pairs:
-            decision = decided_by_letters(pair) or self._cache.get(pair)
+            decision = decided_without_algebra(pair) or self._cache.get(pair)
             if decision is None:
                 to_compare.append(pair)
             else:
@@ -291,7 +291,7 @@ def _pair(candidate: str, gold: Gold | str) -> Pair:
     return Pair(candidate, gold.answer, unit=gold.unit, tolerance=gold.tolerance, is_multiple=gold.is_multiple)
 
 
-def decided_by_letters(pair: Pair) -> Decision | None:
+def decided_without_algebra(pair: Pair) -> Decision | None:
     """Decision that needs no algebra: the same letters are correct, an answer of over MAX_ANSWER_CHARS is wrong, and so
     is another whole number where none but the gold one will do.
     """

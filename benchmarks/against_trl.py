@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
-from benchmarks.measure import PeakMemory, child, median_ratio, write_result
+from benchmarks.measure import PeakMemory, child, linear_products, median_ratio, write_result
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.algo.methods import Method, joint_advantages
 from hacpo_core.algorithm import NUM_PROBED
@@ -280,17 +280,27 @@ WAYS: dict[str, dict[str, bool]] = {
 """skips: rows without advantage; reuses: the sampled log-probabilities, after a look at a few"""
 
 
+def seconds_of_products(ours: Ours) -> float:
+    """Of a step's updates on all rows: the products of the linear layers alone."""
+    num_tokens = NUM_SAMPLES * sum(len(prompt) + NUM_TOKENS - 1 for prompt in ours.prompts)
+    started = time.perf_counter()
+    for _ in range(NUM_UPDATES):
+        linear_products(ours.model, num_tokens // NUM_UPDATES, has_gradients=True)
+    return time.perf_counter() - started
+
+
 def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
     """Medians of each part, ours in every way, and ratios of TRL's step to ours."""
     ours = {name: Ours(size, METHODS[method], **way) for name, way in WAYS.items()}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ["trl", *ours]}
-    started = [0.0]
+    started, products_s = [0.0], list[float]()
 
     def after(number: int) -> None:
         whole = time.perf_counter() - started[0]
         found["trl"].append(trainer.split.take(whole))
         for name, one in ours.items():
             found[name].append(one.step(number))
+        products_s.append(seconds_of_products(ours["equal rows"]))
         started[0] = time.perf_counter()
 
     trainer = trl_trainer(size, method, num_steps=rounds + 1, after=after)
@@ -305,6 +315,7 @@ def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
     return {
         "seconds": medians,
         "trl_over_ours": ratios,
+        "products_of_update_s": statistics.median(products_s[1:]),
         "weights": sum(p.numel() for p in ours["equal rows"].model.parameters()),
         "skipped_share": ours["as shipped"].num_skipped,
     }

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,6 +48,23 @@ def read_bandwidth() -> float:
     """Bytes/s of reading 256 MiB, more than the caches hold: the best of ten."""
     block = torch.ones(2**26)
     return 2**28 / min(in_turn({"sum": block.sum}, rounds=10)["sum"])
+
+
+def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -> None:
+    """What no other code of this model can leave out: the products of its linear layers with that many tokens.
+
+    Args:
+        model: its weights; the output embedding is left out.
+        num_tokens: rows of each product.
+        has_gradients: the gradients of input and weight as well, twice the products more.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and name != "lm_head":
+            weight = layer.weight.detach().requires_grad_(has_gradients)
+            given = torch.ones(num_tokens, layer.in_features, requires_grad=has_gradients)
+            out = functional.linear(given, weight)
+            if has_gradients:
+                out.backward(torch.ones_like(out))
 
 
 class PeakMemory:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import in_turn, matmul_peak, median_ratio, read_bandwidth, write_result
+from benchmarks.measure import in_turn, linear_products, matmul_peak, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest, SamplingLimits
 from hacpo_core.engines.transformers_sampler import TransformersSampler
@@ -111,9 +111,15 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                     options = {"do_sample": True, "top_k": 0, "min_new_tokens": length, "max_new_tokens": length}
                     return model.generate(input_BT, attention_mask=torch.ones_like(input_BT), **options)
 
+                def products(batch: int = batch, length: int = length) -> None:
+                    with torch.no_grad():
+                        for _ in range(length):
+                            linear_products(model, batch, has_gradients=False)
+
                 ways: dict[str, Any] = {
                     "ours": lambda r=requests, li=limits: ours.sample(r, li),
                     "generate": generate,
+                    "products": products,
                 }
                 if has_vllm:
                     ways["vllm"] = lambda r=requests, li=limits: vllm.sample(r, li)
@@ -129,6 +135,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                         "tokens_per_s": {way: round(tokens / statistics.median(s)) for way, s in seconds.items()},
                         "share_of_limit": least / statistics.median(seconds["ours"]),
                         "ours_over_generate": median_ratio(seconds["generate"], seconds["ours"]),
+                        "products_over_generate": median_ratio(seconds["generate"], seconds["products"]),
                         **({"ours_over_vllm": median_ratio(seconds["vllm"], seconds["ours"])} if has_vllm else {}),
                     }
                 )

@@ -217,7 +217,7 @@ class LlamaDecoder:
                 attn_mask=mask,
             )
             stream_BD = stream_BD + functional.linear(attended.reshape(rows, -1), *layer.out)
-            gate, up = _product(self._norm(stream_BD, layer.mlp_norm), layer.gate_up).chunk(2, dim=1)
+            gate, up = _products(self._norm(stream_BD, layer.mlp_norm), layer.gate_up, 2)
             stream_BD = stream_BD + functional.linear(functional.silu(gate) * up, *layer.down)
         last_BD = self._norm(stream_BD, self._base.norm.weight)
         return functional.linear(last_BD.to(self._head.weight.dtype), *self._head)
@@ -312,6 +312,12 @@ def _product(value: Tensor, parts: Sequence[_Linear]) -> Tensor:
     if len(parts) == 1:
         return functional.linear(value, *parts[0])
     return torch.cat([functional.linear(value, *part) for part in parts], dim=-1)
+
+
+def _products(value: Tensor, parts: Sequence[_Linear], number: int) -> Sequence[Tensor]:
+    if len(parts) == 1:
+        return functional.linear(value, *parts[0]).chunk(number, dim=-1)
+    return [functional.linear(value, *part) for part in parts]
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:

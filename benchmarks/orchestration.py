@@ -32,10 +32,10 @@ STEPS = {0.3: 12, 3.0: 4, 30.0: 1}
 
 def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     """Median seconds of a step, and of that what is neither pause, model nor verifier."""
-    from flows.build import plan, save_plan
     from flows.compose import compose
     from flows.display import QuietWatcher
     from flows.experiment import run_experiment
+    from flows.plans import plan, save_plan
     from hacpo_core.agents import Agent
     from hacpo_core.algorithm import DirectRunner
     from hacpo_core.store import StepStore

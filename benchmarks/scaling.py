@@ -54,10 +54,10 @@ def pair_of(num_agents: int) -> dict[str, Any]:
 
 def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> dict[str, Any]:
     """Median seconds of a step and of each agent's phases in it, the first step left out."""
-    from flows.build import plan, save_plan
     from flows.compose import compose
     from flows.display import QuietWatcher
     from flows.experiment import run_experiment
+    from flows.plans import plan, save_plan
     from hacpo_core.algorithm import DirectRunner
     from hacpo_core.store import StepStore
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.build import find_plan
+from flows.plans import find_plan
 from flows.server import stop_server
 from hacpo_core.store import StepStore
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.report.statistics import summarize
-from flows.build import find_plan
+from flows.plans import find_plan
 from hacpo_core.algorithm import LARGEST_SAMPLER_ERROR
 from hacpo_core.store import StepStore
 

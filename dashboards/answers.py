@@ -14,6 +14,9 @@ from typing import Any
 import pandas as pd
 
 from dashboards.listing import UnknownError
+from flows.plans import find_plan
+from flows.samples import step_samples
+from hacpo_core.data.problems import load_problems
 from hacpo_core.errors import HacpoError
 from hacpo_core.store import MANIFEST, StepStore
 
@@ -191,17 +194,11 @@ def _guarded(read: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
-    from flows.build import find_plan  # brings torch; see warm_up in dashboards.app
-    from hacpo_core.data.problems import load_problems
-
     problems = load_problems(find_plan(runs_dir, experiment).config.data)
     return {problem.id: problem.messages[-1].content for problem in problems}
 
 
 def _read(runs_dir: Path, experiment: str, step: int) -> StepAnswers:
-    from flows.build import find_plan
-    from flows.samples import step_samples
-
     try:
         plan = find_plan(runs_dir, experiment)
         return group(step_samples(plan, step), list(plan.config.pair.agents))

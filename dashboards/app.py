@@ -100,11 +100,7 @@ class _Static(StaticFiles):
 
 
 def warm_up(site: Site) -> None:
-    """Import what brings torch (some seconds) and read the newest run's answers, before somebody waits for it."""
-    import experiments.report.cells
-    import experiments.report.statistics  # noqa: F401
-    import flows.samples  # noqa: F401
-
+    """Read the newest run's answers before somebody waits for them."""
     progress = {name: site.runs.standing(name).progress for name in site.runs.names()}
     begun = {name: found.updated_at for name, found in progress.items() if found is not None}
     if begun:

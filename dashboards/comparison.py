@@ -11,15 +11,13 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dashboards.cells import StandingOf
 from experiments.published.tables import AVERAGE, BEFORE, printed_values
+from experiments.report.cells import Variant
+from experiments.report.statistics import Summary, summarize
 from flows.gridfile import GridRecord, Place
 from flows.progress import Evaluated
-
-if TYPE_CHECKING:  # its package brings torch; see warm_up in dashboards.app
-    from experiments.report.statistics import Summary
 
 TOGETHER = "all agents"
 """the mean over a pair's agents"""
@@ -106,8 +104,6 @@ class Comparer:
     """A grid's pair, with its experiments' evaluations read once."""
 
     def __init__(self, record: GridRecord, pair: str, standing_of: StandingOf) -> None:
-        from experiments.report.cells import Variant
-
         self._record, self._pair = record, pair
         self._places = [place for place in record.places if place.pair == pair]
         self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
@@ -169,8 +165,6 @@ class Comparer:
         columns: Sequence[str],
         printed: Mapping[tuple[str, str, str, str], float],
     ) -> Line:
-        from experiments.report.statistics import summarize
-
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = arm.method == BEFORE
         arms = self._arms if is_before else (arm,)
@@ -205,8 +199,6 @@ class Comparer:
         Seeds count that are complete; where none is, all that have begun, up to the last step that all were evaluated
         after: every point is a mean over the same seeds.
         """
-        from experiments.report.statistics import summarize
-
         runs = [found for seed in self._seeds(arm) if (found := self._of(arm, seed, agents))]
         runs = [found for found in runs if all(one.last is not None for one in found)] or runs
         paths = [path for path in (_path(found, benchmarks) for found in runs) if path]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.planner import GridPlan, RateConfig
-from flows.build import Plan
-from flows.experiment import read_final
+from flows.plans import Plan
+from flows.results import read_final
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.validation import num_samples, num_sources

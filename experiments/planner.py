@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.build import Plan, plan
 from flows.compose import compose, declaration
+from flows.plans import Plan, plan
 from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.engines.memory import check_fits

@@ -18,13 +18,13 @@ import pandas as pd
 from experiments.estimate import Estimate, estimate
 from experiments.planner import GridPlan, matrix, plan_grid
 from experiments.report import write_report
-from flows.build import Plan, save_plan
 from flows.display import format_table
-from flows.experiment import read_final
 from flows.grid import warm_up, watch
 from flows.gridfile import GridRecord, Place, save_grid
+from flows.plans import Plan, save_plan
+from flows.results import read_final
 from flows.schedule import RefusedError, Schedule
-from flows.server import await_server, ensure_server, find_server, log_in_hint
+from flows.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
@@ -128,21 +128,20 @@ def run_grid(
         say_states(grid)
     if not chosen and not grid.experiments("done"):
         raise EngineError(f"grid {name}: nothing is done and nothing can be run now; see the reasons with --dry-run")
-    server = ensure_server(runs_dir)
-    log_in = log_in_hint(runs_dir)
+    if chosen and shared_server() is not None:
+        ensure_server(runs_dir)  # that it is of no use need not wait for the warm-up
     record_grid(grid, runs_dir)
     failed: dict[str, str] = {}
     if chosen:
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
-        _say(f"Prefect  {server.url}  ({log_in})", as_json=as_json)
-        schedule, number = Schedule(server, runs_dir), num_workers or default_workers(chosen)
-        warm_up(chosen, num_workers=number)
-        submit(chosen, schedule, priority=priority)
+        number = num_workers or default_workers(chosen)
         if not waits:
+            warm_up(chosen, num_workers=number)
+            submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
             _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
             return
-        failed = _train(chosen, schedule, runs_dir, num_slots=number)
+        failed = _train(chosen, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
@@ -151,7 +150,9 @@ def run_grid(
     else:
         print("\n" + (format_table(rows) if rows else "No experiment is complete."))
         print(f"\nreport   {report}")
-        print(f"Prefect  {server.url}  ({log_in})")
+        server = find_server(runs_dir)
+        if server is not None:
+            print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
         print(f"MLflow   {_tracking_hint(runs_dir)}")
         print(f"took     {time.monotonic() - started:.0f} s")
     if failed:
@@ -204,22 +205,32 @@ def _num_updates(planned: Plan) -> int:
     return len(planned.config.pair.agents) * num_minibatches(planned.config)
 
 
-def _train(plans: Sequence[Plan], schedule: Schedule, runs_dir: Path, *, num_slots: int) -> dict[str, str]:
-    """Wait for experiments in the queue; why those failed that did, by id.
+def _schedule(runs_dir: Path, *, as_json: bool) -> Schedule:
+    """The queue of a runs folder, whose server is started where there is none."""
+    server = ensure_server(runs_dir)
+    _say(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", as_json=as_json)
+    return Schedule(server, runs_dir)
+
+
+def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: str, as_json: bool) -> dict[str, str]:
+    """Put experiments into the queue and wait for them; why those failed that did, by id.
 
     Raises:
-        EngineError: this call's own worker ended.
+        HacpoError: a model cannot be made, or this call's own worker ended.
     """
     own = find_worker(runs_dir) is None
     try:
-        with worker_here(runs_dir, num_slots=num_slots) as check:
+        with worker_here(runs_dir, num_slots=num_slots) as check:  # it starts, and with it the server, meanwhile
+            warm_up(plans, num_workers=num_slots)
+            schedule = _schedule(runs_dir, as_json=as_json)
+            submit(plans, schedule, priority=priority)
             return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)
     except (KeyboardInterrupt, EngineError):
         server = find_server(runs_dir)  # may have moved
-        schedule = schedule if server is None else Schedule(server, runs_dir)
-        for planned in plans if own else ():  # nobody is left to train them; the same call puts them back
-            with suppress(HacpoError):
-                schedule.cancel(planned.id, has_worker=False)
+        if own and server is not None:  # nobody is left to train them; the same call puts them back
+            for planned in plans:
+                with suppress(HacpoError):
+                    Schedule(server, runs_dir).cancel(planned.id, has_worker=False)
         raise
 
 

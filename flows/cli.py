@@ -34,8 +34,8 @@ def train(
     pair: Pair, method: Method, overrides: Overrides = None, hardware: Hardware = "cpu", as_json: AsJson = False
 ) -> None:
     """Train a pair with a method; a run that was broken off is continued, a complete one is shown."""
-    from flows.build import plan, save_plan
     from flows.compose import compose
+    from flows.plans import plan, save_plan
 
     planned = plan(compose(pair, method, hardware=hardware, overrides=overrides or []))
     save_plan(planned)
@@ -45,14 +45,15 @@ def train(
 @app.command()
 def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     """Continue an experiment from its last committed phase."""
-    from flows.build import find_plan
+    from flows.plans import find_plan
 
     _run(find_plan(runs_dir, experiment), as_json=as_json)
 
 
 def _run(planned: Any, *, as_json: bool) -> None:
     from flows.display import JsonWatcher, TerminalWatcher, format_table
-    from flows.experiment import read_final, run_experiment
+    from flows.experiment import run_experiment
+    from flows.results import read_final
     from hacpo_core.algorithm import DirectRunner
 
     result = read_final(planned)
@@ -236,8 +237,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was."""
-    from flows.build import find_plan
     from flows.display import JsonWatcher, TerminalWatcher, format_table
+    from flows.plans import find_plan
     from flows.server import ensure_server, use_server
 
     planned = find_plan(runs_dir, experiment)
@@ -266,7 +267,7 @@ def samples(
     as_json: AsJson = False,
 ) -> None:
     """Show what the agents answered in a training step and what it did to each learner, or on a benchmark."""
-    from flows.build import find_plan
+    from flows.plans import find_plan
     from flows.samples import benchmark_samples, print_answers, print_samples, step_samples
 
     planned = find_plan(runs_dir, experiment)

@@ -13,16 +13,19 @@ import pandas as pd
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.build import Plan, find_plan, open_experiment
+from flows.build import open_experiment
 from flows.compose import benchmark, benchmark_name
 from flows.display import Watcher
-from flows.experiment import evaluate_agents, log_evaluations, open_tracker, read_final, side_by_side, store_of
+from flows.experiment import evaluate_agents, log_evaluations, open_tracker, side_by_side, store_of
+from flows.plans import Plan, find_plan
+from flows.results import read_final
 from flows.runner import PrefectRunner, watcher_of_flow
 from hacpo_core.algorithm import Experiment, Runner
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
-from hacpo_core.evaluation.run import other_question, question_digest, read_result, result_phase
+from hacpo_core.evaluation.results import read_result, result_phase
+from hacpo_core.evaluation.run import other_question, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.store import StepStore
 from hacpo_core.validation import validate

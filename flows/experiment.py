@@ -8,56 +8,30 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from flows.build import Plan, data_files, open_experiment
+from flows.build import open_experiment
 from flows.display import Watcher
 from flows.failures import failures_recorded
+from flows.plans import Plan, data_files
 from flows.progress import ProgressFile
-from flows.results import result_table, result_values
+from flows.results import ExperimentResult, read_final, result_table, result_values
 from flows.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
 from hacpo_core.config import ExperimentConfig, as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
-from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.run import EvaluationResult, finish_evaluation, result_phase, start_evaluation
-from hacpo_core.evaluation.table import read_evaluations, results
+from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
+from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
-from hacpo_core.store import read_json, write_json
-from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri, version_tags
+from hacpo_core.store import write_json
+from hacpo_core.tracking import STATE_FILE, Tracker, version_tags
+from hacpo_core.tracking_uri import tracking_uri
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentResult:
-    """What came out: one row per agent (`flows.results.result_table`), and where to look."""
-
-    id: str
-    root: Path
-    table: list[dict[str, Any]]
-    is_reused: bool
-    mlflow_run: str | None = None
-    mlflow_experiment: str | None = None
-    digests: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-
-
-def read_final(plan: Plan) -> ExperimentResult | None:
-    """Result of an experiment that is complete, None for any other."""
-    path = plan.root / RESULT_FILE
-    if not path.is_file():
-        return None
-    try:
-        value = read_json(path)
-    except StoreError:
-        _log.warning("%s is torn; the experiment is completed again from its store", path)
-        return None
-    return ExperimentResult(root=plan.root, is_reused=True, **value)
 
 
 def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:

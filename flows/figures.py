@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from flows.results import read_curves
 from hacpo_core.algorithm import Experiment
-from hacpo_core.evaluation.run import EvaluationResult
-from hacpo_core.evaluation.table import results
+from hacpo_core.evaluation.results import EvaluationResult, results
 
 CURVES = {
     "reward": ("reward/mean", "mean reward of the step's rollouts"),

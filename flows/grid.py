@@ -12,15 +12,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from flows.build import Plan, models_dir
 from flows.display import move
 from flows.failures import Failure
+from flows.plans import Plan, models_dir
 from flows.schedule import Schedule, ScheduledRun
 from flows.states import standing_of
 from flows.worker import die_with_parent
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.errors import EngineError
-from hacpo_core.tiny.models import ensure_tiny_model, tiny_model_folder
+from hacpo_core.tiny.folders import tiny_model_folder
 
 _LOOK_EVERY_S, _ASK_EVERY_S = 0.5, 2.0
 _messages: Any = None
@@ -68,6 +68,8 @@ def _start_process(messages: Any) -> None:
 
 
 def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
+    from hacpo_core.tiny.models import ensure_tiny_model
+
     def progress(step: int, num_steps: int, loss: float) -> None:
         if step % 10 == 0 or step == num_steps:
             _messages.put((name, step, num_steps, f"loss {loss:.3f}"))

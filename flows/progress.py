@@ -7,17 +7,15 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from flows.display import Watcher
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.results import EvaluationResult
 from hacpo_core.store import StepStore, write_json
-
-if TYPE_CHECKING:  # it brings torch, which pages do without
-    from hacpo_core.evaluation.run import EvaluationResult
 
 _log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.json"

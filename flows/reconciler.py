@@ -38,6 +38,7 @@ from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store import StepStore, is_locked
+from hacpo_core.tracking_uri import tracking_uri
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
@@ -146,7 +147,7 @@ class Reconciler:
                 abandoned[path.parent] = opened_ns
         if not abandoned:
             return []
-        from hacpo_core.tracking import close_abandoned, tracking_uri  # MLflow takes a second; most looks need none
+        from hacpo_core.tracking import close_abandoned  # MLflow takes a second; most looks need none
 
         closed = []
         for root, opened_ns in sorted(abandoned.items()):

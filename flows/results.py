@@ -1,17 +1,52 @@
-"""Tables of what an experiment's store holds."""
+"""What came out of an experiment, as a value and as tables; read without torch."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hacpo_core.algorithm import Experiment
+from flows.plans import Plan
+from flows.states import RESULT_FILE
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.evaluation.run import EvaluationResult, read_result, result_phase
-from hacpo_core.evaluation.table import results
-from hacpo_core.store import StepStore
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
+from hacpo_core.store import StepStore, read_json
+
+if TYPE_CHECKING:  # it brings torch
+    from hacpo_core.algorithm import Experiment
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentResult:
+    """What came out: one row per agent (`result_table`), and where to look."""
+
+    id: str
+    root: Path
+    table: list[dict[str, Any]]
+    is_reused: bool
+    mlflow_run: str | None = None
+    mlflow_experiment: str | None = None
+    digests: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def read_final(plan: Plan) -> ExperimentResult | None:
+    """Result of an experiment that is complete, None for any other."""
+    path = plan.root / RESULT_FILE
+    if not path.is_file():
+        return None
+    try:
+        value = read_json(path)
+    except StoreError:
+        _log.warning("%s is torn; the experiment is completed again from its store", path)
+        return None
+    return ExperimentResult(root=plan.root, is_reused=True, **value)
 
 
 def result_values(result: EvaluationResult) -> dict[str, float]:

@@ -13,9 +13,9 @@ from prefect import Task, flow, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.build import Plan, find_plan
 from flows.display import QuietWatcher, Watcher
 from flows.experiment import run_experiment
+from flows.plans import Plan, find_plan
 from hacpo_core.algorithm import Done, Handle, Phase
 from hacpo_core.config import RuntimeConfig
 from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError

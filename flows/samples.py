@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from flows.build import Plan
+from flows.plans import Plan
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.store import StepStore

@@ -13,8 +13,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-import torch
-
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import EngineError
 from hacpo_core.validation import num_gpus
@@ -32,6 +30,8 @@ def visible_devices() -> list[str]:
     chosen = os.environ.get(VISIBLE)
     if chosen is not None:
         return [name for name in chosen.split(",") if name]
+    import torch  # a second, which most commands need not wait for
+
     return [str(i) for i in range(torch.cuda.device_count())]
 
 
@@ -75,6 +75,8 @@ def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
     if not devices:  # what checks the device says so
         yield
         return
+    import torch
+
     number = len(devices) if config.placement.kind == "ray" else num_gpus(config)
     if torch.cuda.is_initialized():  # too late to choose: CUDA takes the first ones
         devices = devices[:number]

@@ -35,6 +35,7 @@ from flows.server import (
 )
 from flows.slots import visible_devices
 from hacpo_core.errors import EngineError
+from hacpo_core.tracking_uri import tracking_uri
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
@@ -70,8 +71,6 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
         EngineError: the server does not answer, or the worker keeps dying.
         ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
     """
-    from hacpo_core.tracking import tracking_uri  # MLflow takes a second, which `hacpo server status` need not wait for
-
     tracking_uri(None, runs_dir)
     home = home_of(runs_dir)
     record = _record(home)

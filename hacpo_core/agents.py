@@ -25,13 +25,12 @@ from hacpo_core.engines.base import (
     UpdateOutcome,
 )
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+from hacpo_core.engines.folders import find_model
 from hacpo_core.engines.lora import add_adapters, base_head
 from hacpo_core.engines.models import (
     ScoringHead,
-    check_model_folder,
     check_vocabulary,
     eos_ids,
-    find_model,
     load_model,
     load_tokenizer,
 )
@@ -45,21 +44,16 @@ from hacpo_core.tiny.models import Progress, ensure_tiny_model
 from hacpo_core.validation import longest_sequence, num_minibatches, num_samples
 
 
-def initial_folder(
-    name: str, agent: AgentConfig, *, models_dir: Path, progress: Progress | None = None, checks: bool = True
-) -> Path:
-    """Folder of an agent's initial model: found and checked, or made here if it is a tiny one.
+def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress: Progress | None = None) -> Path:
+    """Folder of an agent's initial model: found, or made here if it is a tiny one.
 
     Raises:
-        ModelError: there is no such folder, or it cannot become an agent.
+        ModelError: there is no such folder.
     """
     if agent.tiny is not None:
         return ensure_tiny_model(agent.tiny, models_dir, progress=progress)
     assert agent.path is not None, "validate() lets no agent pass without path and tiny"
-    folder = find_model(agent.path, agent=name)
-    if checks:
-        check_model_folder(folder, agent=name, has_template_override=agent.chat_template is not None)
-    return folder
+    return find_model(agent.path, agent=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,3 +91,12 @@ class Verdict:
     extracted: str | None
     seconds: float
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """What a phase cost: wall seconds, seconds of GPU (0 on the CPU), and tokens that were sampled."""
+
+    seconds: float
+    gpu_seconds: float = 0.0
+    num_tokens: int = 0

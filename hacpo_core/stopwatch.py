@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from hacpo_core.ledger import PhaseCost
+from hacpo_core.records import PhaseCost
 
 
 class Stopwatch:

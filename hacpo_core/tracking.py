@@ -8,10 +8,12 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
+import math
 import re
 import sqlite3
 import subprocess
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,15 +25,16 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from hacpo_core.errors import ConfigError
-from hacpo_core.validation import has_password
+from hacpo_core.tracking_uri import is_server
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
     from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
 _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
-_MOST_PARAMS = 100
+_MOST_PARAMS, _MOST_POINTS = 100, 1000  # in one call
+SEND_EVERY_S = 2.0
+"""steps that are faster than this wait for each other: a call costs more than what it carries"""
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
 STATE_FILE = "mlflow.json"
@@ -41,26 +44,6 @@ def sqlite_path(uri: str) -> Path | None:
     """File of a SQLite tracking URI, None for any other store."""
     match = re.fullmatch(r"sqlite:///(.+)", uri)
     return Path(match.group(1)) if match else None
-
-
-def tracking_uri(configured: str | None, runs_dir: Path) -> str:
-    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs.
-
-    Raises:
-        ConfigError: it is a server's address and holds a password, which errors would show.
-    """
-    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
-    if is_server(uri) and has_password(uri):
-        raise ConfigError(
-            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD in its place"
-        )
-    return uri
-
-
-def is_server(uri: str) -> bool:
-    """Whether a tracking server answers at the address: it keeps the artifacts, too."""
-    return uri.startswith(("http://", "https://"))
 
 
 def prepare_store(uri: str) -> None:
@@ -131,6 +114,8 @@ class Tracker:
             )
             for name in agents
         }
+        self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
+        self._sent_at = -math.inf
         state_file.parent.mkdir(parents=True, exist_ok=True)
         temporary = state_file.with_suffix(".tmp")
         temporary.write_text(json.dumps({"run": self._parent, "agents": self._agents}), encoding="utf-8")
@@ -201,24 +186,34 @@ class Tracker:
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
 
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """All metrics of a step, in one batch per run, with their fixed timestamp; the parent run comes last.
+        """All metrics of a step, with their fixed timestamp; they are sent with the next ones or when the runs close,
+        unless the last ones were sent over SEND_EVERY_S ago.
 
         Args:
             step: number of the step.
-            metrics: value of the step store's metrics phase.
+            metrics: value of the step store's metrics phase: what was not sent at a kill is there.
         """
         timestamp = int(metrics["timestamp_ms"])
-        for name, run_id in self._agents.items():
-            self._log(run_id, metrics["agents"][name], step, timestamp)
-        self._log(self._parent, metrics["run"], step, timestamp)
+        points = {run_id: _points(metrics["agents"][name], step, timestamp) for name, run_id in self._agents.items()}
+        points[self._parent] = _points(metrics["run"], step, timestamp)
+        if any(len(self._waiting[run_id]) + len(new) > _MOST_POINTS for run_id, new in points.items()):
+            self._send()
+        for run_id, new in points.items():
+            self._waiting[run_id] += new
+        if time.monotonic() - self._sent_at >= SEND_EVERY_S:
+            self._send()
+
+    def _send(self) -> None:
+        """What waits, in one batch per run; the parent's comes last, because it says which steps have arrived."""
+        for run_id in (*self._agents.values(), self._parent):
+            if self._waiting[run_id]:
+                self._client.log_batch(run_id, metrics=self._waiting[run_id], synchronous=True)
+        self._waiting.clear()
+        self._sent_at = time.monotonic()
 
     def log_agent(self, agent: str, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
         """Values of one agent at one step; logging the same again changes nothing."""
-        self._log(self._agents[agent], values, step, timestamp_ms)
-
-    def _log(self, run_id: str, values: Mapping[str, float], step: int, timestamp_ms: int) -> None:
-        points = [Metric(name, float(value), timestamp_ms, step) for name, value in values.items()]
-        self._client.log_batch(run_id, metrics=points, synchronous=True)
+        self._client.log_batch(self._agents[agent], metrics=_points(values, step, timestamp_ms), synchronous=True)
 
     def log_table(self, name: str, frame: pd.DataFrame) -> None:
         """A table as an artifact of the parent run that MLflow shows as a table; replaces one of the same name."""
@@ -239,9 +234,14 @@ class Tracker:
         self._client.log_artifact(self._parent, str(path))
 
     def finish(self, status: str) -> None:
-        """Close all runs: "FINISHED", "FAILED" or "KILLED"."""
+        """Send what waits and close all runs: "FINISHED", "FAILED" or "KILLED"."""
+        self._send()
         for run_id in (*self._agents.values(), self._parent):
             self._client.set_terminated(run_id, status)
+
+
+def _points(values: Mapping[str, float], step: int, timestamp_ms: int) -> list[Metric]:
+    return [Metric(name, float(value), timestamp_ms, step) for name, value in values.items()]
 
 
 def close_abandoned(root: Path, uri: str, status: str) -> bool:

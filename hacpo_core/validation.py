@@ -25,6 +25,8 @@ _LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "s
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
+BASELINES = ("own", "pooled", "capability")
+"""built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "conformance": ("paper", "official"),
     "old_logprobs": ("checked", "learner", "sampler"),

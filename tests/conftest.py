@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
-from flows.build import Plan, plan, save_plan
 from flows.compose import compose
+from flows.plans import Plan, plan, save_plan
 from hacpo_core.agents import initial_folder
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from flows.build import Plan
+from flows.plans import Plan
 from hacpo_core.store import StepStore
 
 

@@ -15,10 +15,10 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from flows.build import Plan, plan, save_plan
 from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan, plan, save_plan
 from flows.samples import step_samples
 from hacpo_core import algorithm
 from hacpo_core.algo.advantages import Baseline, own_baseline

@@ -12,9 +12,9 @@ import pytest
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is imported
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped

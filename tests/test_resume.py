@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import multiprocessing
 import os
 import random
@@ -13,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flows.build import Plan, find_plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan, find_plan
 from flows.samples import step_samples
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.checkpoints import latest_checkpoint
@@ -30,9 +31,9 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
     import hacpo_core.checkpoints as checkpoints
     import hacpo_core.store as store
+    import hacpo_core.tracking as tracking
     from hacpo_core.engines.torch_learner import TorchLearner
     from hacpo_core.engines.transformers_sampler import TransformersSampler
-    from hacpo_core.tracking import Tracker
 
     def passing(name: str) -> None:
         counts[name] = counts.get(name, 0) + 1
@@ -57,7 +58,8 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     wrap(TorchLearner, "logprobs", "old log-probabilities")
     wrap(TransformersSampler, "_prefill", "sampling")
     wrap(checkpoints, "save_file", "checkpoint")
-    wrap(Tracker, "_log", "tracking")
+    wrap(tracking.MlflowClient, "log_batch", "tracking")
+    tracking.SEND_EVERY_S = math.inf  # all steps but the first wait for the end: the most that a kill can take
 
 
 def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection: Any) -> None:

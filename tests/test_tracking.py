@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
+from flows.plans import Plan
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ConfigError
-from hacpo_core.tracking import Tracker, prepare_store
+from hacpo_core.tracking import SEND_EVERY_S, STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
 
 
@@ -117,6 +117,35 @@ def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> N
     run_experiment(planned, DirectRunner(), QuietWatcher())
     assert mlflow_points(database) == before
     assert set(before.values()) == {1}
+
+
+def test_fast_steps_are_sent_together_and_slow_ones_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri, now = f"sqlite:///{tmp_path / 'mlflow.db'}", [100.0]
+    monkeypatch.setattr("hacpo_core.tracking.time.monotonic", lambda: now[0])
+    tracker = Tracker(
+        uri, experiment="e", artifacts=tmp_path, run_name="r", state_file=tmp_path / "mlflow.json", agents=["one"]
+    )
+
+    def log(step: int, after_s: float) -> set[int]:
+        now[0] += after_s
+        values = {"agents": {"one": {"reward": 0.5}}, "run": {STEP_METRIC: step}, "timestamp_ms": 1000 + step}
+        tracker.log_step(step, values)
+        return tracker.logged_steps()
+
+    assert log(1, 0.0) == {1}, "the first one shows that all works"
+    assert log(2, 0.3) == {1}
+    assert log(3, SEND_EVERY_S) == {1, 2, 3}
+    assert log(4, 30.0) == {1, 2, 3, 4}
+    assert log(5, 0.3) == {1, 2, 3, 4}
+    tracker.finish("FINISHED")
+    assert tracker.logged_steps() == {1, 2, 3, 4, 5}
+    many = {"agents": {"one": {f"m{n}": 0.0 for n in range(600)}}, "run": {STEP_METRIC: 6}, "timestamp_ms": 1}
+    tracker.log_step(6, many)
+    tracker.log_step(7, many)
+    tracker.finish("FINISHED")  # MLflow refuses more than a thousand in a call
+    client = MlflowClient(uri)
+    runs = client.search_runs([tracker.experiment_id], "tags.`hacpo.agent` = 'one'")
+    assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
 
 
 def test_evaluations_before_training_are_logged_before_it(

@@ -13,13 +13,12 @@ import pandas as pd
 
 from experiments.planner import Cell, GridPlan
 from experiments.published.tables import BENCHMARKS
-from flows.build import Plan
-from flows.experiment import read_final
-from flows.results import read_curves
+from flows.plans import Plan
+from flows.results import read_curves, read_final
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Floats, average_at_k, best_at_k
-from hacpo_core.evaluation.run import EvaluationResult
-from hacpo_core.evaluation.table import read_responses, results
+from hacpo_core.evaluation.results import EvaluationResult, results
+from hacpo_core.evaluation.table import read_responses
 
 TITLES = {
     "grpo": "GRPO",

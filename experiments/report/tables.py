@@ -9,7 +9,7 @@ from experiments.published.tables import AVERAGE, BEFORE, PrintedValue, printed_
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average
 from experiments.report.document import Section, Table, TableCell
 from experiments.report.statistics import Summary, summarize
-from hacpo_core.evaluation.run import EvaluationResult
+from hacpo_core.evaluation.results import EvaluationResult
 
 DASH = "—"
 HEADINGS = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:  # two seconds, which plans do without
+    from transformers import PreTrainedTokenizerBase
 
 # Unicode reserves this character for internal use: it has no place in text that is interchanged.
 NONCHARACTER = "\ufdd0"

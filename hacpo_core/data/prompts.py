@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.control_tokens import (
     NONCHARACTER,
@@ -20,6 +20,9 @@ from hacpo_core.data.control_tokens import (
 from hacpo_core.data.retokenize import valid_unicode
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
+
+if TYPE_CHECKING:  # two seconds, which plans do without
+    from transformers import PreTrainedTokenizerBase
 
 PLACEHOLDER = "{problem}"
 

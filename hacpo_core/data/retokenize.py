@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Literal
 
 from hacpo_core.data.control_tokens import control_ids, response_backend, tokenizers_match
 from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.records import Rollout
+
+if TYPE_CHECKING:  # two seconds, which plans do without
+    from transformers import PreTrainedTokenizerBase
 
 ShareStatus = Literal["ok", "truncated", "empty"]
 EosRule = Literal["keep", "drop"]

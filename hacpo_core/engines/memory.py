@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import CapacityError, ModelError
 from hacpo_core.validation import longest_sequence, num_ranks
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 GIB = 2**30
 
@@ -36,6 +36,9 @@ class ModelShape:
 
 def model_shape(config: PretrainedConfig) -> ModelShape:
     """Shape of a transformers configuration; the parameters are counted on a model without storage."""
+    import torch  # here and below: plans that need none of this load neither
+    from transformers import AutoModelForCausalLM
+
     text: Any = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -56,6 +59,8 @@ def folder_shape(folder: Path, *, trust_remote_code: bool = False) -> ModelShape
     Raises:
         ModelError: its config.json cannot be read.
     """
+    from transformers import AutoConfig
+
     try:
         return model_shape(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code))
     except (OSError, ValueError, KeyError) as error:
@@ -200,6 +205,8 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
     """
     if config.engine.device == "cpu":
         return None
+    import torch
+
     known = [] if config.engine.gpu_memory_gb is None else [config.engine.gpu_memory_gb]
     if torch.cuda.is_available():
         known.append(float(torch.cuda.get_device_properties(0).total_memory) / GIB)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,95 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.folders import read_settings
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
 from hacpo_core.errors import ConfigError, EngineError, ModelError
 
 _log = logging.getLogger(__name__)
-_SAMPLES, _SAMPLE_BYTES = 16, 4096
-
-
-def find_model(path: str, *, agent: str) -> Path:
-    """Folder of a model: the path itself, or the local copy of a hub name.
-
-    Raises:
-        ModelError: neither a folder nor a hub name that can be had from here.
-    """
-    folder = Path(path)
-    if folder.is_dir():
-        return folder
-    remedy = f"set pair.agents.{agent}.path to a local model folder"
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or folder.is_absolute():
-        raise ModelError(f"pair.agents.{agent}.path: {path} is no folder; {remedy}")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(path, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"])
-        )
-    except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise ModelError(
-            f"pair.agents.{agent}.path: {path} is no folder here and no hub answers for it; "
-            f"copy the model to this machine and {remedy}"
-        ) from error
-
-
-def check_model_folder(folder: Path, *, agent: str, has_template_override: bool) -> None:
-    """Everything that can be seen without loading: configuration, safetensors weights, tokenizer, chat template.
-
-    Raises:
-        ModelError: one sentence that names what is missing and the remedy.
-    """
-    prefix = f"pair.agents.{agent}: model folder {folder}"
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{prefix} has no config.json; point path to a folder written by save_pretrained")
-    if not any(folder.glob("*.safetensors")):
-        other = next((path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern)), None)
-        found = f"has {other}, a pickle, but no *.safetensors" if other else "has no weights (*.safetensors)"
-        raise ModelError(f"{prefix} {found}; save the model with save_pretrained(safe_serialization=True)")
-    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-    if not any((folder / name).is_file() for name in names):
-        raise ModelError(f"{prefix} has no tokenizer (one of {', '.join(names)}); copy the tokenizer's files into it")
-    if not has_template_override and not _has_chat_template(folder):
-        raise ModelError(
-            f"{prefix} has no chat template; add chat_template.jinja to it or set pair.agents.{agent}.chat_template"
-        )
-
-
-def _has_chat_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
-        return True
-    return bool(_read_settings(folder / "tokenizer_config.json").get("chat_template"))
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    """A JSON file of the model folder; {} where there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is no JSON ({error}); copy it again") from error
-    return settings
-
-
-def model_fingerprint(folder: Path) -> str:
-    """Digest of a model: its small files and code whole, of each weight file the header, the size and 16 samples."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".jinja", ".txt", ".model", ".py"):
-            digest.update(path.name.encode() + path.read_bytes())
-        elif path.suffix == ".safetensors":
-            size = path.stat().st_size
-            digest.update(f"{path.name}{size}".encode())
-            with path.open("rb") as file:
-                header = int.from_bytes(file.read(8), "little")
-                digest.update(file.read(min(header, 2**24)))
-                for sample in range(_SAMPLES):
-                    file.seek(max(0, (size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1)))
-                    digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
 
 
 def load_tokenizer(
@@ -135,7 +49,7 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """All ids that end a response: the tokenizer's, the model configuration's and the generation configuration's."""
     ids = {tokenizer.eos_token_id}
     for name in ("config.json", "generation_config.json"):
-        found = _read_settings(folder / name).get("eos_token_id")
+        found = read_settings(folder / name).get("eos_token_id")
         ids.update(found if isinstance(found, list) else [found])
     return frozenset(int(i) for i in ids if i is not None)
 

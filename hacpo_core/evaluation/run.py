@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -22,47 +21,15 @@ from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
 from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.base import SamplingLimits
-from hacpo_core.errors import ConfigError, StoreError
-from hacpo_core.evaluation.metrics import Estimate, estimates
-from hacpo_core.ledger import PhaseCost, SampledBatch
+from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.metrics import estimates
+from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase
+from hacpo_core.ledger import SampledBatch
 from hacpo_core.placement.base import PlacedAgent
-from hacpo_core.records import Rollout, Verdict
+from hacpo_core.records import PhaseCost, Rollout, Verdict
 from hacpo_core.store import StepStore
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """What an evaluation came to: its figures, the shares that were cut by the limit or left unscored, and its cost.
-
-    `digest` is of all that was asked, so that other problems or settings under the same name are seen. `shards` are
-    the first problem and the one after the last of each committed shard.
-    """
-
-    benchmark: str
-    agent: str
-    step: int
-    digest: str
-    declaration: dict[str, Any]
-    estimates: tuple[Estimate, ...]
-    headline: str
-    num_problems: int
-    num_samples: int
-    cut_share: float
-    unscored_share: float
-    shards: tuple[tuple[int, int], ...]
-    cost: PhaseCost
-
-    @property
-    def headline_estimate(self) -> Estimate:
-        """The estimate of the benchmark's own metric."""
-        return next(estimate for estimate in self.estimates if estimate.metric == self.headline)
-
-    @property
-    def value(self) -> float:
-        """The figure of the result table."""
-        return self.headline_estimate.value
 
 
 def start_evaluation(
@@ -108,11 +75,6 @@ def other_question(step: int, benchmark: str) -> ConfigError:
         f"benchmark {benchmark}: after step {step} it was evaluated with other problems or settings; "
         "restore them, or give the new declaration another name"
     )
-
-
-def result_phase(benchmark: str, agent: str) -> str:
-    """Name of the phase that holds the figures."""
-    return f"evaluate.{benchmark}.{agent}"
 
 
 def _shard_kind(benchmark: str, shard: range) -> str:
@@ -232,25 +194,3 @@ def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Seque
     )
     phase = result_phase(benchmark.name, k)
     store.commit(step, phase, {f"{phase}.json": asdict(result)})
-
-
-def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
-    """A committed result.
-
-    Raises:
-        StoreError: it is not committed, torn, or of another version of hacpo.
-    """
-    value = store.read_value(step, phase, f"{phase}.json")
-    try:
-        return EvaluationResult(
-            **{
-                **value,
-                "estimates": tuple(Estimate(**estimate) for estimate in value["estimates"]),
-                "shards": tuple((first, end) for first, end in value["shards"]),
-                "cost": PhaseCost(**value["cost"]),
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"step {step}, {phase}: written by another version of hacpo ({error}); evaluate again in a new runs folder"
-        ) from error

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.run import EvaluationResult, read_result, result_phase
+from hacpo_core.evaluation.results import read_result, result_phase, results
 from hacpo_core.store import StepStore
 
 _EVALUATIONS = [
@@ -40,15 +39,6 @@ def read_evaluations(root: Path) -> pd.DataFrame:
         for estimate in result.estimates
     ]
     return pd.DataFrame(rows, columns=_EVALUATIONS)
-
-
-def results(root: Path) -> Iterator[EvaluationResult]:
-    """Every complete evaluation, in the order of the steps."""
-    store = StepStore(root)
-    for step in range(store.last_step() + 1):
-        for phase in store.committed(step):
-            if phase.startswith("evaluate."):
-                yield read_result(store, step, phase)
 
 
 def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.DataFrame:

@@ -7,7 +7,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,15 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.config import TinyModelConfig, digest_of
+from hacpo_core.config import TinyModelConfig
 from hacpo_core.data import arithmetic
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.records import Message
 from hacpo_core.seeds import derive_seed, generator
+from hacpo_core.tiny.folders import tiny_model_folder
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
-RECIPE_VERSION = 1
-"""Raise when the same configuration would give another model: old caches are then left alone."""
-
 Progress = Callable[[int, int, float], None]
-
-
-def tiny_model_folder(config: TinyModelConfig, cache: Path) -> Path:
-    """Where the model of that configuration lies once it is made."""
-    digest = digest_of({"recipe": RECIPE_VERSION, **asdict(config)})
-    return cache / f"{config.family}-{config.tokenizer}-{digest[:10]}"
 
 
 def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: Progress | None = None) -> Path:

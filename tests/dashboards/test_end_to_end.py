@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from dashboards.scheduling import connector
-from flows.build import Plan
 from flows.deployments import deploy
 from flows.failures import read_failure
 from flows.gridfile import GridRecord, Place, save_grid
+from flows.plans import Plan
 from flows.processes import end_family
 from flows.schedule import Schedule
 from flows.server import ensure_server, find_reconciler, stop_server

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from flows.build import Plan
 from flows.compose import compose
+from flows.plans import Plan
 from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.checkpoints import latest_checkpoint, load_agent
 from hacpo_core.config import EngineConfig, LoraConfig

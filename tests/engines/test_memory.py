@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from experiments.published.models import model_shapes, published_shapes
+from experiments.published.models import published_models, published_shape, published_shapes
 from experiments.scaling import BEGIN, END, PAGE, tables
 from flows.compose import compose
 from hacpo_core.config import ExperimentConfig
@@ -127,7 +127,7 @@ def test_agents_of_one_gpu_add_up_and_those_of_ray_do_not() -> None:
 
 
 def test_published_models_have_the_published_numbers_of_parameters() -> None:
-    billions = {name.split("/")[1]: round(shape.num_parameters / 1e9, 1) for name, shape in model_shapes().items()}
+    billions = {name.split("/")[1]: round(published_shape(name).num_parameters / 1e9, 1) for name in published_models()}
     assert billions == {
         "Qwen3-1.7B-Base": 1.7,
         "Qwen3-4B-Base": 4.0,

@@ -24,9 +24,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest

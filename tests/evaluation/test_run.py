@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from flows.build import Plan, open_experiment, plan, save_plan
+from flows.build import open_experiment
 from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
+from flows.plans import Plan, plan, save_plan
 from flows.samples import benchmark_samples
 from hacpo_core.agents import Agent
 from hacpo_core.algorithm import DirectRunner, Phase

@@ -12,10 +12,10 @@ import pytest
 from experiments.estimate import estimate, num_evaluation_responses, num_rollouts
 from experiments.planner import plan_grid
 from experiments.run import count_experiments, run_grid, show_grid
-from flows.build import Plan, save_plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.failures import read_failure
+from flows.plans import Plan, save_plan
 from flows.states import standing_of
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ConfigError, EngineError, HacpoError

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from flows.build import find_plan, open_experiment, plan, save_plan
+from flows.build import open_experiment
 from flows.cli import main
 from flows.compose import compose
+from flows.plans import find_plan, plan, save_plan
 from hacpo_core.config import TinyModelConfig, WarmupConfig
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.tiny.models import ensure_tiny_model

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.host import Patience
+from flows.plans import Plan
 from flows.processes import Record, end_family, home_of
 from flows.reconciler import Reconciler
 from flows.schedule import RefusedError, Schedule

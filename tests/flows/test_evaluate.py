@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan
 from flows.server import ensure_server, stop_server
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.evaluation.table import read_evaluations

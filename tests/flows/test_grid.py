@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from experiments.planner import GridPlan, plan_grid
-from flows.build import Plan, save_plan
 from flows.display import QuietWatcher
-from flows.experiment import read_final, run_experiment
+from flows.experiment import run_experiment
+from flows.plans import Plan, save_plan
+from flows.results import read_final
 from flows.schedule import Schedule
 from flows.server import ensure_server, stop_server
 from hacpo_core.algorithm import DirectRunner

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from flows.build import Plan
 from flows.display import QuietWatcher
-from flows.experiment import read_final, run_experiment
+from flows.experiment import run_experiment
+from flows.plans import Plan
 from flows.progress import PROGRESS_FILE, Progress, read_progress
+from flows.results import read_final
 from flows.states import standing_of
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.evaluation.table import results

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.build import plan, save_plan
 from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import plan, save_plan
 from flows.samples import step_samples
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.store import StepStore

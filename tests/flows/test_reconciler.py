@@ -20,7 +20,8 @@ from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
 from hacpo_core.errors import EngineError
 from hacpo_core.store import ExperimentLock
-from hacpo_core.tracking import STATE_FILE, Tracker, tracking_uri
+from hacpo_core.tracking import STATE_FILE, Tracker
+from hacpo_core.tracking_uri import tracking_uri
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
 

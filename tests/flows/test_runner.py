@@ -15,9 +15,9 @@ import httpx
 import psutil
 import pytest
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan
 from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from hacpo_core.algorithm import DirectRunner
 from tests.experiments_outcome import outcome
@@ -31,7 +31,7 @@ from pathlib import Path
 from flows.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
-from flows.build import find_plan
+from flows.plans import find_plan
 from flows.display import QuietWatcher
 from flows.runner import run_with_prefect
 from hacpo_core.engines.torch_learner import TorchLearner

@@ -20,9 +20,9 @@ from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Pending, Running
 
-from flows.build import Plan
 from flows.deployments import POOL, deploy
 from flows.failures import record_failure
+from flows.plans import Plan
 from flows.processes import Record, home_of
 from flows.schedule import RefusedError, Schedule, slots_of, worker_name
 from flows.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from flows.build import Plan
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.plans import Plan
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError

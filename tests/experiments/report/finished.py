@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from experiments.planner import Cell, GridConfig, GridEntry, GridPlan, ReportConfig
-from flows.build import Plan
 from flows.compose import compose
 from flows.experiment import RESULT_FILE
+from flows.plans import Plan
 from hacpo_core.config import EngineConfig, PairConfig
 from hacpo_core.evaluation.metrics import estimates
-from hacpo_core.evaluation.run import EvaluationResult, result_phase
-from hacpo_core.ledger import PhaseCost
+from hacpo_core.evaluation.results import EvaluationResult, result_phase
+from hacpo_core.records import PhaseCost
 from hacpo_core.store import StepStore, write_json
 
 AGENTS = ("qwen-tiny", "llama-tiny")

@@ -1,0 +1,106 @@
+"""Experiments before anything is loaded: checked, named, saved, found again; needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flows.compose import load_config, to_yaml
+from flows.states import CONFIG_FILE
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
+from hacpo_core.data.problems import data_file, load_problems
+from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
+from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
+from hacpo_core.errors import ConfigError
+from hacpo_core.store import sha256_of, write_atomically
+from hacpo_core.validation import BASELINES, experiment_id
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An experiment before anything is loaded: its configuration, id, folder and models."""
+
+    id: str
+    config: ExperimentConfig
+    root: Path
+
+
+def models_dir(config: ExperimentConfig) -> Path:
+    """Where tiny models are kept."""
+    return Path(config.runtime.runs_dir) / "models"
+
+
+def plan(config: ExperimentConfig) -> Plan:
+    """Check everything that can be checked without loading a model, and name the experiment.
+
+    Raises:
+        HacpoError: a model folder or a data file cannot be used, or the models do not fit into the GPU.
+    """
+    if config.method.baseline not in BASELINES:
+        _check_baseline(config.method.baseline)
+    agents = config.pair.agents
+    folders = {name: find_model(agent.path, agent=name) for name, agent in agents.items() if agent.path is not None}
+    for name, folder in folders.items():
+        check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
+    fingerprints = {name: model_fingerprint(folder) for name, folder in folders.items()}
+    if gpu_gib(config) is not None:
+        shapes = {
+            name: folder_shape(folder, trust_remote_code=agents[name].trust_remote_code)
+            for name, folder in folders.items()
+        }
+        check_fits(config, shapes)
+    fingerprints |= {context: digest for context, (_, digest) in data_files(config).items()}
+    found = load_problems(config.data)
+    if len(found) < config.train.problems:
+        raise ConfigError(f"train.problems: got {config.train.problems}, but there are {len(found)} training problems")
+    load_benchmarks(config)
+    name = experiment_id(config, fingerprints)
+    return Plan(name, config, Path(config.runtime.runs_dir) / "experiments" / name)
+
+
+def _check_baseline(name: str) -> None:
+    from hacpo_core.algo.methods import find_baseline  # brings torch, as a function of a user's own does
+
+    try:
+        find_baseline(name)
+    except ValueError as error:
+        raise ConfigError(f"method.baseline: {error}") from error
+
+
+def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
+    """Path and SHA-256 (hex) of every data file, by what it is for: "train" or the name of a benchmark."""
+    paths = {"train": data_file(config.data)}
+    for name, benchmark in config.evaluate.benchmarks.items():
+        paths[f"benchmark {name}"] = benchmark_file(name, benchmark, config.data.directory)
+    return {context: (path, sha256_of(path)) for context, path in paths.items() if path is not None}
+
+
+def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
+    """Every benchmark that the configuration declares, by name."""
+    benchmarks = config.evaluate.benchmarks
+    return {name: load_benchmark(name, benchmark, config.data.directory) for name, benchmark in benchmarks.items()}
+
+
+def save_plan(plan: Plan) -> None:
+    """Write the resolved configuration into the experiment's folder, where flows and `resume` find it."""
+    write_atomically(plan.root / CONFIG_FILE, lambda path: path.write_text(to_yaml(plan.config), encoding="utf-8"))
+
+
+def find_plan(runs_dir: Path, experiment: str) -> Plan:
+    """The plan of an experiment that was started before, by its id or an unambiguous beginning of it.
+
+    Raises:
+        ConfigError: there is none, or several.
+    """
+    folder = runs_dir / "experiments"
+    found = sorted(path.name for path in folder.glob(f"{experiment}*") if path.is_dir())
+    if experiment in found:
+        found = [experiment]
+    if len(found) != 1:
+        names = ", ".join(found or sorted(path.name for path in folder.glob("*-*"))) or "none"
+        raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
+    config = load_config(folder / found[0] / CONFIG_FILE)
+    # The folder may have been moved, or named from another working directory, since the configuration was saved.
+    config = replace(config, runtime=replace(config.runtime, runs_dir=str(runs_dir)))
+    return Plan(found[0], config, folder / found[0])

@@ -1,0 +1,82 @@
+"""What an evaluation came to, as the step store holds it; read without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.metrics import Estimate
+from hacpo_core.records import PhaseCost
+from hacpo_core.store import StepStore
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What an evaluation came to: its figures, the shares that were cut by the limit or left unscored, and its cost.
+
+    `digest` is of all that was asked, so that other problems or settings under the same name are seen. `shards` are
+    the first problem and the one after the last of each committed shard.
+    """
+
+    benchmark: str
+    agent: str
+    step: int
+    digest: str
+    declaration: dict[str, Any]
+    estimates: tuple[Estimate, ...]
+    headline: str
+    num_problems: int
+    num_samples: int
+    cut_share: float
+    unscored_share: float
+    shards: tuple[tuple[int, int], ...]
+    cost: PhaseCost
+
+    @property
+    def headline_estimate(self) -> Estimate:
+        """The estimate of the benchmark's own metric."""
+        return next(estimate for estimate in self.estimates if estimate.metric == self.headline)
+
+    @property
+    def value(self) -> float:
+        """The figure of the result table."""
+        return self.headline_estimate.value
+
+
+def result_phase(benchmark: str, agent: str) -> str:
+    """Name of the phase that holds the figures."""
+    return f"evaluate.{benchmark}.{agent}"
+
+
+def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
+    """A committed result.
+
+    Raises:
+        StoreError: it is not committed, torn, or of another version of hacpo.
+    """
+    value = store.read_value(step, phase, f"{phase}.json")
+    try:
+        return EvaluationResult(
+            **{
+                **value,
+                "estimates": tuple(Estimate(**estimate) for estimate in value["estimates"]),
+                "shards": tuple((first, end) for first, end in value["shards"]),
+                "cost": PhaseCost(**value["cost"]),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"step {step}, {phase}: written by another version of hacpo ({error}); evaluate again in a new runs folder"
+        ) from error
+
+
+def results(root: Path) -> Iterator[EvaluationResult]:
+    """Every complete evaluation, in the order of the steps."""
+    store = StepStore(root)
+    for step in range(store.last_step() + 1):
+        for phase in store.committed(step):
+            if phase.startswith("evaluate."):
+                yield read_result(store, step, phase)

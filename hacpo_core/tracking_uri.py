@@ -1,0 +1,29 @@
+"""Address of the tracking store; needs no MLflow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hacpo_core.errors import ConfigError
+from hacpo_core.validation import has_password
+
+
+def tracking_uri(configured: str | None, runs_dir: Path) -> str:
+    """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs.
+
+    Raises:
+        ConfigError: it is a server's address and holds a password, which errors would show.
+    """
+    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    if is_server(uri) and has_password(uri):
+        raise ConfigError(
+            "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD in its place"
+        )
+    return uri
+
+
+def is_server(uri: str) -> bool:
+    """Whether a tracking server answers at the address: it keeps the artifacts, too."""
+    return uri.startswith(("http://", "https://"))

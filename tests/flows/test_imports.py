@@ -1,0 +1,42 @@
+"""What trains nothing does not wait for torch, transformers and MLflow: seven seconds on two cores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "transformers", "mlflow")
+WATCHED = f"""
+import importlib, sys
+{{}}
+print(sorted(set({HEAVY!r}) & set(sys.modules)))
+"""
+
+
+def heavy_after(code: str) -> str:
+    """Which of the heavy packages a process has after this code, as it prints them."""
+    done = subprocess.run([sys.executable, "-c", WATCHED.format(code)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "module", ["flows.worker", "flows.reconciler", "flows.grid", "experiments.run", "dashboards.app"]
+)
+def test_processes_that_train_nothing_are_light(module: str) -> None:
+    assert heavy_after(f"import {module}") == "[]"
+
+
+@pytest.mark.parametrize("words", ["show tiny hacpo", "grid demo --dry-run", "report demo", "server status"])
+def test_commands_that_train_nothing_are_light(words: str, tmp_path: Path) -> None:
+    given = [*words.split(), "--runs-dir", str(tmp_path)]
+    expected = 1 if words == "server status" else 0  # there is none
+    code = f"r = CliRunner().invoke(app, {given!r}); assert r.exit_code == {expected}, r.output"
+    assert heavy_after(f"from flows.cli import app; from typer.testing import CliRunner; {code}") == "[]"
+
+
+def test_training_is_heavy() -> None:
+    assert heavy_after("import flows.experiment") == str(sorted(HEAVY))

@@ -1,7 +1,9 @@
 """Flows: experiments, evaluations and grids as Prefect runs, their schedule, their processes, the `hacpo` command."""
 
+import atexit
 import gc
 
-# Imports make a million objects that live on. With Python's 700 a sixth of the eight seconds that a training's imports
-# take on two cores is garbage collection that finds nothing (docs/performance.md).
+# A training's imports make a million objects that live to the end. To look for garbage among them after every 700 new
+# ones takes a sixth of the import's time, and to do so once more at the exit two seconds (docs/performance.md).
 gc.set_threshold(50_000)
+atexit.register(gc.freeze)

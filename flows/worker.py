@@ -124,7 +124,7 @@ def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
         **os.environ,
         **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
         RUNS_DIR: str(runs_dir.absolute()),
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_WORKER_QUERY_SECONDS": "2" if shared_server() is not None else "0.5",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
         "PREFECT_LOGGING_LEVEL": "WARNING",
         "PREFECT_WORKER_ENABLE_CANCELLATION": "true",

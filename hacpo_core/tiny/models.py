@@ -142,11 +142,13 @@ def _demonstrations(
 ) -> tuple[Tensor, Tensor]:
     """Token ids of all demonstrations, padded on the right, and their labels (-100 outside of the answers)."""
     train = arithmetic.split_expressions("train")
-    rows = []
-    for position in rng.integers(len(train), size=config.warmup.num_demonstrations).tolist():
-        prompt = render_prompt(tokenizer, (Message("user", str(train[position])),))
-        worked = arithmetic.demonstrate(train[position], config.warmup.misconceptions, rng)
-        rows.append((prompt, (*tokenizer.encode(worked, add_special_tokens=False), tokenizer.eos_token_id)))
+    drawn = [train[position] for position in rng.integers(len(train), size=config.warmup.num_demonstrations).tolist()]
+    texts = [arithmetic.demonstrate(expression, config.warmup.misconceptions, rng) for expression in drawn]
+    questions = [str(expression) for expression in drawn]
+    prompts = {text: render_prompt(tokenizer, (Message("user", text),)) for text in dict.fromkeys(questions)}
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    answers = [(*ids, tokenizer.eos_token_id) for ids in encoded]
+    rows = [(prompts[question], answer) for question, answer in zip(questions, answers, strict=True)]
     longest = max(len(prompt) + len(answer) for prompt, answer in rows)
     input_NT = torch.full((len(rows), longest), int(tokenizer.pad_token_id))
     label_NT = torch.full((len(rows), longest), -100)

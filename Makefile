@@ -22,8 +22,9 @@ $(ENGINES): $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
+# Three processes on two cores: many tests wait for others' processes.
 test: $(ENGINES)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(ENGINES)
 	@$(BIN)/ruff check .

@@ -15,17 +15,15 @@ import torch
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
+from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.layouts import ForwardPass
 from hacpo_core.engines.models import (
     check_device,
-    check_model_folder,
     check_vocabulary,
     disable_dropout,
     eos_ids,
-    find_model,
     load_model,
     load_tokenizer,
-    model_fingerprint,
     scoring_head,
 )
 from hacpo_core.errors import ConfigError, ModelError

@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from hacpo_core import validation
 from hacpo_core.algo.advantages import own_baseline
 from hacpo_core.algo.capability import CapabilityRatios, unit_ratios
 from hacpo_core.algo.methods import (
+    BASELINES,
     JointAdvantages,
     Method,
     Objective,
@@ -105,6 +107,10 @@ def test_unknown_baseline_is_named(name: str) -> None:
     with pytest.raises(ValueError, match="own, pooled, capability") as caught:
         find_baseline(name)
     assert repr(name) in str(caught.value)
+
+
+def test_validation_knows_the_built_in_baselines() -> None:
+    assert tuple(BASELINES) == validation.BASELINES
 
 
 def test_bounds_of_each_declaration_after_three_updates() -> None:

@@ -38,6 +38,8 @@ def against_trl(found: dict[str, Any]) -> str:
             malloc = "kept" if one["keeps_freed_memory"] else "default"
             parts_s = [parts[name] for name in ("sampling", "logprobs", "update", "step")]
             rows.append([one["weights"], one["method"], malloc, way, *parts_s, ratio, memory])
+        alone = ["", "", one["products_of_update_s"], "", "", ""]
+        rows.append([one["weights"], one["method"], malloc, "products alone", *alone])
     head = ["weights", "method", "freed memory", "who", "sampling s", "log-probs s", "update s", "step s", "TRL / this"]
     return table([*head, "peak MiB"], rows)
 
@@ -50,12 +52,13 @@ def sampling(found: dict[str, Any]) -> str:
             *(one["tokens_per_s"].get(way, "") for way in ("ours", "generate", "vllm")),
             one["ours_over_generate"],
             one.get("ours_over_vllm", ""),
+            one["products_over_generate"],
             one["share_of_limit"],
         ]
         for one in found["results"]
     ]
     head = ["weights", "batch", "length", "ours tok/s", "generate", "vLLM", "ours / generate", "ours / vLLM"]
-    return table([*head, "share of the limit"], rows)
+    return table([*head, "products alone / generate", "share of the limit"], rows)
 
 
 def update(found: dict[str, Any]) -> str:

@@ -309,12 +309,14 @@ def _wide_head(model: PreTrainedModel) -> _Linear:
 
 
 def _product(value: Tensor, parts: Sequence[_Linear]) -> Tensor:
+    """What layers make of the same value, side by side in one tensor."""
     if len(parts) == 1:
         return functional.linear(value, *parts[0])
     return torch.cat([functional.linear(value, *part) for part in parts], dim=-1)
 
 
 def _products(value: Tensor, parts: Sequence[_Linear], number: int) -> Sequence[Tensor]:
+    """The same of `number` layers of one width, a tensor each: nothing is copied to lie side by side."""
     if len(parts) == 1:
         return functional.linear(value, *parts[0]).chunk(number, dim=-1)
     return [functional.linear(value, *part) for part in parts]

@@ -10,7 +10,7 @@ import pytest
 
 HEAVY = ("torch", "transformers", "mlflow")
 WATCHED = f"""
-import importlib, sys
+import sys
 {{}}
 print(sorted(set({HEAVY!r}) & set(sys.modules)))
 """

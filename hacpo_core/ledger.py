@@ -252,7 +252,7 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _columns(records: Sequence[Any], kind: type) -> dict[str, list[Any]]:
-    """Fields of flat records by name; `asdict` would copy every token, and a frame of rows takes up to three times as long."""
+    """Fields of flat records by name; `asdict` would copy every token, and a frame of rows is up to thrice as slow."""
     return {field.name: [getattr(record, field.name) for record in records] for field in fields(kind)}
 
 

@@ -235,9 +235,11 @@ class Tracker:
 
     def finish(self, status: str) -> None:
         """Send what waits and close all runs: "FINISHED", "FAILED" or "KILLED"."""
-        self._send()
-        for run_id in (*self._agents.values(), self._parent):
-            self._client.set_terminated(run_id, status)
+        try:
+            self._send()
+        finally:
+            for run_id in (*self._agents.values(), self._parent):
+                self._client.set_terminated(run_id, status)
 
 
 def _points(values: Mapping[str, float], step: int, timestamp_ms: int) -> list[Metric]:

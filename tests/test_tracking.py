@@ -148,6 +148,23 @@ def test_fast_steps_are_sent_together_and_slow_ones_at_once(tmp_path: Path, monk
     assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
 
 
+def test_runs_are_closed_even_when_what_waits_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracker = Tracker(
+        uri, experiment="e", artifacts=tmp_path, run_name="r", state_file=tmp_path / "mlflow.json", agents=["one"]
+    )
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", broken)
+    with pytest.raises(OSError, match="no space left"):
+        tracker.log_step(1, {"agents": {"one": {"reward": 0.5}}, "run": {STEP_METRIC: 1}, "timestamp_ms": 1000})
+    with pytest.raises(OSError, match="no space left"):
+        tracker.finish("FAILED")
+    assert {run.info.status for run in MlflowClient(uri).search_runs([tracker.experiment_id])} == {"FAILED"}
+
+
 def test_evaluations_before_training_are_logged_before_it(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.processes import Record, end_family, free_port
-from flows.worker import die_with_parent
+from flows.processes import Record, die_with_parent, end_family, free_port
 from hacpo_core.validation import has_password
 
 _log = logging.getLogger(__name__)

@@ -68,6 +68,7 @@ def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
         parameters=declared.get("parameters"),
         work_pool_name=declared["work_pool"]["name"],
         work_queue_name=declared["work_pool"]["work_queue_name"],
+        job_variables=declared["work_pool"]["job_variables"],
         enforce_parameter_schema=False,
         schedules=[
             DeploymentScheduleCreate(

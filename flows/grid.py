@@ -15,9 +15,9 @@ from tqdm import tqdm
 from flows.display import move
 from flows.failures import Failure
 from flows.plans import Plan, models_dir
+from flows.processes import die_with_parent
 from flows.schedule import Schedule, ScheduledRun
 from flows.states import standing_of
-from flows.worker import die_with_parent
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.errors import EngineError
 from hacpo_core.tiny.folders import tiny_model_folder
@@ -41,7 +41,8 @@ def warm_up(plans: Sequence[Plan], *, num_workers: int) -> None:
                 cold[folder] = (f"warm-up {agent} {folder.name[-4:]}", model)
     if not cold:
         return
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hacpo_core.tiny.models"])  # imported once for all
     messages = context.SimpleQueue()
     workers = ProcessPoolExecutor(
         min(num_workers, len(cold)), mp_context=context, initializer=_start_process, initargs=(messages,)

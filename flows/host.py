@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import psutil
 from prefect.client.orchestration import SyncPrefectClient
@@ -44,10 +45,10 @@ def processes_of_runs() -> dict[str, list[psutil.Process]]:
     """Living processes of this host by the id of the flow run that they were started for."""
     found = defaultdict(list)
     for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            run = process.environ().get(_FLOW_RUN)
-            if run is not None and process.status() != psutil.STATUS_ZOMBIE:
-                found[run].append(process)
+        with suppress(psutil.Error, ValueError):  # it is gone, or no flow run's
+            run = UUID(process.environ().get(_FLOW_RUN, ""))
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found[str(run)].append(process)
     return found
 
 

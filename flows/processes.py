@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import logging
 import os
+import signal
 import socket
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +19,7 @@ import psutil
 _log = logging.getLogger(__name__)
 STOP_LIMIT_S = 15.0
 _CLOCK_SLACK_S = 2.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def home_of(runs_dir: Path) -> Path:
@@ -58,6 +61,11 @@ def _descendants(process: psutil.Process, spared: Container[psutil.Process]) -> 
         for child in process.children():
             if child not in spared:
                 yield from (*_descendants(child, spared), child)
+
+
+def die_with_parent() -> None:
+    """Between fork and exec: a process whose parent is killed is asked to end."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Record:

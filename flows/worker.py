@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -17,8 +16,9 @@ from types import FrameType
 import psutil
 
 from flows.deployments import POOL, deploy
+from flows.fork_server import ForkServer
 from flows.host import HostWatch
-from flows.processes import Record, end_family, home_of, only_one
+from flows.processes import Record, die_with_parent, end_family, home_of, only_one
 from flows.schedule import Schedule, slots_of, worker_name
 from flows.server import (
     RECONCILER_LOCK,
@@ -39,7 +39,6 @@ from hacpo_core.tracking_uri import tracking_uri
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOK_EVERY_S = 30.0
 MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
 """a worker that dies this often is not started again"""
@@ -97,11 +96,15 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
         schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
         reconciler = TeamReconciler(runs_dir, environment)
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        forks = ForkServer(environment)
+        process = subprocess.Popen(
+            command, env=environment | forks.variables, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+        )
         try:
             while process.poll() is None and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
+                forks.check()
                 with suppress(EngineError):  # a silent server is asked again later
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
@@ -113,6 +116,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
             if process.poll() is None:
                 end_family(psutil.Process(process.pid))
                 process.wait()
+            forks.end()
         if len(deaths) == MOST_DEATHS:
             raise EngineError(
                 f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see what it says above"
@@ -123,6 +127,7 @@ def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
     return {
         **os.environ,
         **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         RUNS_DIR: str(runs_dir.absolute()),
         "PREFECT_WORKER_QUERY_SECONDS": "2" if shared_server() is not None else "0.5",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
@@ -179,11 +184,6 @@ def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
     with suppress(EngineError):
         names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
         schedule.set_limit(sum(map(slots_of, names)))
-
-
-def die_with_parent() -> None:
-    """Between fork and exec: a process whose parent is killed is asked to end."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

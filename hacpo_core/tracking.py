@@ -6,6 +6,7 @@ The only file that imports mlflow. SQLite is put into WAL mode and migrated once
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import logging
 import math
@@ -44,6 +45,11 @@ def sqlite_path(uri: str) -> Path | None:
     """File of a SQLite tracking URI, None for any other store."""
     match = re.fullmatch(r"sqlite:///(.+)", uri)
     return Path(match.group(1)) if match else None
+
+
+def import_store() -> None:
+    """Import what MLflow imports at the first use of a database: a second that a process may want behind it."""
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 def prepare_store(uri: str) -> None:
@@ -263,8 +269,12 @@ def close_abandoned(root: Path, uri: str, status: str) -> bool:
     return closed
 
 
-def version_tags() -> dict[str, str]:
-    """Versions of the packages that matter, and the git commit of this code where it runs from a checkout."""
+@functools.cache
+def version_tags() -> Mapping[str, str]:
+    """Versions of the packages that matter, and the git commit of this code where it runs from a checkout.
+
+    Looked up once: a checkout may change under a process that has imported it.
+    """
     tags = {}
     for package in _PACKAGES:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ from flows.plans import Plan, plan, save_plan
 from hacpo_core.agents import initial_folder
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
+from hacpo_core.tracking import prepare_store
 
 SMALL_PAIR = """
 pair:
@@ -107,14 +109,29 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def empty_tracking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database without a run: to migrate a fresh one takes seconds, each time."""
+    path = tmp_path_factory.mktemp("tracking") / "mlflow.db"
+    prepare_store(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-def small_plan(small_models: Path, tmp_path: Path) -> Callable[..., Plan]:
+def small_plan(small_models: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Plan]:
     """Makes plans of small experiments in a runs folder of the test's own."""
 
     def make(method: str, *overrides: str, runs_dir: Path = tmp_path / "runs") -> Plan:
         runs_dir.mkdir(parents=True, exist_ok=True)
         if not (runs_dir / "models").exists():
             (runs_dir / "models").symlink_to(small_models / "models")
+        if "tracking.enabled=true" in overrides and not (runs_dir / "mlflow.db").exists():
+            empty = request.getfixturevalue("empty_tracking")
+            with (
+                closing(sqlite3.connect(empty)) as source,
+                closing(sqlite3.connect(runs_dir / "mlflow.db")) as target,
+            ):
+                source.backup(target)
         words = [f"runtime.runs_dir={runs_dir}", "tracking.enabled=false", *overrides]
         config: ExperimentConfig = compose(str(small_models / "small.yaml"), method, overrides=words)
         planned = plan(config)

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
-from hacpo_core.engines.decoders import Decoder, decoder_of
+from hacpo_core.engines.decoders import Decoder, LlamaDecoder, decoder_of
 from hacpo_core.seeds import uniforms
 
 COMPACT_BELOW = 0.8  # rebuild the cache without finished rows once fewer than this share of its rows is alive
@@ -64,10 +64,12 @@ class TransformersSampler:
         for start in range(0, len(by_length), self._batch_size):
             positions = by_length[start : start + self._batch_size]
             batch = [requests[position] for position in positions]
-            for position, response in zip(
-                positions, self._sample_batch(self._new_decoder(), batch, limits), strict=True
-            ):
-                responses[position] = response
+            decoder = self._new_decoder()
+            # A model's own class may keep what it computes, and train with it later, which an inference tensor forbids.
+            mode = torch.inference_mode if isinstance(decoder, LlamaDecoder) else torch.no_grad
+            with mode():
+                for position, response in zip(positions, self._sample_batch(decoder, batch, limits), strict=True):
+                    responses[position] = response
         return [response for response in responses if response is not None]
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:

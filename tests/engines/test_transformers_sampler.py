@@ -137,6 +137,21 @@ def test_eos_on_the_last_allowed_token_is_a_stop() -> None:
     assert (found.token_ids, found.finish_reason) == (whole.token_ids[: end + 1], "stop")
 
 
+def test_what_a_models_own_class_keeps_from_sampling_can_be_trained_with() -> None:
+    model, tables = small_model("gpt_neox", num_layers=2), []
+
+    def scaled(_module: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        if not tables:  # as some classes do with cosines and masks
+            tables.append(torch.full((1,), 2.0))
+        return output * tables[0]
+
+    model.get_input_embeddings().register_forward_hook(scaled)
+    TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=64).sample(REQUESTS[:2], LIMITS)
+    assert len(tables) == 1
+    model(input_ids=torch.tensor([[1, 2, 3]])).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.get_input_embeddings().parameters())
+
+
 @every_family
 def test_compaction_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rebuilt: list[int] = []

@@ -77,22 +77,26 @@ class Site:
         return bool(workers)
 
     def kill_child(self) -> bool:
-        children = self.children()
-        for process in children:
+        """What Prefect knows as the runs' processes; the forks behind them die with them."""
+        launchers = [process for process in self.children() if "flows.launch" in process.cmdline()]
+        for process in launchers:
             process.kill()
-        return bool(children)
+        return bool(launchers)
+
+    def fork_server(self) -> psutil.Process:
+        (server,) = [process for process in self._processes("flows.fork_server") if is_leader(process)]
+        return server
 
     def children(self) -> list[psutil.Process]:
-        found = []
+        """Processes of runs: those that Prefect's worker started, and the forks behind them."""
+        forks = [process for process in self._processes("flows.fork_server") if not is_leader(process)]
+        return [*self._processes("prefect.engine"), *forks]
+
+    def _processes(self, module: str) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
-            try:
-                if process.environ().get("HACPO_RUNS_DIR") == str(self.runs_dir) and (
-                    "prefect.engine" in " ".join(process.cmdline())
-                ):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+            with suppress(psutil.Error):
+                if process.environ().get("HACPO_RUNS_DIR") == str(self.runs_dir) and module in process.cmdline():
+                    yield process
 
     def kill_server(self) -> bool:
         record = Record(home_of(self.runs_dir), "server")
@@ -141,6 +145,13 @@ class Site:
         stop_server(self.runs_dir)
 
 
+def is_leader(process: psutil.Process) -> bool:
+    """Whether it leads a session: the fork server does, its forks do not."""
+    with suppress(ProcessLookupError):
+        return os.getsid(process.pid) == process.pid
+    return False
+
+
 @pytest.fixture(scope="module")
 def site(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     runs_dir = tmp_path_factory.mktemp("deaths")
@@ -182,6 +193,8 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
             if when == "scheduled":  # the worker takes nothing from the queue, and ends nothing
                 still.enter_context(site.standing_still(site.workers()))
                 site.schedule.cancel(cancelled.id)
+            if when == "pending":  # its process waits to be forked
+                still.enter_context(site.standing_still([site.fork_server()]))
             site.schedule.start(planned.id)
             if when == "done":  # it has not reported that it is
                 site.wait((planned.root / RESULT_FILE).is_file, "never done")

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +18,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Pending, Running
 
 from flows.deployments import POOL, deploy
-from flows.host import HostWatch, Patience
+from flows.host import HostWatch, Patience, processes_of_runs
 from flows.schedule import Schedule, worker_name
 from flows.server import ensure_server, stop_server
 from flows.worker import set_pool_limit
@@ -112,6 +113,15 @@ def test_process_that_outlives_its_cancelled_run_is_killed(state: str, set_to: l
     assert process.wait(10) == -9
     assert helper.poll() is None, "what cleans up behind it may do so"
     assert client.states == set_to
+
+
+def test_strange_process_is_nobodys_run(engine: Any) -> None:
+    """Whoever sets the variable to anything must not make every look fail."""
+    run = FakeClient("RUNNING", worker=HERE).run
+    strange, known = engine(SimpleNamespace(id="17")), engine(run)
+    found = processes_of_runs()
+    assert [process.pid for process in found[str(run.id)]] == [known.pid]
+    assert strange.pid not in [process.pid for processes in found.values() for process in processes]
 
 
 def test_living_process_is_left_alone(engine: Any) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,7 +141,10 @@ def test_configuration_error_is_never_retried(
     runs_dir, record = server
     served = small_plan("naive", "runtime.runner=prefect", runs_dir=runs_dir)
     assert run_child(served, runs_dir, "config") == {"error": "broken for good", "calls": 6}
-    failed = [task for task in tasks_of(record, served) if task["state_type"] == "FAILED"]
+    failed: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 20
+    while not failed and time.monotonic() < deadline:  # the server writes task records in batches
+        failed = [task for task in tasks_of(record, served) if task["state_type"] == "FAILED"]
     assert [task["run_count"] for task in failed] == [1]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
 from flows.server import PrefectServer, find_server
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
@@ -111,7 +111,7 @@ class Scheduling:
 def _workers(schedule: Schedule) -> list[WorkerRecord]:
     try:
         return list(schedule.workers())
-    except EngineError as error:  # the pool is made with the first worker or the first run
+    except ServerError as error:  # the pool is made with the first worker or the first run
         _log.info("no pool to ask for workers: %s", error)
         return []
 

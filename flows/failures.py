@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from hacpo_core.errors import LockedError, StoreError
+from hacpo_core.errors import LockedError, ServerError, StoreError
 from hacpo_core.store import write_json
 
 _log = logging.getLogger(__name__)
@@ -59,11 +59,11 @@ def record_failure(root: Path, error: BaseException) -> None:
 
 @contextmanager
 def failures_recorded(root: Path) -> Iterator[None]:
-    """Record what ends the attempt inside; another process's lock and a person's Ctrl-C are no failures."""
+    """Record what ends the attempt inside; another process's lock, a server's outage and Ctrl-C are no failures."""
     (root / FAILURE_FILE).unlink(missing_ok=True)
     try:
         yield
-    except LockedError:
+    except (LockedError, ServerError):
         raise
     except Exception as error:
         record_failure(root, error)

@@ -63,7 +63,7 @@ class HostWatch:
         """One look at every process and every run; what was done about it, in words.
 
         Raises:
-            EngineError: the server does not answer.
+            ServerError: the server does not answer.
         """
         before, self._since = self._since, {}
         processes = processes_of_runs()

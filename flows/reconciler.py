@@ -6,7 +6,7 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Running, nobody holds the lock, no result       -> the process died                            -> again
     Running or Crashed, nobody holds it, a result   -> it died after its work was done              -> Completed
     Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
-    Crashed                                         -> the worker saw it die                        -> again
+    Crashed                                         -> the worker saw it die, or Prefect failed it   -> again
     Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
 
 "Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
@@ -65,7 +65,7 @@ class Reconciler:
         """One look at every run; what was done about it, in words.
 
         Raises:
-            EngineError: the server does not answer.
+            ServerError: the server does not answer.
         """
         done = self._host.look(self.schedule.client)
         suspects: set[Any] = set()
@@ -106,7 +106,8 @@ class Reconciler:
         elif kind is StateType.FAILED:
             return  # a person looks at it
         elif standing.failure is None:
-            yield self._again(experiment, run, "its process died")
+            said = (run.state.message or "").strip().partition("\n")[0] if kind is StateType.CRASHED else ""
+            yield self._again(experiment, run, said or "its process died")
         elif kind is StateType.RUNNING:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"

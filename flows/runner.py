@@ -12,13 +12,16 @@ from uuid import UUID
 from prefect import Task, flow, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Crashed
 
 from flows.display import QuietWatcher, Watcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
+from flows.schedule import answers
 from hacpo_core.algorithm import Done, Handle, Phase
 from hacpo_core.config import RuntimeConfig
-from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError
+from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError
 
 UPDATE_EVERY_S = 5.0
 NEVER_RETRIED = (ConfigError, DataError, ModelError, LockedError, ReplayError, KeyboardInterrupt)
@@ -42,12 +45,30 @@ class PrefectRunner:
         self._tasks: dict[tuple[str, bool], Task[..., None]] = {}
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
-        """Run the phase as a task, now; all of `after` is done by then."""
+        """Run the phase as a task, now; all of `after` is done by then.
+
+        Raises:
+            ServerError: the work is not at fault, Prefect is; its client has waited for the server by then.
+        """
         key = f"v1/{self._experiment}/{phase.name}/{phase.step}"
         title = " · ".join(str(part) for part in (f"step {phase.step}", phase.kind, phase.agent) if part)
-        self._work[key] = work
+        raised: list[Exception] = []
+
+        def noted() -> None:
+            try:
+                work()
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        self._work[key] = noted
         try:
             self._task(phase)(key=key, title=title)
+        except Exception as error:
+            if any(error is own for own in raised):
+                raise
+            words = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise ServerError(f"Prefect did not run {title}: {words}; `hacpo resume` goes on from here") from error
         finally:
             del self._work[key]
         return Done()
@@ -98,10 +119,11 @@ class ProgressWatcher:
         rewards = ", ".join(f"{k} {value['reward/mean']:.3f}" for k, value in metrics["agents"].items())
         text = f"step {step} of {num_steps} · reward {rewards} · {seconds_left or 0:.0f} s left"
         percent = 100.0 * step / num_steps
-        if self._artifact is None:
-            self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
-        else:
-            update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
+        with answers():
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
+            else:
+                update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
 
 
 # Who watches the flow that this process starts; a deployment's own process has nobody to show anything to.
@@ -109,20 +131,26 @@ watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=Qui
 
 
 @flow(name="experiment", flow_run_name="{experiment}", persist_result=False)
-def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]]:
+def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | State[Any]:
     """Train one planned experiment, phase by phase as tasks, from wherever its store stands.
+
+    A run that Prefect failed, or that another process's lock kept out, crashed: the reconciler starts it again.
 
     Args:
         experiment: id; its resolved configuration lies in its folder.
         runs_dir: folder that holds `experiments/<id>/`.
 
     Returns:
-        the result table's rows.
+        the result table's rows; a state that raises its error where it crashed.
     """
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan.id, plan.config.runtime)
-    result = run_experiment(plan, runner, ProgressWatcher(watcher_of_flow.get(), plan.id))
-    create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
+    try:
+        result = run_experiment(plan, runner, ProgressWatcher(watcher_of_flow.get(), plan.id))
+        with answers():
+            create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
+    except (LockedError, ServerError) as error:
+        return Crashed(message=str(error), data=error)
     return result.table
 
 

@@ -25,7 +25,7 @@ from flows.deployments import POOL, connect, deploy
 from flows.failures import FAILURE_FILE
 from flows.server import PrefectServer
 from flows.states import CONFIG_FILE, standing_of
-from hacpo_core.errors import EngineError, HacpoError
+from hacpo_core.errors import HacpoError, ServerError
 
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
 """states of a run that a worker has or will have; the others are Completed, Failed, Crashed, Cancelled"""
@@ -69,7 +69,7 @@ class WorkerRecord:
 class Schedule:
     """The experiments of one runs folder on one Prefect server; every method may be called from any thread.
 
-    Every method raises EngineError when the server does not answer.
+    Every method raises ServerError when the server does not answer.
     """
 
     def __init__(self, server: PrefectServer, runs_dir: Path) -> None:
@@ -265,12 +265,12 @@ def answers() -> Iterator[None]:
     """Turn what a silent or refusing server raises into one error.
 
     Raises:
-        EngineError: instead.
+        ServerError: instead.
     """
     try:
         yield
     except (httpx.HTTPError, PrefectException, OSError) as error:
         words = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise EngineError(
+        raise ServerError(
             f"the Prefect server does not do what was asked: {words}; see `hacpo server status`"
         ) from error

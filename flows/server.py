@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, free_port, home_of, write_private
-from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.errors import ConfigError, ServerError
 from hacpo_core.validation import has_password
 
 _log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     first start comes the reconciler (`flows.reconciler`), which also brings a dead server back.
 
     Raises:
-        EngineError: it does not come up in time; the message names its log. Or the team's server is of no use.
+        ServerError: it does not come up in time; the message names its log. Or the team's server is of no use.
     """
     shared = shared_server()
     if shared is not None:
@@ -172,7 +172,7 @@ def await_server(runs_dir: Path) -> PrefectServer:
     """`ensure_server` for what is under way: a silent server of the team's is waited for, since others bring it back.
 
     Raises:
-        EngineError: as `ensure_server`; or the team's server refuses the log-in.
+        ServerError: as `ensure_server`; or the team's server refuses the log-in.
     """
     shared = shared_server()
     if shared is None:
@@ -188,8 +188,8 @@ def await_server(runs_dir: Path) -> PrefectServer:
     return shared
 
 
-def _refusal(server: PrefectServer, fault: Fault) -> EngineError:
-    return EngineError(
+def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
+    return ServerError(
         f"{SHARED_SERVER}: {server.url} {fault.words}; mend that, or unset {SHARED_SERVER} for a server of this "
         "machine's own"
     )
@@ -204,7 +204,7 @@ def _start(home: Path) -> PrefectServer:
         found = _start_at(home, free_port(port), token)
         if found is not None:
             return found
-    raise EngineError(f"the Prefect server did not come up within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
+    raise ServerError(f"the Prefect server did not come up within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
 
 
 def _start_at(home: Path, port: int, token: str) -> PrefectServer | None:

@@ -34,7 +34,7 @@ from flows.server import (
     shared_server,
 )
 from flows.slots import visible_devices
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import EngineError, ServerError
 from hacpo_core.tracking_uri import tracking_uri
 
 RUNS_DIR = "HACPO_RUNS_DIR"
@@ -67,7 +67,8 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
         False where a worker of this folder runs already: nothing was done.
 
     Raises:
-        EngineError: the server does not answer, or the worker keeps dying.
+        EngineError: the worker keeps dying.
+        ServerError: the server does not answer.
         ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
     """
     tracking_uri(None, runs_dir)
@@ -105,7 +106,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
                 forks.check()
-                with suppress(EngineError):  # a silent server is asked again later
+                with suppress(ServerError):  # a silent server is asked again later
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=LOOK_EVERY_S)
@@ -181,7 +182,7 @@ class TeamReconciler:
 
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
     """Let the pool run as many experiments as all living workers can take; a silent server is asked again later."""
-    with suppress(EngineError):
+    with suppress(ServerError):
         names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
         schedule.set_limit(sum(map(slots_of, names)))
 

@@ -33,6 +33,10 @@ class AgentLostError(EngineError):
     """A process that held an agent's weights died; a new one can go on from the last checkpoint."""
 
 
+class ServerError(HacpoError):
+    """A server that others bring back (Prefect's) is silent, refuses, or does not start; the experiment is sound."""
+
+
 class VerificationError(HacpoError):
     """Verification as a whole cannot be trusted: the workers do not start, or too many answers are unscored."""
 

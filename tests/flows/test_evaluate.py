@@ -17,7 +17,7 @@ from flows.plans import Plan
 from flows.server import ensure_server, stop_server
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.evaluation.table import read_evaluations
-from tests.flows.test_runner import ask
+from tests.flows.test_runner import ask, tasks_of
 
 
 def hacpo(*words: str) -> subprocess.CompletedProcess[str]:
@@ -63,17 +63,11 @@ def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(small_plan: Calla
     try:
         done = hacpo("evaluate", planned.id, "--runs-dir", str(runs_dir))
         assert done.returncode == 0, done.stderr[-2000:]
-        (run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [f"{planned.id} · evaluate"]}})
-        tasks = ask(record, "task_runs", flow_runs={"id": {"any_": [run["id"]]}}, limit=200)
-        tags = {task["name"]: task["tags"] for task in tasks}
-        assert {name for name in tags if "qwen" in name} == {
-            "step 1 · answer.test.0-3 · qwen",
-            "step 1 · answer.test.3-6 · qwen",
-            "step 1 · answer.test.6-8 · qwen",
-            "step 1 · evaluate.test · qwen",
-        }
-        assert tags["step 1 · answer.test.0-3 · qwen"] == ["gpu"]
-        assert tags["step 1 · evaluate.test · qwen"] == []
+        shards = [f"step 1 · answer.test.{shard} · qwen" for shard in ("0-3", "3-6", "6-8")]
+        tasks = tasks_of(record, f"{planned.id} · evaluate", *shards, "step 1 · evaluate.test · qwen")
+        assert {name for name in tasks if "qwen" in name} == {*shards, "step 1 · evaluate.test · qwen"}
+        assert tasks[shards[0]]["tags"] == ["gpu"]
+        assert tasks["step 1 · evaluate.test · qwen"]["tags"] == []
         assert "table" in {artifact["type"] for artifact in ask(record, "artifacts", limit=50)}
     finally:
         stop_server(runs_dir)

@@ -18,7 +18,7 @@ from flows.failures import FAILURE_FILE, record_failure
 from flows.host import Patience
 from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import ServerError
 from hacpo_core.store import ExperimentLock
 from hacpo_core.tracking import STATE_FILE, Tracker
 from hacpo_core.tracking_uri import tracking_uri
@@ -149,14 +149,20 @@ def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
     assert look(schedule) == [], "once"
 
 
+def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "CRASHED")
+    schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
+    assert look(schedule) == [f"x: Prefect did not run a task; in the queue again (1 of {MOST_RESTARTS})"]
+
+
 def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = schedule_of(tmp_path, "RUNNING")
 
     def silent() -> dict[str, FlowRun]:
-        raise EngineError("the server does not answer")
+        raise ServerError("the server does not answer")
 
     monkeypatch.setattr(schedule, "flow_runs", silent)
-    with pytest.raises(EngineError, match="does not answer"):
+    with pytest.raises(ServerError, match="does not answer"):
         look(schedule)
 
 

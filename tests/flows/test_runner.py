@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -20,14 +22,16 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
+from flows.states import standing_of
 from hacpo_core.algorithm import DirectRunner
+from hacpo_core.store import ExperimentLock
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
 
-# Runs in a process of its own: Prefect reads its settings at import. `fault` makes one phase fail once.
+# In a process of its own: Prefect reads its settings at import. `fault` makes the sixth optimizer step fail, or all tasks.
 CHILD = """
-import json, sys
+import httpx, json, sys
 from pathlib import Path
 from flows.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -36,18 +40,23 @@ from flows.plans import find_plan
 from flows.display import QuietWatcher
 from flows.runner import run_with_prefect
 from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, LockedError, ServerError
 inner, calls = TorchLearner._step, []
+FAULTS = {"config": ConfigError("broken for good"), "memory": RuntimeError("out of memory")}
 def failing(self):
     calls.append(1)
-    if len(calls) == 6 and fault != "none":
-        raise (ConfigError("broken for good") if fault == "config" else RuntimeError("out of memory"))
+    if len(calls) == 6 and fault in FAULTS:
+        raise FAULTS[fault]
     return inner(self)
 TorchLearner._step = failing
+async def silent(self, request, **_):
+    raise httpx.ConnectError(f"no answer to {request.url.path}")
+if fault == "outage":
+    httpx.AsyncClient.send = silent  # Prefect asks for a task's slots in no other way
 try:
     run_with_prefect(find_plan(runs_dir, root.name), QuietWatcher())
     print(json.dumps({"calls": len(calls)}))
-except ConfigError as error:
+except (ConfigError, LockedError, ServerError) as error:
     print(json.dumps({"error": str(error), "calls": len(calls)}))
 """
 
@@ -62,7 +71,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pre
 
 def run_child(plan: Plan, runs_dir: Path, fault: str) -> dict[str, Any]:
     command = [sys.executable, "-c", CHILD, str(plan.root), str(runs_dir), fault]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    environment = os.environ | {"PREFECT_CLIENT_MAX_RETRIES": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
@@ -79,10 +89,21 @@ def ask(record: PrefectServer, path: str, **body: Any) -> list[dict[str, Any]]:
     return found
 
 
-def tasks_of(record: PrefectServer, plan: Plan) -> list[dict[str, Any]]:
-    runs = ask(record, "flow_runs", flow_runs={"name": {"any_": [plan.id]}})
-    assert len(runs) == 1
-    return ask(record, "task_runs", flow_runs={"id": {"any_": [runs[0]["id"]]}}, limit=200)
+def tasks_of(record: PrefectServer, flow_run: str, *awaited: str) -> dict[str, dict[str, Any]]:
+    """Task runs of the one flow run of this name, by their own names.
+
+    The server writes their records in batches: waits until those that are named are there and have ended.
+    """
+    (run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [flow_run]}})
+    tasks: dict[str, dict[str, Any]] = {}
+    deadline = time.monotonic() + 60
+    while not all(name in tasks and tasks[name]["end_time"] for name in awaited):
+        assert time.monotonic() < deadline, f"{awaited}: not among {sorted(tasks)}, or without an end"
+        time.sleep(0.2)
+        found = ask(record, "task_runs", flow_runs={"id": {"any_": [run["id"]]}}, limit=200)
+        tasks = {task["name"]: task for task in found}
+        assert len(tasks) == len(found), "each phase once"
+    return tasks
 
 
 @pytest.mark.ray
@@ -96,10 +117,9 @@ def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     remote = small_plan("hacpo", "seed=5", "placement.kind=ray", runs_dir=runs_dir)
     run_child(remote, runs_dir, "none")
     assert outcome(remote) == outcome(local)
-    (flow_run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [remote.id]}})
-    tasks = ask(record, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
-    assert {"step 4 · rollout · llama", "step 4 · update · qwen"} <= {run["name"] for run in tasks}
-    assert {run["state_type"] for run in tasks} == {"COMPLETED"}
+    awaited = ("step 4 · rollout · llama", "step 4 · update · qwen")
+    tasks = tasks_of(record, remote.id, *awaited)
+    assert {tasks[name]["state_type"] for name in awaited} == {"COMPLETED"}
 
 
 def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
@@ -111,12 +131,10 @@ def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
     served = small_plan("hacpo", "runtime.runner=prefect", runs_dir=runs_dir)
     run_child(served, runs_dir, "none")
     assert outcome(served) == outcome(direct)
-    tasks = tasks_of(record, served)
-    names = {task["name"]: task for task in tasks}
-    assert {"step 3 · rollout · qwen", "step 3 · update · llama", "step 3 · advantage"} <= set(names)
-    assert names["step 3 · rollout · qwen"]["tags"] == ["gpu"]
-    assert names["step 3 · verify · qwen"]["tags"] == []
-    assert {task["state_type"] for task in tasks} == {"COMPLETED"}
+    gpu, cpu = ("step 3 · rollout · qwen", "step 3 · update · llama"), ("step 3 · verify · qwen", "step 3 · advantage")
+    tasks = tasks_of(record, served.id, *gpu, *cpu)
+    assert [tasks[name]["tags"] for name in (*gpu, *cpu)] == [["gpu"], ["gpu"], [], []]
+    assert {tasks[name]["state_type"] for name in (*gpu, *cpu)} == {"COMPLETED"}
     artifacts = ask(record, "artifacts", limit=50)
     kinds = {artifact["type"] for artifact in artifacts}
     assert {"progress", "table"} <= kinds
@@ -132,7 +150,7 @@ def test_failed_phase_is_retried_to_the_same_bits(
     served = small_plan("gspo", "runtime.runner=prefect", runs_dir=runs_dir)
     run_child(served, runs_dir, "memory")
     assert outcome(served) == outcome(direct)
-    assert max(task["run_count"] for task in tasks_of(record, served)) == 2
+    assert tasks_of(record, served.id, "step 2 · update · qwen")["step 2 · update · qwen"]["run_count"] == 2
 
 
 def test_configuration_error_is_never_retried(
@@ -141,11 +159,35 @@ def test_configuration_error_is_never_retried(
     runs_dir, record = server
     served = small_plan("naive", "runtime.runner=prefect", runs_dir=runs_dir)
     assert run_child(served, runs_dir, "config") == {"error": "broken for good", "calls": 6}
-    failed: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 20
-    while not failed and time.monotonic() < deadline:  # the server writes task records in batches
-        failed = [task for task in tasks_of(record, served) if task["state_type"] == "FAILED"]
-    assert [task["run_count"] for task in failed] == [1]
+    failed = tasks_of(record, served.id, "step 1 · update · llama")["step 1 · update · llama"]
+    assert (failed["state_type"], failed["run_count"]) == ("FAILED", 1)
+
+
+def state_of(record: PrefectServer, flow_run: str) -> tuple[str, str]:
+    (run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [flow_run]}})
+    return run["state_type"], run["state"]["message"]
+
+
+def test_run_that_prefect_failed_crashed_and_its_experiment_has_not_failed(
+    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, PrefectServer]
+) -> None:
+    runs_dir, record = server
+    served = small_plan("hacpo", "seed=6", runs_dir=runs_dir)
+    words = run_child(served, runs_dir, "outage")["error"]
+    assert re.match(r"Prefect did not run step 0 · .*: Unable to acquire concurrency slots on .*`hacpo resume`", words)
+    assert state_of(record, served.id) == ("CRASHED", words)
+    assert standing_of(served.root).state == "missing", "a worker's reconciler starts it again"
+
+
+def test_run_that_anothers_lock_kept_out_crashed_and_leaves_no_failure(
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
+) -> None:
+    runs_dir, record = server
+    served = small_plan("hacpo", "seed=7", runs_dir=runs_dir)
+    with ExperimentLock(served.root):
+        words = run_child(served, runs_dir, "none")["error"]
+        assert state_of(record, served.id) == ("CRASHED", words)
+    assert standing_of(served.root).state == "missing"
 
 
 def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, PrefectServer]) -> None:

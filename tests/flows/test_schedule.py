@@ -28,7 +28,7 @@ from flows.schedule import RefusedError, Schedule, slots_of, worker_name
 from flows.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import set_pool_limit
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import ServerError
 from hacpo_core.store import ExperimentLock
 
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ def test_experiment_whose_queue_cannot_be_changed_stays_where_it_is(
         raise httpx.ConnectError("gone")
 
     monkeypatch.setattr(schedule.client, "create_flow_run_from_deployment", broken)
-    with pytest.raises(EngineError, match="gone"):
+    with pytest.raises(ServerError, match="gone"):
         schedule.set_priority(name, "high")
     assert schedule.runs()[name] == before
     monkeypatch.undo()
@@ -231,7 +231,7 @@ def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_di
     process.kill()
     process.wait(10)
     broken = dataclasses.replace(before, url="http://127.0.0.1:9")
-    with pytest.raises(EngineError, match="the Prefect server does not do what was asked: .*hacpo server status"):
+    with pytest.raises(ServerError, match="the Prefect server does not do what was asked: .*hacpo server status"):
         Schedule(broken, runs_dir).runs()
     assert find_server(runs_dir) is None
     after = ensure_server(runs_dir)

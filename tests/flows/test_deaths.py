@@ -29,7 +29,7 @@ from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
 STEPS = "train.num_steps=12"
-SHORT = Patience(pending_s=6.0, running_s=3.0)
+SHORT = Patience(pending_s=12.0, running_s=3.0)
 LIMIT_S = 240.0
 
 
@@ -231,9 +231,11 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
         alone = small_plan("hacpo", *words, f"seed={seeds[when]}", runs_dir=tmp_path / "alone")
         assert outcome(planned) == undisturbed(planned, alone)
         runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
-        states = [run.state.type.value for run in runs if run.state is not None]
-        assert states[0] == "COMPLETED"
-        assert set(states[1:]) <= {"CRASHED"}, "one that completed, and those that were killed"
+        newest, *others = [run.state.type.value for run in runs if run.state is not None]
+        assert newest == "COMPLETED"
+        # Those that were killed; or that a busy machine kept waiting for so long that they were taken for dead, and that
+        # found the experiment locked, or trained it and locked the next run out. Bits and MLflow say that one did.
+        assert set(others) <= {"CRASHED", "COMPLETED"}
         client = MlflowClient(f"sqlite:///{site.runs_dir / 'mlflow.db'}")
         (experiment,) = client.search_experiments(filter_string="name != 'Default'")
         found = client.search_runs([experiment.experiment_id], f"tags.`hacpo.experiment` = '{planned.id}'")

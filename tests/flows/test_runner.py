@@ -29,7 +29,7 @@ from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
 
-# In a process of its own: Prefect reads its settings at import. `fault` makes the sixth optimizer step fail, or all tasks.
+# In a process of its own: Prefect reads its settings at import. `fault`: why an optimizer step fails, or every task.
 CHILD = """
 import httpx, json, sys
 from pathlib import Path

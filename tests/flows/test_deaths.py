@@ -233,8 +233,8 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
         runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
         newest, *others = [run.state.type.value for run in runs if run.state is not None]
         assert newest == "COMPLETED"
-        # Those that were killed; or that a busy machine kept waiting for so long that they were taken for dead, and that
-        # found the experiment locked, or trained it and locked the next run out. Bits and MLflow say that one did.
+        # Killed; or kept waiting by a busy machine until they were taken for dead, and then locked out, or locking out
+        # the next one. Bits and MLflow say that one trained.
         assert set(others) <= {"CRASHED", "COMPLETED"}
         client = MlflowClient(f"sqlite:///{site.runs_dir / 'mlflow.db'}")
         (experiment,) = client.search_experiments(filter_string="name != 'Default'")

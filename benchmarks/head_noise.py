@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import forward_passes
-from hacpo_core.engines.models import ScoringHead, scoring_head
+from hacpo_core.engines.models import ScoringHead, row_layout, scoring_head
 
 RESULTS = Path(__file__).parent / "results" / "head_noise.json"
 LOW, HIGH = 3e-4, 4e-4  # GSPO's clip
@@ -67,7 +67,7 @@ def rows_of(vocabulary: int, response: tuple[int, int]) -> list[ScoreRequest]:
 def mean_logprobs(head: ScoringHead, rows: list[ScoreRequest], layout: str, max_tokens: int) -> Tensor:
     """Per row, in float64 from fp32 scores."""
     mean_B = torch.zeros(len(rows), dtype=torch.float64)
-    for forward in forward_passes(rows, layout=layout, max_tokens=max_tokens, pack_tokens=512):
+    for forward in forward_passes(rows, layout=layout, max_tokens=max_tokens):
         logprob_N = head.scores(forward.to(head.model.device), temperature=1.0, chunk_mb=64).logprob_N.double().cpu()
         pieces = logprob_N.split([len(rows[row].response_ids) for row in forward.rows])
         for row, piece in zip(forward.rows, pieces, strict=True):
@@ -90,6 +90,7 @@ def main() -> None:
             exact_B = mean_logprobs(scoring_head(exact), rows, "padded", 4096)
             for is_wide in (False, True):
                 head = scoring_head(model, is_wide=is_wide)
+                assert row_layout(head, "shared_prompts") == "shared_prompts"
                 one_B = mean_logprobs(head, rows, "padded", 4096)
                 for layout, max_tokens in OTHERS:
                     log_ratio_B = mean_logprobs(head, rows, layout, max_tokens) - one_B

@@ -7,6 +7,7 @@ Usage: python benchmarks/row_layouts.py [--repeats 3] [--device cpu] [--dtype fl
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import statistics
@@ -21,8 +22,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from hacpo_core.engines.base import ScoreRequest
-from hacpo_core.engines.layouts import forward_passes
-from hacpo_core.engines.models import ScoringHead, scoring_head
+from hacpo_core.engines.layouts import LAYOUTS, forward_passes
+from hacpo_core.engines.models import ScoringHead, row_layout, scoring_head
 
 RESULTS = Path(__file__).parent / "results" / "row_layouts.json"
 
@@ -40,13 +41,12 @@ class Shape:
     heads: int
     vocabulary: int
     micro_batch_tokens: int
-    pack_tokens: tuple[int, ...]
 
 
 SHAPES = {
-    "tiny": Shape(32, 8, (10, 14), (14, 30), 96, 3, 4, 40, 4096, (64, 128, 256, 512)),
-    "long": Shape(4, 8, (200, 200), (100, 1000), 192, 6, 6, 2048, 4096, (512, 1200, 2400)),
-    "long_prompts": Shape(4, 8, (400, 400), (20, 120), 192, 6, 6, 2048, 4096, (512, 1024, 2048)),
+    "tiny": Shape(32, 8, (10, 14), (14, 30), 96, 3, 4, 40, 4096),
+    "long": Shape(4, 8, (200, 200), (100, 1000), 192, 6, 6, 2048, 4096),
+    "long_prompts": Shape(4, 8, (400, 400), (20, 120), 192, 6, 6, 2048, 4096),
 }
 
 
@@ -78,10 +78,8 @@ def model_of(family: str, shape: Shape) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**sizes)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**sizes))
 
 
-def measure(
-    head: ScoringHead, rows: list[ScoreRequest], shape: Shape, layout: str, pack_tokens: int, *, repeats: int
-) -> dict[str, Any]:
-    """Tokens and medians of seconds (of the processor on the CPU) for one layout."""
+def measure(head: ScoringHead, rows: list[ScoreRequest], shape: Shape, *, repeats: int) -> list[dict[str, Any]]:
+    """Tokens and medians of seconds (of the processor on the CPU) for each layout, the layouts in turn."""
     device = head.model.device
 
     # On one thread the processor's own clock leaves out what other work takes of a shared machine.
@@ -91,13 +89,11 @@ def measure(
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    def once(*, trains: bool) -> tuple[float, int, int]:
+    def once(layout: str, *, trains: bool) -> tuple[float, int, int]:
         wait()
         start, num_tokens, num_passes = clock(), 0, 0
         with torch.set_grad_enabled(trains):
-            for forward in forward_passes(
-                rows, layout=layout, max_tokens=shape.micro_batch_tokens, pack_tokens=pack_tokens
-            ):
+            for forward in forward_passes(rows, layout=layout, max_tokens=shape.micro_batch_tokens):
                 scores = head.scores(forward.to(device), temperature=1.0, chunk_mb=64)
                 if trains:
                     scores.logprob_N.sum().backward()
@@ -107,17 +103,21 @@ def measure(
         wait()
         return clock() - start, num_tokens, num_passes
 
-    once(trains=True)
-    scored = [once(trains=False) for _ in range(repeats)]
-    trained = [once(trains=True) for _ in range(repeats)]
-    return {
-        "layout": layout,
-        "pack_tokens": None if layout == "padded" else pack_tokens,
-        "tokens": scored[0][1],
-        "passes": scored[0][2],
-        "score_s": round(statistics.median(seconds for seconds, _, _ in scored), 4),
-        "train_s": round(statistics.median(seconds for seconds, _, _ in trained), 4),
-    }
+    taken: dict[tuple[str, bool], list[tuple[float, int, int]]] = {}
+    for number in range(repeats + 1):  # the first round is not counted
+        for layout, trains in itertools.product(LAYOUTS, (False, True)):
+            found = once(layout, trains=trains)
+            taken.setdefault((layout, trains), []).extend([found] if number else [])
+    return [
+        {
+            "layout": layout,
+            "tokens": taken[layout, False][0][1],
+            "passes": taken[layout, False][0][2],
+            "score_s": round(statistics.median(seconds for seconds, _, _ in taken[layout, False]), 4),
+            "train_s": round(statistics.median(seconds for seconds, _, _ in taken[layout, True]), 4),
+        }
+        for layout in LAYOUTS
+    ]
 
 
 def main() -> None:
@@ -137,10 +137,9 @@ def main() -> None:
         for family in ("qwen3", "llama") if name == "tiny" else ("qwen3",):
             model = model_of(family, shape).to(options.device, getattr(torch, options.dtype))
             head = scoring_head(model)
+            assert row_layout(head, "shared_prompts") == "shared_prompts"
             num_weights = sum(parameter.numel() for parameter in model.parameters())
-            ways = [("padded", 1), *((way, size) for way in ("packed", "shared_prompts") for size in shape.pack_tokens)]
-            for layout, pack_tokens in ways:
-                found = measure(head, rows, shape, layout, pack_tokens, repeats=options.repeats)
+            for found in measure(head, rows, shape, repeats=options.repeats):
                 results.append({"shape": name, "family": family, "weights": num_weights, "row_tokens": least, **found})
                 print(json.dumps(results[-1]), flush=True)
     result = {

@@ -102,9 +102,7 @@ class Floor:
         self.optimizer = adamw(list(self.model.parameters()), OptimizerConfig())
         self.rows = rows_of(shape)
         requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in self.rows]
-        self.passes = list(
-            forward_passes(requests, layout="padded", max_tokens=engine.micro_batch_tokens, pack_tokens=1)
-        )
+        self.passes = list(forward_passes(requests, layout="padded", max_tokens=engine.micro_batch_tokens))
 
     def update(self) -> None:
         """Forward, backward, clip, step."""

@@ -296,10 +296,9 @@ class EngineConfig:
     """CPU threads of a process; another number gives other bits"""
     micro_batch_tokens: int = 16384
     """most tokens (padding included) in one forward and backward pass"""
-    row_layout: str = "padded"
-    """padded: rows side by side | packed: one after another | shared_prompts: the same, a problem's prompt only once"""
-    pack_tokens: int = 512
-    """most tokens of one packed sequence, unless a single row is longer: attention costs the square of it"""
+    row_layout: str = "auto"
+    """padded: rows side by side | shared_prompts: one after another, a problem's prompt only once | auto: the latter
+    for models that can"""
     logprob_chunk_mb: int = 64
     """MiB of one chunk's fp32 logits; up to three such buffers exist at the same time"""
     gradient_checkpointing: bool = False

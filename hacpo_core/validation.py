@@ -46,7 +46,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "engine.dtype": ("float32", "bfloat16"),
     "placement.kind": ("local", "ray"),
     "engine.head_dtype": ("same", "float32"),
-    "engine.row_layout": ("padded", "packed", "shared_prompts"),
+    "engine.row_layout": ("auto", "padded", "shared_prompts"),
     "data.source": ("arithmetic", "jsonl"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
     "runtime.runner": ("prefect", "direct"),
@@ -98,7 +98,6 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.micro_batch_tokens": (1, 1e12, False),
     "engine.lora.rank": (0, 1e5, False),
     "engine.lora.alpha": (0, 1e6, True),
-    "engine.pack_tokens": (1, 1e12, False),
     "engine.logprob_chunk_mb": (1, 1e6, False),
     "verifier.num_workers": (1, 1024, False),
     "verifier.timeout_s": (0, 1e5, True),
@@ -323,11 +322,6 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
 
 def _check_learner(config: ExperimentConfig) -> None:
     engine = config.engine
-    if engine.row_layout != "padded" and engine.pack_tokens > engine.micro_batch_tokens:
-        raise ConfigError(
-            f"engine.pack_tokens: got {engine.pack_tokens}, more than engine.micro_batch_tokens="
-            f"{engine.micro_batch_tokens}, which one pass may hold; lower it"
-        )
     targets = list(engine.lora.targets)
     if engine.lora.rank > 0 and (not targets or (ALL_LINEAR in targets and len(targets) > 1)):
         raise ConfigError(
@@ -464,8 +458,6 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
     if config.engine.dtype == "float32":
         mark("engine.dtype is float32 anyway", "engine.head_dtype")
-    if config.engine.row_layout == "padded":
-        mark("engine.row_layout is padded", "engine.pack_tokens")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

@@ -24,10 +24,11 @@ from hacpo_core.algo.methods import Method, Objective, Rows, method_bounds, obje
 from hacpo_core.algo.objectives import row_weights
 from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines.attention import let_rows_share
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import Head, ScoringHead, check_layout, scoring_head
+from hacpo_core.engines.models import Head, ScoringHead, row_layout, scoring_head
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.errors import EngineError
 
@@ -69,9 +70,12 @@ class BaseLearner(ABC):
         self._device = model.device
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
-        check_layout(head, engine.row_layout)
+        self._layout = row_layout(head, engine.row_layout)
         self._head: Head = head
-        self._reference = scoring_head(reference, is_wide=is_wide) if isinstance(reference, nn.Module) else reference
+        if isinstance(reference, nn.Module):
+            let_rows_share(reference)
+            reference = scoring_head(reference, is_wide=is_wide)
+        self._reference = reference
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if engine.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -118,10 +122,7 @@ class BaseLearner(ABC):
             yield forward.rows, scores
 
     def _forward_passes(self, requests: Sequence[ScoreRequest]) -> Iterator[ForwardPass]:
-        engine = self._engine
-        yield from forward_passes(
-            requests, layout=engine.row_layout, max_tokens=engine.micro_batch_tokens, pack_tokens=engine.pack_tokens
-        )
+        yield from forward_passes(requests, layout=self._layout, max_tokens=self._engine.micro_batch_tokens)
 
     def update(
         self,

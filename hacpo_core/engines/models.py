@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from hacpo_core.engines.attention import let_rows_share
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.folders import read_settings
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
@@ -166,16 +167,14 @@ class ScoringHead:
             is_wide=self.is_wide,
         )
 
-    def _inputs(self, forward: ForwardPass) -> dict[str, Tensor]:
-        inputs = {"input_ids": forward.input_BT}
+    def _inputs(self, forward: ForwardPass) -> dict[str, Any]:
+        inputs: dict[str, Any] = {"input_ids": forward.input_BT}
         if forward.position_BT is not None:
             inputs["position_ids"] = forward.position_BT
-        mask_B1TT = forward.mask_B1TT()
-        if mask_B1TT is not None:
-            inputs["attention_mask"] = mask_B1TT
-            if self.model.config._attn_implementation == "eager":  # adds its mask to the scores
-                hidden = torch.zeros(mask_B1TT.shape, dtype=self.model.dtype, device=mask_B1TT.device)
-                inputs["attention_mask"] = hidden.masked_fill_(~mask_B1TT, torch.finfo(self.model.dtype).min)
+        if forward.places is not None:
+            inputs["rows"] = forward.places
+            # A mask of four dimensions is handed on as it is: none of all tokens by all tokens is built.
+            inputs["attention_mask"] = torch.ones(1, 1, 1, 1, device=forward.input_BT.device)
         return inputs
 
 
@@ -202,30 +201,29 @@ def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHea
     return ScoringHead(model, is_linear, is_wide)
 
 
-def check_layout(head: ScoringHead, layout: str) -> None:
-    """Raise an EngineError unless the model scores rows in that layout as it scores them alone.
+def row_layout(head: ScoringHead, layout: str) -> str:
+    """The layout that this model's rows get: `auto` is shared_prompts where the model can, and padded elsewhere.
 
-    A short pass finds out: what is off must be far less than what it would be if all rows attended to each other.
+    A short pass finds out: what is off must be far less than what it would be if rows attended to each other.
+
+    Raises:
+        EngineError: shared_prompts is asked for, and the model cannot.
     """
     if layout == "padded":
-        return
+        return layout
+    problem = _why_not_shared(head)
+    if problem is None:
+        return "shared_prompts"
+    if layout != "auto":
+        raise EngineError(f"engine.row_layout: {problem}; set engine.row_layout=padded")
+    _log.info("rows are padded: %s", problem)
+    return "padded"
+
+
+def _why_not_shared(head: ScoringHead) -> str | None:
     model, name = head.model, type(head.model).__name__
-    attention = model.config._attn_implementation
-    remedy = "set engine.row_layout=padded"
-    if layout == "shared_prompts":
-        if attention not in ("sdpa", "eager"):
-            raise EngineError(
-                f"engine.row_layout: shared_prompts needs an attention that takes any mask, and {name} runs "
-                f"{attention}; set engine.row_layout=packed"
-            )
-        # Too short a probe would not see that a window of the model's own is lost.
-        config = model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
-            raise EngineError(
-                f"engine.row_layout: shared_prompts needs layers that attend to everything before them, and {name} has "
-                f"others ({', '.join(sorted(kinds))}); {remedy}"
-            )
+    if not let_rows_share(model):
+        return f"shared_prompts needs sdpa attention to everything before a token, and {name} attends otherwise"
     size = model.config.get_text_config().vocab_size
     prompts, lengths = ((1, 2, 3, 5), (7, 4)), (5, 3, 1, 6)
     requests = [
@@ -236,10 +234,10 @@ def check_layout(head: ScoringHead, layout: str) -> None:
     ]
 
     def scores_N(layout: str, *, is_leaky: bool = False) -> Tensor:
-        (forward,) = forward_passes(requests, layout=layout, max_tokens=1000, pack_tokens=100)
+        (forward,) = forward_passes(requests, layout=layout, max_tokens=1000)
         found: dict[int, Tensor] = {}
         if is_leaky:
-            forward = replace(forward, position_BT=None, block_BT=None, parent_BT=None)
+            forward = replace(forward, position_BT=None, places=None)
         scores = head.scores(forward.to(model.device), temperature=1.0, chunk_mb=64)
         for row, piece in zip(
             forward.rows, scores.logprob_N.split([lengths[row] for row in forward.rows]), strict=True
@@ -249,10 +247,11 @@ def check_layout(head: ScoringHead, layout: str) -> None:
 
     with torch.no_grad():
         alone_N = scores_N("padded")
-        off = float((scores_N(layout) - alone_N).abs().mean())
-        leak = float((scores_N(layout, is_leaky=True) - alone_N).abs().mean())
-    if not off <= 1e-5 + 0.25 * leak:
-        raise EngineError(
-            f"engine.row_layout: {name} does not score {layout} rows as it scores them alone (off by {off:.1e} nats on "
-            f"average); {remedy}"
-        )
+        try:
+            off = float((scores_N("shared_prompts") - alone_N).abs().mean())
+        except TypeError as error:  # a class that takes no further arguments
+            return f"{name} does not take rows that share prompts ({_first_line(error)})"
+        leak = float((scores_N("shared_prompts", is_leaky=True) - alone_N).abs().mean())
+    if off <= 1e-5 + 0.25 * leak:
+        return None
+    return f"{name} does not score shared_prompts rows as it scores them alone (off by {off:.1e} nats on average)"

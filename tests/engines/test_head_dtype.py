@@ -86,9 +86,7 @@ def sharp_model(family: str = "qwen3") -> PreTrainedModel:
 
 
 def learner(model: PreTrainedModel, head_dtype: str, *, layout: str = "padded", max_tokens: int = 4096) -> TorchLearner:
-    engine = EngineConfig(
-        dtype="bfloat16", head_dtype=head_dtype, micro_batch_tokens=max_tokens, row_layout=layout, pack_tokens=256
-    )
+    engine = EngineConfig(dtype="bfloat16", head_dtype=head_dtype, micro_batch_tokens=max_tokens, row_layout=layout)
     return TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1)
 
 

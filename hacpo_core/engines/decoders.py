@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
+from hacpo_core.engines.attention import by_products, pays_by_products
 from hacpo_core.engines.logprobs import widened
 
 _log = logging.getLogger(__name__)
@@ -162,6 +163,7 @@ class LlamaDecoder:
         self._epsilon = config.rms_norm_eps
         self._head = _wide_head(model) if has_wide_head else head
         self._layers = [_layer(layer, self._num_query, self._num_key) for layer in base.layers]
+        self._attend = by_products if pays_by_products(head.weight) else functional.scaled_dot_product_attention
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
@@ -210,11 +212,11 @@ class LlamaDecoder:
             key_BHTK[:, :, here] = turned[:, self._num_query :]
             value_BHTK[:, :, here] = value_BHK
             # Query heads that share a key head stand where tokens stand in a prompt: no key is copied for each.
-            attended = functional.scaled_dot_product_attention(
+            attended = self._attend(
                 turned[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK[:, :, : self._length],
                 value_BHTK[:, :, : self._length],
-                attn_mask=mask,
+                mask,
             )
             stream_BD = stream_BD + functional.linear(attended.reshape(rows, -1), *layer.out)
             gate, up = _products(self._norm(stream_BD, layer.mlp_norm), layer.gate_up, 2)

@@ -377,6 +377,7 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports to Ray's makers
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # agents are the work; Ray's 15 puts them behind all else here
     address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:

@@ -18,6 +18,7 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from flows.compose import compose
 from hacpo_core.config import EngineConfig
+from hacpo_core.engines import attention
 from hacpo_core.engines.attention import NAME, let_rows_share
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
@@ -113,8 +114,12 @@ def ready(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @every_family
+@pytest.mark.parametrize("short", [0, 96], ids=["fused attention", "products"])
 @pytest.mark.parametrize("checkpoints", [False, True])
-def test_scores_and_gradients_are_those_of_rows_alone(family: str, checkpoints: bool) -> None:
+def test_scores_and_gradients_are_those_of_rows_alone(
+    family: str, short: int, checkpoints: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SHORT", short)
     model = ready(small_model(family, num_layers=2)).double()
     if checkpoints:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors import SafetensorError
 
@@ -99,8 +100,12 @@ def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bi
 def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
+    niceness: set[int] = set()
+
     class Impatient(QuietWatcher):
         def stepped(self, step: int, *_: Any) -> None:
+            family = psutil.Process().children(recursive=True)
+            niceness.update(one.nice() for one in family if "ray::" in " ".join(one.cmdline()))
             if step == 1:
                 raise KeyboardInterrupt
 
@@ -108,6 +113,7 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     planned = small_plan("hacpo", *RAY)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), Impatient())
+    assert niceness == {0}, "agents yield to nobody"
     assert not ray.is_initialized()
     assert run(planned) == expected
 

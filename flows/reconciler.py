@@ -106,7 +106,7 @@ class Reconciler:
         elif kind is StateType.FAILED:
             return  # a person looks at it
         elif standing.failure is None:
-            said = (run.state.message or "").strip().partition("\n")[0] if kind is StateType.CRASHED else ""
+            said = (run.state.message or "").strip().partition("\n")[0].rstrip(".") if kind is StateType.CRASHED else ""
             yield self._again(experiment, run, said or "its process died")
         elif kind is StateType.RUNNING:
             self._set(run, Failed(message=standing.failure.reason))

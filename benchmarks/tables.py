@@ -131,9 +131,10 @@ def main() -> None:
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():
-            filled = make(json.loads(path.read_text(encoding="utf-8")))
+            found = json.loads(path.read_text(encoding="utf-8"))
+            filled = f"{make(found)}\n\nMachine: {found['machine']}."
             mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-            text = mark.sub(lambda found, filled=filled: f"{found[1]}{filled}\n{found[2]}", text)  # type: ignore[misc]
+            text = mark.sub(lambda match, filled=filled: f"{match[1]}{filled}\n{match[2]}", text)  # type: ignore[misc]
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ from flows.server import await_server, ensure_server, find_server, log_in_hint, 
 from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
-from hacpo_core.errors import EngineError, HacpoError
+from hacpo_core.errors import EngineError, HacpoError, ServerError
 from hacpo_core.validation import num_minibatches
 
 _log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
             schedule = _schedule(runs_dir, as_json=as_json)
             submit(plans, schedule, priority=priority)
             return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)
-    except (KeyboardInterrupt, EngineError):
+    except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # may have moved
         if own and server is not None:  # nobody is left to train them; the same call puts them back
             for planned in plans:

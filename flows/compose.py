@@ -17,6 +17,8 @@ from hacpo_core.config import BenchmarkConfig, EvaluateConfig, ExperimentConfig,
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import validate
 
+_RETIRED = (("engine", "pack_tokens"),)
+"""fields of earlier versions that took no effect in experiments that can still be loaded"""
 _AGENT_FIELD = re.compile(
     r"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>path|chat_template|trust_remote_code|tiny\b[^=]*)="
 )
@@ -203,7 +205,11 @@ def load_config(path: Path) -> ExperimentConfig:
     merged = OmegaConf.structured(ExperimentConfig)
     _thaw(merged)
     try:
-        config: ExperimentConfig = OmegaConf.to_object(OmegaConf.merge(merged, _read(path)))  # type: ignore[assignment]
+        read = _read(path)
+        for section, name in _RETIRED:
+            if isinstance(read.get(section), DictConfig):
+                read[section].pop(name, None)
+        config: ExperimentConfig = OmegaConf.to_object(OmegaConf.merge(merged, read))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path} does not fit this version of hacpo: {str(error).splitlines()[0]}") from error
     validate(config)

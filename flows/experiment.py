@@ -23,6 +23,7 @@ from flows.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
 from hacpo_core.config import ExperimentConfig, as_dict, flatten
 from hacpo_core.data.benchmarks import Benchmark
+from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations
@@ -58,7 +59,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
             return _finish(plan, x, tracker)
         except BaseException as error:
             if tracker is not None:
-                tracker.finish("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+                tracker.finish("KILLED" if isinstance(error, (KeyboardInterrupt, ServerError)) else "FAILED")
             raise
 
 

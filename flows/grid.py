@@ -19,7 +19,7 @@ from flows.processes import die_with_parent
 from flows.schedule import Schedule, ScheduledRun
 from flows.states import standing_of
 from hacpo_core.config import TinyModelConfig
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import EngineError, ServerError
 from hacpo_core.tiny.folders import tiny_model_folder
 
 _LOOK_EVERY_S, _ASK_EVERY_S = 0.5, 2.0
@@ -102,7 +102,7 @@ def watch(
             if time.monotonic() - asked_at > _ASK_EVERY_S:
                 try:
                     runs, asked_at = schedule.runs(), time.monotonic()
-                except EngineError:
+                except ServerError:
                     schedule = revive()
             for name, root in list(waiting.items()):
                 standing = standing_of(root)

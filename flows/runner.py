@@ -55,6 +55,7 @@ class PrefectRunner:
         raised: list[Exception] = []
 
         def noted() -> None:
+            raised.clear()  # a failed attempt's error holds all that it had in memory
             try:
                 work()
             except Exception as error:
@@ -65,11 +66,12 @@ class PrefectRunner:
         try:
             self._task(phase)(key=key, title=title)
         except Exception as error:
-            if any(error is own for own in raised):
-                raise
+            if raised:  # Prefect may have failed as well, while it handled that
+                raise raised[0] from (None if error is raised[0] else error)
             words = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ServerError(f"Prefect did not run {title}: {words}; `hacpo resume` goes on from here") from error
         finally:
+            raised.clear()
             del self._work[key]
         return Done()
 

@@ -128,6 +128,10 @@ def test_resolved_configuration_is_read_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(config), encoding="utf-8")
     assert load_config(path) == config
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("engine:\n", "engine:\n  pack_tokens: 512\n"), encoding="utf-8"
+    )
+    assert load_config(path) == config, "a field of an earlier version that took no effect"
 
 
 def test_configuration_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from hacpo_core.engines.layouts import RowPlaces
 from hacpo_core.engines.logprobs import widened
 
 NAME = "sdpa_of_rows"
+ROTATIONS = ("default", "linear", "llama3")
+"""the same for every length of a sequence"""
 SHORT = 96
 """places of a row up to which two products are faster than torch's fused attention, gradients included"""
 
@@ -37,11 +39,13 @@ def attend(
     """What sdpa attention makes of sequences, or of the rows in one (B = 1); called by transformers' layers."""
     if rows is None:
         return sdpa_attention_forward(module, query_BHTK, key_BHTK, value_BHTK, attention_mask, **options)
+    if attention_mask is not None and attention_mask.numel() != 1:
+        raise TypeError("a mask of the model's own, which says nothing of rows")
     query, key, value = (
         _Spread.apply(part[0].transpose(0, 1), rows, is_query).transpose(1, 2)  # type: ignore[no-untyped-call]
         for part, is_query in ((query_BHTK, True), (key_BHTK, False), (value_BHTK, False))
     )
-    if pays_by_products(query) and query.shape[2] <= SHORT:
+    if pays_by_products(query) and query.shape[2] <= SHORT and not options.get("dropout"):
         attended_RLHK = _causal_by_products(query, key, value, options.get("scaling"))
     else:
         attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
@@ -78,7 +82,7 @@ def by_products(
 
 def _causal_by_products(query_RHLK: Tensor, key_RHLK: Tensor, value_RHLK: Tensor, scaling: float | None) -> Tensor:
     """attended_RLHK; query heads that share a key head stand behind one another as its queries."""
-    rows, num_keys, length, width = key_RHLK.shape
+    rows, num_keys, length, width = value_RHLK.shape
     query_RHGLK = query_RHLK.unflatten(1, (num_keys, -1))
     groups = query_RHGLK.shape[2]
     ahead_LL = query_RHLK.new_full((length, length), -torch.inf).triu(1)
@@ -94,11 +98,14 @@ def let_rows_share(model: PreTrainedModel) -> bool:
     """Have a model with sdpa attention run `attend` from now on, which changes nothing but for passes with `rows`.
 
     Returns:
-        False for another attention, which stays, and for layers that do not attend to everything before them.
+        False for another attention, which stays, for layers that do not attend to everything before them, and for
+        rotations that depend on how long a sequence is.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+        return False
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") not in ROTATIONS:
         return False
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(NAME)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
-from hacpo_core.engines.attention import by_products, pays_by_products
+from hacpo_core.engines.attention import ROTATIONS, by_products, pays_by_products
 from hacpo_core.engines.logprobs import widened
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ GROW_TOKENS = 64
 LARGEST_COPY = 2**18
 """weights that are copied next to each other for one product in place of several: less calls, but memory"""
 FAMILIES = ("llama", "qwen3")
-_ROTATIONS = ("default", "linear", "llama3")  # others depend on how long a sequence is
 
 
 class Decoder(Protocol):
@@ -248,7 +247,7 @@ def _is_llama_like(model: PreTrainedModel) -> bool:
         return False
     if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
         return False
-    if config.rope_parameters.get("rope_type", "default") not in _ROTATIONS:
+    if config.rope_parameters.get("rope_type", "default") not in ROTATIONS:
         return False
     # An adapter, for one, is another class, and would be left out.
     attention = [f"self_attn.{name}_proj" for name in "qkvo"]

@@ -77,7 +77,7 @@ def forward_passes(requests: Sequence[ScoreRequest], *, layout: str, max_tokens:
     """All rows, each in exactly one pass; a function of the rows alone.
 
     Args:
-        requests: the rows.
+        requests: the rows, each with a token of the prompt and one of the response at least.
         layout: one of `LAYOUTS`.
         max_tokens: of one pass, as if its rows were padded to the longest one; a longer row stands alone.
     """

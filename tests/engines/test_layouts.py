@@ -260,6 +260,30 @@ def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, ca
     refused(model, "does not take rows that share prompts .*unexpected keyword", caplog)
 
 
+@pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), RuntimeError("invalid dtype for bias")])
+def test_class_that_fails_with_shared_rows_gets_padded_ones(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(attention._Spread, "apply", broken)
+    refused(small_model(), str(error), caplog)
+
+
+def test_mask_of_the_models_own_is_refused() -> None:
+    (forward,) = passes_of("shared_prompts")
+    part = torch.zeros(1, 2, 12, 4)
+    with pytest.raises(TypeError, match="a mask of the model's own"):
+        attention.attend(torch.nn.Identity(), part, part, part, torch.zeros(1, 1, 12, 12), rows=forward.places)
+
+
+def test_rotation_by_a_sequences_length_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    model = small_model()
+    model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic", "factor": 2.0}
+    refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
+
+
 def test_layers_with_a_window_and_other_attention_share_no_prompts(caplog: pytest.LogCaptureFixture) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = MistralConfig(vocab_size=VOCAB_SIZE, num_key_value_heads=1, sliding_window=4, **sizes)

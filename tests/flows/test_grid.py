@@ -18,11 +18,13 @@ import pytest
 from experiments.planner import GridPlan, plan_grid
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.grid import watch
 from flows.plans import Plan, save_plan
 from flows.results import read_final
-from flows.schedule import Schedule
+from flows.schedule import Schedule, ScheduledRun
 from flows.server import ensure_server, stop_server
 from hacpo_core.algorithm import DirectRunner
+from hacpo_core.errors import ServerError
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
@@ -151,6 +153,25 @@ def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(runs_dir: Path) -> 
     run.kill()
     finish(process)
     assert {cell.status for cell in planned(runs_dir).cells} == {"done"}
+
+
+def test_waiting_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    plan = small_plan("gspo", "train.num_steps=1", runs_dir=tmp_path)
+    answers: list[str] = []
+
+    class Silent:
+        def runs(self) -> dict[str, ScheduledRun]:
+            answers.append("silent")
+            raise ServerError("the Prefect server does not do what was asked")
+
+    class Revived:
+        def runs(self) -> dict[str, ScheduledRun]:
+            answers.append("revived")
+            run_experiment(plan, DirectRunner(), QuietWatcher())
+            return {}
+
+    assert watch([plan], Silent(), Revived, lambda: None) == {}  # type: ignore[arg-type]
+    assert answers == ["silent", "revived"]
 
 
 def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(runs_dir: Path) -> None:

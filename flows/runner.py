@@ -21,7 +21,7 @@ from flows.plans import Plan, find_plan
 from flows.schedule import answers
 from hacpo_core.algorithm import Done, Handle, Phase
 from hacpo_core.config import RuntimeConfig
-from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError
+from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError, first_line
 
 UPDATE_EVERY_S = 5.0
 NEVER_RETRIED = (ConfigError, DataError, ModelError, LockedError, ReplayError, KeyboardInterrupt)
@@ -68,8 +68,9 @@ class PrefectRunner:
         except Exception as error:
             if raised:  # Prefect may have failed as well, while it handled that
                 raise raised[0] from (None if error is raised[0] else error)
-            words = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise ServerError(f"Prefect did not run {title}: {words}; `hacpo resume` goes on from here") from error
+            raise ServerError(
+                f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
+            ) from error
         finally:
             raised.clear()
             del self._work[key]

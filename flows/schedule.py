@@ -25,7 +25,7 @@ from flows.deployments import POOL, connect, deploy
 from flows.failures import FAILURE_FILE
 from flows.server import PrefectServer
 from flows.states import CONFIG_FILE, standing_of
-from hacpo_core.errors import HacpoError, ServerError
+from hacpo_core.errors import HacpoError, ServerError, first_line
 
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
 """states of a run that a worker has or will have; the others are Completed, Failed, Crashed, Cancelled"""
@@ -270,7 +270,6 @@ def answers() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, PrefectException, OSError) as error:
-        words = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ServerError(
-            f"the Prefect server does not do what was asked: {words}; see `hacpo server status`"
+            f"the Prefect server does not do what was asked: {first_line(error)}; see `hacpo server status`"
         ) from error

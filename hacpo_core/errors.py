@@ -51,3 +51,8 @@ class LockedError(StoreError):
 
 class ReplayError(StoreError):
     """An update that was replayed from stored rollouts ended in other weights than the first time."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says first, for a message of ours; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

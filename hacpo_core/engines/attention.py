@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -21,8 +21,7 @@ from hacpo_core.engines.layouts import RowPlaces
 from hacpo_core.engines.logprobs import widened
 
 NAME = "sdpa_of_rows"
-ROTATIONS = ("default", "linear", "llama3")
-"""the same for every length of a sequence"""
+_ROTATIONS = ("default", "linear", "llama3")  # others depend on how long a sequence is
 SHORT = 96
 """places of a row up to which two products are faster than torch's fused attention, gradients included"""
 
@@ -61,7 +60,7 @@ def pays_by_products(query: Tensor) -> bool:
 def by_products(
     query_BHQK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None, scaling: float | None = None
 ) -> Tensor:
-    """Attention in its plainest form. Torch's fused kernel takes a microsecond for each sequence and head on the CPU.
+    """Attention in its plainest form; torch's fused kernel takes a microsecond or two a sequence and head on the CPU.
 
     Args:
         query_BHQK: queries.
@@ -94,18 +93,21 @@ AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
+def is_plain(config: PreTrainedConfig) -> bool:
+    """Whether layers attend to everything before a token, and rotate it by its place alone."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+        return False
+    return (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") in _ROTATIONS
+
+
 def let_rows_share(model: PreTrainedModel) -> bool:
     """Have a model with sdpa attention run `attend` from now on, which changes nothing but for passes with `rows`.
 
     Returns:
-        False for another attention, which stays, for layers that do not attend to everything before them, and for
-        rotations that depend on how long a sequence is.
+        False for another attention, which stays, and for one that is not plain.
     """
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
-        return False
-    if (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") not in ROTATIONS:
+    if not is_plain(model.config.get_text_config()):
         return False
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(NAME)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
-from hacpo_core.engines.attention import ROTATIONS, by_products, pays_by_products
+from hacpo_core.engines.attention import by_products, is_plain, pays_by_products
 from hacpo_core.engines.logprobs import widened
 
 _log = logging.getLogger(__name__)
@@ -243,11 +243,7 @@ class LlamaDecoder:
 
 def _is_llama_like(model: PreTrainedModel) -> bool:
     config: Any = model.config
-    if config.model_type not in FAMILIES or config.hidden_act != "silu":
-        return False
-    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
-        return False
-    if config.rope_parameters.get("rope_type", "default") not in ROTATIONS:
+    if config.model_type not in FAMILIES or config.hidden_act != "silu" or not is_plain(config):
         return False
     # An adapter, for one, is another class, and would be left out.
     attention = [f"self_attn.{name}_proj" for name in "qkvo"]

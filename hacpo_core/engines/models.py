@@ -18,7 +18,7 @@ from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.folders import read_settings
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
-from hacpo_core.errors import ConfigError, EngineError, ModelError
+from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def load_model(
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
-            f"{folder}: the model cannot be loaded ({_first_line(error)}); copy or save it again"
+            f"{folder}: the model cannot be loaded ({first_line(error)}); copy or save it again"
         ) from error
     model, info = loaded
     missing = sorted(info["missing_keys"])
@@ -94,10 +94,6 @@ def load_model(
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_dropout(model)
     return model.to(device)  # type: ignore[no-any-return]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def disable_dropout(model: nn.Module) -> None:
@@ -253,7 +249,7 @@ def _why_not_shared(head: ScoringHead) -> str | None:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001  whatever a class says that was made for padded rows alone
-            return f"{name} does not take rows that share prompts ({_first_line(error)})"
+            return f"{name} does not take rows that share prompts ({first_line(error)})"
     is_wide = model.dtype in (torch.float32, torch.float64)
     if off <= 1e-5 + (1e-3 if is_wide else 0.05) * leak:
         return None

@@ -32,7 +32,7 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError
+from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem, Rollout
 from hacpo_core.validation import num_gpus, num_ranks
@@ -384,7 +384,7 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
         try:
             ray.init(address="local", include_dashboard=False, **common, **options)
         except _START_ERRORS as error:
-            words = f"placement.kind: Ray does not start here: {_first_line(error)}"
+            words = f"placement.kind: Ray does not start here: {first_line(error)}"
             raise EngineError(f"{words}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
         return
     address = _noted_address() if address == "auto" else address
@@ -392,7 +392,7 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
     try:
         ray.init(address=address, **common)
     except _START_ERRORS as error:
-        raise EngineError(f"placement.ray.address: {address}: {_first_line(error)}; {_REMEDY}") from error
+        raise EngineError(f"placement.ray.address: {address}: {first_line(error)}; {_REMEDY}") from error
 
 
 _START_ERRORS = (OSError, RuntimeError, ValueError)
@@ -436,7 +436,3 @@ def _probe(address: str, timeout_s: float) -> None:
 
 
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -223,7 +223,7 @@ def test_models_of_these_families_share_prompts(family: str, dtype: torch.dtype)
     assert row_layout(scoring_head(small_model(family, num_layers=2).to(dtype)), "auto") == "shared_prompts"
 
 
-def refused(model: PreTrainedModel, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def assert_refused(model: PreTrainedModel, words: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is an error where it was asked for, and said where it was not."""
     head = scoring_head(model)
     with pytest.raises(EngineError, match=rf"engine.row_layout: .*{words}.*; set engine.row_layout=padded"):
@@ -244,7 +244,7 @@ def test_model_that_ignores_positions_and_rows_is_refused(
         return inner(*args, input_ids=input_ids, use_cache=use_cache)
 
     monkeypatch.setattr(model.base_model, "forward", deaf)
-    refused(model, "does not score shared_prompts rows as it scores them alone", caplog)
+    assert_refused(model, "does not score shared_prompts rows as it scores them alone", caplog)
 
 
 def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -257,7 +257,7 @@ def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, ca
         return inner(input_ids=input_ids, use_cache=use_cache, **options)
 
     monkeypatch.setattr(model.base_model, "forward", strict)
-    refused(model, "does not take rows that share prompts .*unexpected keyword", caplog)
+    assert_refused(model, "does not take rows that share prompts .*unexpected keyword", caplog)
 
 
 @pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), RuntimeError("invalid dtype for bias")])
@@ -268,7 +268,7 @@ def test_class_that_fails_with_shared_rows_gets_padded_ones(
         raise error
 
     monkeypatch.setattr(attention._Spread, "apply", broken)
-    refused(small_model(), str(error), caplog)
+    assert_refused(small_model(), str(error), caplog)
 
 
 def test_mask_of_the_models_own_is_refused() -> None:
@@ -281,16 +281,16 @@ def test_mask_of_the_models_own_is_refused() -> None:
 def test_rotation_by_a_sequences_length_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = small_model()
     model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic", "factor": 2.0}
-    refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
+    assert_refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
 
 
 def test_layers_with_a_window_and_other_attention_share_no_prompts(caplog: pytest.LogCaptureFixture) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = MistralConfig(vocab_size=VOCAB_SIZE, num_key_value_heads=1, sliding_window=4, **sizes)
-    refused(MistralForCausalLM(config).eval(), "MistralForCausalLM attends otherwise", caplog)
+    assert_refused(MistralForCausalLM(config).eval(), "MistralForCausalLM attends otherwise", caplog)
     model = small_model()
     model.set_attn_implementation("eager")
-    refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
+    assert_refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
     assert model.config._attn_implementation == "eager"
 
 

@@ -34,6 +34,7 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.prompts import render_prompt
 from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.products import use_onednn
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.records import Message, Rollout
@@ -133,6 +134,7 @@ class Ours:
         self.tokenizer, self.method, self.reuses, self.split = tokenizer_of(), method, reuses, Split()
         engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips)
         self.model = model_of(size, self.tokenizer)
+        use_onednn(self.model)
         optimizer = OptimizerConfig(learning_rate=LEARNING_RATE)
         self.learner = TorchLearner(
             self.model, optimizer=optimizer, engine=engine, temperature=1.0, total_updates=10**6

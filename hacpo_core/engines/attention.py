@@ -48,7 +48,7 @@ def attend(
         attended_RLHK = _causal_by_products(query, key, value, options.get("scaling"))
     else:
         attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
-    attended_THK: Tensor = _Collect.apply(attended_RLHK.flatten(0, 1), rows)  # type: ignore[no-untyped-call]
+    attended_THK: Tensor = _Collect.apply(attended_RLHK.flatten(0, 1), rows, query_BHTK.shape[2])  # type: ignore[no-untyped-call]
     return attended_THK[None], None
 
 
@@ -119,14 +119,14 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
-        ctx.rows, ctx.is_query = rows, is_query
+        ctx.rows, ctx.is_query, ctx.num_tokens = rows, is_query, len(part_THK)
         spread: Tensor = part_THK.index_select(0, rows.token_RL.flatten())
         return spread.view(*rows.token_RL.shape, *part_THK.shape[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         rows, grad = ctx.rows, grads[0].flatten(0, 1)
-        grad_THK = grad.index_select(0, rows.home_T)
+        grad_THK = _picked(grad, rows.home_T, ctx.num_tokens)
         if ctx.is_query:  # nothing is made of what a prompt's copies ask for
             return grad_THK, None, None
         # In fp32: a GPU adds in the dtype that it is given, and a sum over many rows in bf16 would lose small terms.
@@ -138,11 +138,19 @@ class _Collect(torch.autograd.Function):
     """(RL)HK -> THK: of each token, what stands at its home."""
 
     @staticmethod
-    def forward(ctx: Any, attended: Tensor, rows: RowPlaces) -> Tensor:
+    def forward(ctx: Any, attended: Tensor, rows: RowPlaces, num_tokens: int) -> Tensor:
         ctx.rows, ctx.shape = rows, attended.shape
-        return attended.index_select(0, rows.home_T)
+        return _picked(attended, rows.home_T, num_tokens)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        grad_THK = grads[0]
-        return grad_THK.new_zeros(ctx.shape).index_copy_(0, ctx.rows.home_T, grad_THK), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        home_T = ctx.rows.home_T
+        grad_THK = grads[0][: len(home_T)]
+        return grad_THK.new_zeros(ctx.shape).index_copy_(0, home_T, grad_THK), None, None
+
+
+def _picked(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
+    """Of each token what stands at its place, then zeros for the tokens that stand for nothing."""
+    picked = places.new_zeros(num_tokens, *places.shape[1:])
+    torch.index_select(places, 0, home_T, out=picked[: len(home_T)])
+    return picked

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,15 @@ from transformers import DynamicCache, PreTrainedModel
 
 from hacpo_core.engines.attention import by_products, is_plain, pays_by_products
 from hacpo_core.engines.logprobs import widened
+from hacpo_core.engines.products import LEAST_PACKED, OneDnnLinear, packed, pays, product
 
 _log = logging.getLogger(__name__)
 GROW_TOKENS = 64
 """least growth of a cache, in tokens of every row"""
 LARGEST_COPY = 2**18
 """weights that are copied next to each other for one product in place of several: less calls, but memory"""
+LARGEST_PACKED = 2**28
+"""weights of a model up to which all are copied into the order that oneDNN multiplies in, where it multiplies"""
 FAMILIES = ("llama", "qwen3")
 
 
@@ -87,7 +90,7 @@ class ModelDecoder:
 
     def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
         self._model = model
-        self._wide_head = _wide_head(model) if has_wide_head else None
+        self._wide_head = _linear(model.get_output_embeddings(), is_wide=True) if has_wide_head else None
         self._cache: Any = None
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
@@ -127,17 +130,28 @@ class ModelDecoder:
             logits: Tensor = self._model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
             return logits
         hidden = self._model.base_model(**inputs, use_cache=True).last_hidden_state[:, -1]
-        return functional.linear(hidden.to(self._wide_head.weight.dtype), *self._wide_head)
+        return self._wide_head(widened(hidden))
 
 
-class _Linear(NamedTuple):
-    weight: Tensor
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """A linear layer, with the weight as torch multiplies it for few rows and as oneDNN does for many."""
+
+    plain: Tensor | None
+    """None where there are too many weights for both, and any row is many"""
     bias: Tensor | None
+    fast: Tensor | None
+    """packed, or the plain one again in a large model; None where oneDNN does not pay"""
+
+    def __call__(self, value: Tensor) -> Tensor:
+        if self.fast is not None and (self.plain is None or len(value) * self.plain.numel() >= LEAST_PACKED):
+            return product(value, self.fast, self.bias)
+        return functional.linear(value, cast(Tensor, self.plain), self.bias)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights of one layer; those that multiply the same input are one matrix where that copy is small."""
+    """Weights of one layer; those that multiply the same input are one matrix where a copy is small or made anyway."""
 
     norm: Tensor
     qkv: tuple[_Linear, ...]
@@ -155,13 +169,15 @@ class LlamaDecoder:
     def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
         self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
         base: Any = model.base_model
-        config, head = model.config, _linear(model.get_output_embeddings())
+        config, head = model.config, model.get_output_embeddings()
+        packs = sum(parameter.numel() for parameter in model.parameters()) <= LARGEST_PACKED
         self._base = base
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim
         self._epsilon = config.rms_norm_eps
-        self._head = _wide_head(model) if has_wide_head else head
-        self._layers = [_layer(layer, self._num_query, self._num_key) for layer in base.layers]
+        self._head = _linear(head, packs=packs, is_wide=has_wide_head)
+        self._has_wide_head = has_wide_head
+        self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
         self._attend = by_products if pays_by_products(head.weight) else functional.scaled_dot_product_attention
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -217,11 +233,11 @@ class LlamaDecoder:
                 value_BHTK[:, :, : self._length],
                 mask,
             )
-            stream_BD = stream_BD + functional.linear(attended.reshape(rows, -1), *layer.out)
+            stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
             gate, up = _products(self._norm(stream_BD, layer.mlp_norm), layer.gate_up, 2)
-            stream_BD = stream_BD + functional.linear(functional.silu(gate) * up, *layer.down)
+            stream_BD = stream_BD + layer.down(functional.silu(gate) * up)
         last_BD = self._norm(stream_BD, self._base.norm.weight)
-        return functional.linear(last_BD.to(self._head.weight.dtype), *self._head)
+        return self._head(widened(last_BD) if self._has_wide_head else last_BD)
 
     def keep(self, row_B: Tensor) -> None:
         """See `Decoder`."""
@@ -250,7 +266,7 @@ def _is_llama_like(model: PreTrainedModel) -> bool:
     names = [*attention, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
     layers: Any = model.base_model.layers
     linears = [model.get_output_embeddings(), *(layer.get_submodule(name) for layer in layers for name in names)]
-    return all(type(linear) is nn.Linear for linear in linears)
+    return all(type(linear) in (nn.Linear, OneDnnLinear) for linear in linears)
 
 
 @torch.no_grad()
@@ -271,7 +287,7 @@ def _try_out(general: Decoder, fast: Decoder, model: PreTrainedModel) -> tuple[f
     return float((got - expected).abs().max()), float(expected.abs().max())
 
 
-def _layer(layer: Any, num_query: int, num_key: int) -> _Layer:
+def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     head_norm = None
     if hasattr(attention, "q_norm"):
@@ -279,44 +295,50 @@ def _layer(layer: Any, num_query: int, num_key: int) -> _Layer:
         head_norm = torch.cat([query.expand(num_query, -1), key.expand(num_key, -1)])
     return _Layer(
         norm=layer.input_layernorm.weight,
-        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj, packs=packs),
         head_norm=head_norm,
-        out=_linear(attention.o_proj),
+        out=_linear(attention.o_proj, packs=packs),
         mlp_norm=layer.post_attention_layernorm.weight,
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-        down=_linear(mlp.down_proj),
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj, packs=packs),
+        down=_linear(mlp.down_proj, packs=packs),
     )
 
 
-def _joined(*modules: Any) -> tuple[_Linear, ...]:
-    parts = tuple(map(_linear, modules))
-    if sum(part.weight.numel() for part in parts) > LARGEST_COPY:
-        return parts
-    biases = [part.bias for part in parts if part.bias is not None]
-    return (_Linear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None),)
+def _joined(*modules: Any, packs: bool) -> tuple[_Linear, ...]:
+    weights, biases = (
+        [module.weight for module in modules],
+        [module.bias for module in modules if module.bias is not None],
+    )
+    is_packed = packs and pays(weights[0])
+    is_large = sum(weight.numel() for weight in weights) > LARGEST_COPY
+    if is_large and not is_packed:
+        return tuple(_linear(module) for module in modules)
+    weight, bias = torch.cat(weights), torch.cat(biases) if biases else None
+    return (_Linear(None if is_large else weight, bias, packed(weight) if is_packed else None),)
 
 
-def _linear(module: Any) -> _Linear:
-    return _Linear(module.weight, module.bias)
-
-
-def _wide_head(model: PreTrainedModel) -> _Linear:
-    head: Any = model.get_output_embeddings()
-    return _Linear(widened(head.weight), None if head.bias is None else widened(head.bias))
+def _linear(module: Any, *, packs: bool = False, is_wide: bool = False) -> _Linear:
+    weight, bias = module.weight, module.bias
+    if is_wide:
+        weight, bias = widened(weight), None if bias is None else widened(bias)
+    fast = None
+    if pays(weight):
+        fast = packed(weight) if packs else weight
+    return _Linear(weight, bias, fast)
 
 
 def _product(value: Tensor, parts: Sequence[_Linear]) -> Tensor:
     """What layers make of the same value, side by side in one tensor."""
     if len(parts) == 1:
-        return functional.linear(value, *parts[0])
-    return torch.cat([functional.linear(value, *part) for part in parts], dim=-1)
+        return parts[0](value)
+    return torch.cat([part(value) for part in parts], dim=-1)
 
 
 def _products(value: Tensor, parts: Sequence[_Linear], number: int) -> Sequence[Tensor]:
     """The same of `number` layers of one width, a tensor each: nothing is copied to lie side by side."""
     if len(parts) == 1:
-        return functional.linear(value, *parts[0]).chunk(number, dim=-1)
-    return [functional.linear(value, *part) for part in parts]
+        return parts[0](value).chunk(number, dim=-1)
+    return [part(value) for part in parts]
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.products import IMAGES
 
 LAYOUTS = ("padded", "shared_prompts")
 
@@ -73,13 +74,17 @@ class ForwardPass:
         )
 
 
-def forward_passes(requests: Sequence[ScoreRequest], *, layout: str, max_tokens: int) -> Iterator[ForwardPass]:
+def forward_passes(
+    requests: Sequence[ScoreRequest], *, layout: str, max_tokens: int, is_filled: bool = False
+) -> Iterator[ForwardPass]:
     """All rows, each in exactly one pass; a function of the rows alone.
 
     Args:
         requests: the rows, each with a token of the prompt and one of the response at least.
         layout: one of `LAYOUTS`.
         max_tokens: of one pass, as if its rows were padded to the longest one; a longer row stands alone.
+        is_filled: tokens that stand for nothing end a sequence of shared_prompts, one in 32 at most from 512 on: for
+            models whose products oneDNN computes, which makes kernels anew for each length that is new.
     """
     lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
     if layout == "padded":
@@ -96,7 +101,7 @@ def forward_passes(requests: Sequence[ScoreRequest], *, layout: str, max_tokens:
         return -longest[prompt_ids], problems[prompt_ids], -lengths[row]
 
     for rows in micro_batches(lengths, max_tokens=max_tokens, order=sorted(range(len(requests)), key=place)):
-        yield _shared(requests, rows)
+        yield _shared(requests, rows, is_filled=is_filled)
 
 
 def micro_batches(lengths: Sequence[int], *, max_tokens: int, order: Sequence[int] | None = None) -> list[list[int]]:
@@ -135,7 +140,7 @@ def _padded(requests: Sequence[ScoreRequest], rows: Sequence[int]) -> ForwardPas
     return ForwardPass(tuple(rows), input_BT, torch.tensor(sequences), torch.tensor(columns), torch.tensor(targets))
 
 
-def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int]) -> ForwardPass:
+def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled: bool) -> ForwardPass:
     longest = max(len(requests[row].prompt_ids) + len(requests[row].response_ids) - 1 for row in rows)
     input_T: list[int] = []
     position_T: list[int] = []
@@ -166,13 +171,14 @@ def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int]) -> ForwardPas
         token_RL[r, length : length + end - response] = torch.arange(response, end)
         columns += [prompt + length - 1, *range(response, end)]
         targets += response_ids
+    filler = [0] * (_filled_length(len(input_T)) - len(input_T)) if is_filled else []
     return ForwardPass(
         tuple(rows),
-        torch.tensor([input_T]),
+        torch.tensor([input_T + filler]),
         torch.zeros(len(targets), dtype=torch.long),
         torch.tensor(columns),
         torch.tensor(targets),
-        torch.tensor([position_T]),
+        torch.tensor([position_T + filler]),
         RowPlaces(
             token_RL,
             torch.tensor(home_T),
@@ -180,3 +186,9 @@ def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int]) -> ForwardPas
             torch.tensor(originals, dtype=torch.long),
         ),
     )
+
+
+def _filled_length(num_tokens: int) -> int:
+    """The next of 32 lengths for each power of two, all of which `IMAGES` divides."""
+    step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 6))
+    return -(-(num_tokens + IMAGES) // step) * step - IMAGES

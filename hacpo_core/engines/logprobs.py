@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hacpo_core.engines.products import product
+
 
 class TokenScores(NamedTuple):
     """Log-probability of each target (nats, with gradient) and entropy of its distribution (nats, without)."""
@@ -63,7 +65,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = hidden.to(weight.dtype) @ weight.T
+    logits = product(hidden.to(weight.dtype), weight)
     if bias is not None:
         logits = logits + bias
     logits = widened(logits)
@@ -118,7 +120,7 @@ class _ChunkedScores(torch.autograd.Function):
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0)
             narrow = grad_logits.to(head_VD.dtype)
-            grad_hidden_ND[part] = narrow @ head_VD
+            grad_hidden_ND[part] = product(narrow, head_VD.T)
             if grad_weight_VD is not None:
                 grad_weight_VD += narrow.T @ hidden_ND[part].to(head_VD.dtype)
         return (

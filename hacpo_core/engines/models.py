@@ -18,6 +18,7 @@ from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.folders import read_settings
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
+from hacpo_core.engines.products import use_onednn
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
 _log = logging.getLogger(__name__)
@@ -93,7 +94,9 @@ def load_model(
     if missing:
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_dropout(model)
-    return model.to(device)  # type: ignore[no-any-return]
+    model = model.to(device)
+    use_onednn(model)
+    return model  # type: ignore[no-any-return]
 
 
 def disable_dropout(model: nn.Module) -> None:

@@ -127,10 +127,10 @@ def test_scores_and_gradients_are_those_of_rows_alone(
     head, requests = scoring_head(model), groups_of_rows()
     upstream = torch.randn(sum(len(r.response_ids) for r in requests), generator=torch.Generator().manual_seed(1))
 
-    def scored(layout: str, max_tokens: int) -> tuple[Tensor, Tensor]:
+    def scored(layout: str, max_tokens: int, *, is_filled: bool = False) -> tuple[Tensor, Tensor]:
         model.zero_grad()
         found: dict[int, Tensor] = {}
-        for forward in forward_passes(requests, layout=layout, max_tokens=max_tokens):
+        for forward in forward_passes(requests, layout=layout, max_tokens=max_tokens, is_filled=is_filled):
             scores = head.scores(forward, temperature=0.7, chunk_mb=1)
             lengths = [len(requests[row].response_ids) for row in forward.rows]
             found |= zip(forward.rows, scores.logprob_N.split(lengths), strict=True)
@@ -141,8 +141,8 @@ def test_scores_and_gradients_are_those_of_rows_alone(
 
     alone, alone_gradient = scored("padded", 1)
     assert alone_gradient.abs().max() > 1.0
-    for max_tokens in (1, 60, 1000):
-        logprob_N, gradient = scored("shared_prompts", max_tokens)
+    for max_tokens, is_filled in ((1, False), (60, False), (60, True), (1000, False), (1000, True)):
+        logprob_N, gradient = scored("shared_prompts", max_tokens, is_filled=is_filled)
         # In float64; but norms of the models compute in fp32 whatever the dtype.
         torch.testing.assert_close(logprob_N, alone, rtol=0.0, atol=1e-6)
         assert (gradient - alone_gradient).norm() < 1e-6 * alone_gradient.norm()

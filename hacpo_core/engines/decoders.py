@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from hacpo_core.engines.attention import by_products, is_plain, pays_by_products
 from hacpo_core.engines.logprobs import widened
-from hacpo_core.engines.products import LEAST_PACKED, OneDnnLinear, packed, pays, product
+from hacpo_core.engines.products import FrozenLinear, OneDnnLinear, pays
 
 _log = logging.getLogger(__name__)
 GROW_TOKENS = 64
@@ -134,33 +134,17 @@ class ModelDecoder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Linear:
-    """A linear layer, with the weight as torch multiplies it for few rows and as oneDNN does for many."""
-
-    plain: Tensor | None
-    """None where there are too many weights for both, and any row is many"""
-    bias: Tensor | None
-    fast: Tensor | None
-    """packed, or the plain one again in a large model; None where oneDNN does not pay"""
-
-    def __call__(self, value: Tensor) -> Tensor:
-        if self.fast is not None and (self.plain is None or len(value) * self.plain.numel() >= LEAST_PACKED):
-            return product(value, self.fast, self.bias)
-        return functional.linear(value, cast(Tensor, self.plain), self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class _Layer:
     """Weights of one layer; those that multiply the same input are one matrix where a copy is small or made anyway."""
 
     norm: Tensor
-    qkv: tuple[_Linear, ...]
+    qkv: tuple[FrozenLinear, ...]
     head_norm: Tensor | None
     """of query and key heads, (heads, K)"""
-    out: _Linear
+    out: FrozenLinear
     mlp_norm: Tensor
-    gate_up: tuple[_Linear, ...]
-    down: _Linear
+    gate_up: tuple[FrozenLinear, ...]
+    down: FrozenLinear
 
 
 class LlamaDecoder:
@@ -304,37 +288,31 @@ def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
     )
 
 
-def _joined(*modules: Any, packs: bool) -> tuple[_Linear, ...]:
-    weights, biases = (
-        [module.weight for module in modules],
-        [module.bias for module in modules if module.bias is not None],
-    )
-    is_packed = packs and pays(weights[0])
+def _joined(*modules: Any, packs: bool) -> tuple[FrozenLinear, ...]:
+    weights = [module.weight for module in modules]
+    biases = [module.bias for module in modules if module.bias is not None]
     is_large = sum(weight.numel() for weight in weights) > LARGEST_COPY
-    if is_large and not is_packed:
+    if is_large and not (packs and pays(weights[0])):
         return tuple(_linear(module) for module in modules)
-    weight, bias = torch.cat(weights), torch.cat(biases) if biases else None
-    return (_Linear(None if is_large else weight, bias, packed(weight) if is_packed else None),)
+    joined = FrozenLinear.of(torch.cat(weights), torch.cat(biases) if biases else None, packs=packs)
+    return (replace(joined, plain=None) if is_large else joined,)
 
 
-def _linear(module: Any, *, packs: bool = False, is_wide: bool = False) -> _Linear:
+def _linear(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
     weight, bias = module.weight, module.bias
     if is_wide:
         weight, bias = widened(weight), None if bias is None else widened(bias)
-    fast = None
-    if pays(weight):
-        fast = packed(weight) if packs else weight
-    return _Linear(weight, bias, fast)
+    return FrozenLinear.of(weight, bias, packs=packs)
 
 
-def _product(value: Tensor, parts: Sequence[_Linear]) -> Tensor:
+def _product(value: Tensor, parts: Sequence[FrozenLinear]) -> Tensor:
     """What layers make of the same value, side by side in one tensor."""
     if len(parts) == 1:
         return parts[0](value)
     return torch.cat([part(value) for part in parts], dim=-1)
 
 
-def _products(value: Tensor, parts: Sequence[_Linear], number: int) -> Sequence[Tensor]:
+def _products(value: Tensor, parts: Sequence[FrozenLinear], number: int) -> Sequence[Tensor]:
     """The same of `number` layers of one width, a tensor each: nothing is copied to lie side by side."""
     if len(parts) == 1:
         return parts[0](value).chunk(number, dim=-1)

@@ -3,16 +3,17 @@
 MKL takes AVX-512 on Intel's processors only. oneDNN, which comes with torch as well, takes it on others too and is
 twice as fast there, but torch calls it for convolutions and for narrower dtypes alone. So `OneDnnLinear`, for training,
 is a convolution with a kernel of one, and `product`, without a gradient, calls what torch.compile makes of a linear
-layer.
-Sums are taken in another order than MKL's: results differ in their last bits (tests: 1e-6 of the norm).
+layer. Both take sums in another order than MKL, so results differ in their last bits (tests: 1e-6 of the norm).
 
 Shapes: N row, I input, O output.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ OPERATOR = "_linear_pointwise"
 LEAST = 2**23
 """multiplications of one product from which a convolution pays for its preparation"""
 LEAST_PACKED = 2**21
-"""the same of a product with packed weights"""
+"""the same of a product without a gradient"""
 IMAGES = 16
 """a layer's rows are dealt to so many images: torch leaves fewer to MKL when there is one thread"""
 
@@ -38,7 +39,8 @@ def _mkl_is_slow() -> bool:
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(torch.ops.mkldnn, OPERATOR):
         return False
-    return "GenuineIntel" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    about = Path("/proc/cpuinfo")
+    return about.exists() and "GenuineIntel" not in about.read_text(encoding="utf-8")
 
 
 class OneDnnLinear(nn.Linear):
@@ -59,6 +61,29 @@ def use_onednn(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear and pays(module.weight):
             module.__class__ = OneDnnLinear
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenLinear:
+    """A linear layer for many calls without a gradient: few rows are multiplied by MKL, many by oneDNN."""
+
+    plain: Tensor | None
+    """None where there are too many weights for both, and any row is many"""
+    bias: Tensor | None
+    fast: Tensor | None
+    """packed, or the plain one again; None where oneDNN does not pay"""
+
+    @classmethod
+    def of(cls, weight_OI: Tensor, bias_O: Tensor | None, *, packs: bool) -> FrozenLinear:
+        """A layer with this weight; `packs` takes the memory of a copy."""
+        fast = (packed(weight_OI) if packs else weight_OI) if pays(weight_OI) else None
+        return cls(weight_OI, bias_O, fast)
+
+    def __call__(self, value_NI: Tensor) -> Tensor:
+        """value_NI weight_OI^T + bias_O."""
+        if self.fast is not None and (self.plain is None or len(value_NI) * self.plain.numel() >= LEAST_PACKED):
+            return product(value_NI, self.fast, self.bias)
+        return functional.linear(value_NI, cast(Tensor, self.plain), self.bias)
 
 
 def packed(weight_OI: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def slow_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor on which oneDNN is the faster one, and with sizes of these tests' models."""
     monkeypatch.setattr(products, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(products, "LEAST", 1)
-    monkeypatch.setattr(decoders, "LEAST_PACKED", 1)
+    monkeypatch.setattr(products, "LEAST_PACKED", 1)
 
 
 def twins(*, bias: bool) -> tuple[nn.Linear, nn.Linear]:
@@ -153,7 +153,7 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
         used.append(weight.is_mkldnn)
         return product(value, weight, bias)
 
-    monkeypatch.setattr(decoders, "product", seen)
+    monkeypatch.setattr(products, "product", seen)
     model = model_of(MODELS[name])
     use_onednn(model)
     decoder = decoder_of(model)()
@@ -164,8 +164,8 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
 
 @pytest.mark.usefixtures("slow_mkl")
 def test_few_rows_multiply_with_the_plain_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "LEAST_PACKED", 10**9)
-    monkeypatch.delattr(decoders, "product")
+    monkeypatch.setattr(products, "LEAST_PACKED", 10**9)
+    monkeypatch.delattr(products, "product")
     model = model_of(MODELS["qwen3"])
     assert largest_error(logits_of(decoder_of(model)()), logits_of(ModelDecoder(model))) < 2e-5
 
@@ -205,6 +205,7 @@ def test_passes_are_filled_up_to_few_lengths() -> None:
         ("no mkl", False),
         ("no onednn", False),
         ("another torch", False),
+        ("no linux", False),
     ],
 )
 def test_onednn_is_taken_where_mkl_leaves_avx512_unused(
@@ -212,6 +213,7 @@ def test_onednn_is_taken_where_mkl_leaves_avx512_unused(
 ) -> None:
     vendor = "GenuineIntel" if change == "intel" else "AuthenticAMD"
     monkeypatch.setattr(Path, "read_text", lambda path, **_: f"vendor_id : {vendor}\n")
+    monkeypatch.setattr(Path, "exists", lambda path: change != "no linux")
     capability = "AVX2" if change == "avx2" else "AVX512"
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: change != "no mkl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -9,14 +10,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
+
+from hacpo_core.engines import products
+from hacpo_core.engines.products import FrozenLinear, packed, product
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,10 +41,23 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(one / other for one, other in zip(over, under, strict=True))
 
 
-def matmul_peak() -> float:
-    """FLOP/s of a large fp32 product on the threads that torch has now: the best of ten."""
+def matmul_peaks() -> dict[str, float]:
+    """FLOP/s of a large fp32 product on torch's threads, by its own choice and by oneDNN: the best of ten."""
     one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    return 2 * 1024**3 / min(in_turn({"matmul": lambda: one @ other}, rounds=10)["matmul"])
+    ways = {"torch": lambda: one @ other, "onednn": lambda: product(one, ready)}
+    ready = packed(other)
+    return {way: 2 * 1024**3 / min(seconds) for way, seconds in in_turn(ways, rounds=10).items()}
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Products as on a processor on which MKL is as fast."""
+    rule = products._mkl_is_slow
+    products._mkl_is_slow = lambda: False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        products._mkl_is_slow = rule
 
 
 def read_bandwidth() -> float:
@@ -50,23 +66,32 @@ def read_bandwidth() -> float:
     return 2**28 / min(in_turn({"sum": block.sum}, rounds=10)["sum"])
 
 
-def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -> None:
+def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -> Callable[[], None]:
     """What no other code of this model can leave out: the products of its linear layers with that many tokens.
 
     Their inputs, and the gradients of their outputs, are made anew each time, which costs a few percent.
 
     Args:
-        model: its weights; the output embedding is left out.
+        model: its layers without gradients, or with them as its own class computes them; the output embedding is left
+            out.
         num_tokens: rows of each product.
         has_gradients: the gradients of input and weight as well, twice the products more.
     """
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear) and name != "lm_head":
-            weight = layer.weight.detach().requires_grad_(has_gradients)
-            given = torch.ones(num_tokens, layer.in_features, requires_grad=has_gradients)
-            out = functional.linear(given, weight)
-            if has_gradients:
-                out.backward(torch.ones_like(out))
+    layers = [layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and name != "lm_head"]
+    frozen = [] if has_gradients else [FrozenLinear.of(layer.weight, None, packs=True) for layer in layers]
+
+    def sample() -> None:
+        with torch.inference_mode():
+            for layer, multiply in zip(layers, frozen, strict=True):
+                multiply(torch.ones(num_tokens, layer.in_features))
+
+    def train() -> None:
+        for layer in layers:
+            given = torch.ones(num_tokens, layer.in_features, requires_grad=True)
+            out = layer(given)
+            torch.autograd.grad(out, [given, layer.weight], torch.ones_like(out))
+
+    return train if has_gradients else sample
 
 
 class PeakMemory:

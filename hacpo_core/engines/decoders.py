@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -291,18 +291,16 @@ def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
 def _joined(*modules: Any, packs: bool) -> tuple[FrozenLinear, ...]:
     weights = [module.weight for module in modules]
     biases = [module.bias for module in modules if module.bias is not None]
-    is_large = sum(weight.numel() for weight in weights) > LARGEST_COPY
-    if is_large and not (packs and pays(weights[0])):
+    if sum(weight.numel() for weight in weights) > LARGEST_COPY and not (packs and pays(weights[0])):
         return tuple(_linear(module) for module in modules)
-    joined = FrozenLinear.of(torch.cat(weights), torch.cat(biases) if biases else None, packs=packs)
-    return (replace(joined, plain=None) if is_large else joined,)
+    return (FrozenLinear(torch.cat(weights), torch.cat(biases) if biases else None, packs),)
 
 
 def _linear(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
     weight, bias = module.weight, module.bias
     if is_wide:
         weight, bias = widened(weight), None if bias is None else widened(bias)
-    return FrozenLinear.of(weight, bias, packs=packs)
+    return FrozenLinear(weight, bias, packs)
 
 
 def _product(value: Tensor, parts: Sequence[FrozenLinear]) -> Tensor:

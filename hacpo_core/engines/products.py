@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,8 @@ LEAST = 2**23
 """multiplications of one product from which a convolution pays for its preparation"""
 LEAST_PACKED = 2**21
 """the same of a product without a gradient"""
+LARGEST_TWICE = 2**18
+"""weights of a layer up to which the plain ones are kept beside the packed ones"""
 IMAGES = 16
 """a layer's rows are dealt to so many images: torch leaves fewer to MKL when there is one thread"""
 
@@ -63,27 +64,27 @@ def use_onednn(model: nn.Module) -> None:
             module.__class__ = OneDnnLinear
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FrozenLinear:
     """A linear layer for many calls without a gradient: few rows are multiplied by MKL, many by oneDNN."""
 
     plain: Tensor | None
-    """None where there are too many weights for both, and any row is many"""
+    """the weight; None once it is packed and so large that any row is many"""
     bias: Tensor | None
-    fast: Tensor | None
-    """packed, or the plain one again; None where oneDNN does not pay"""
-
-    @classmethod
-    def of(cls, weight_OI: Tensor, bias_O: Tensor | None, *, packs: bool) -> FrozenLinear:
-        """A layer with this weight; `packs` takes the memory of a copy."""
-        fast = (packed(weight_OI) if packs else weight_OI) if pays(weight_OI) else None
-        return cls(weight_OI, bias_O, fast)
+    packs: bool
+    """whether to take the memory of a packed copy, at the first call with many rows"""
+    fast: Tensor | None = None
 
     def __call__(self, value_NI: Tensor) -> Tensor:
-        """value_NI weight_OI^T + bias_O."""
-        if self.fast is not None and (self.plain is None or len(value_NI) * self.plain.numel() >= LEAST_PACKED):
-            return product(value_NI, self.fast, self.bias)
-        return functional.linear(value_NI, cast(Tensor, self.plain), self.bias)
+        """value_NI weight^T + bias."""
+        if self.plain is not None and (len(value_NI) * self.plain.numel() < LEAST_PACKED or not pays(self.plain)):
+            return functional.linear(value_NI, self.plain, self.bias)
+        if self.fast is None:
+            assert self.plain is not None
+            self.fast = packed(self.plain) if self.packs else self.plain
+            if self.packs and self.plain.numel() > LARGEST_TWICE:
+                self.plain = None
+        return product(value_NI, self.fast, self.bias)
 
 
 def packed(weight_OI: Tensor) -> Tensor:

@@ -141,12 +141,12 @@ def test_products_of_packed_and_of_transposed_weights(num_rows: int, has_bias: b
 
 @pytest.mark.usefixtures("slow_mkl")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("limit", ["LARGEST_COPY", "LARGEST_PACKED", None])
+@pytest.mark.parametrize("limit", ["LARGEST_COPY", "LARGEST_PACKED", "LARGEST_TWICE", None])
 def test_decoder_computes_the_models_logits_with_packed_weights(
     name: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit is not None:
-        monkeypatch.setattr(decoders, limit, 0)
+        monkeypatch.setattr(products if limit == "LARGEST_TWICE" else decoders, limit, 0)
     used: list[bool] = []
 
     def seen(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -151,6 +151,7 @@ class _Collect(torch.autograd.Function):
 
 def _picked(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
     """Of each token what stands at its place, then zeros for the tokens that stand for nothing."""
-    picked = places.new_zeros(num_tokens, *places.shape[1:])
+    picked = places.new_empty(num_tokens, *places.shape[1:])
     torch.index_select(places, 0, home_T, out=picked[: len(home_T)])
+    picked[len(home_T) :] = 0
     return picked

@@ -63,7 +63,7 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     """What makes a decoder for each batch: the fast kind where a short trial shows that it computes the same.
 
     Args:
-        model: its weights are read at each `start`, so they may change between batches.
+        model: its weights are read anew by each decoder, which must not outlive a change of them.
         has_wide_head: multiply with the output embedding in fp32; the head must be linear.
     """
 

@@ -6,7 +6,7 @@
                                             attends to the prompt and itself, its positions continue the prompt's
 
 A response's first token is predicted by its prompt's last position, which in `shared_prompts` predicts several targets.
-Its last token predicts nothing: `shared_prompts` leaves it out, padded rows, which stay as they were, do not.
+Its last token predicts nothing: `shared_prompts` leaves it out, padded rows keep it.
 
 Shapes: B sequence, T token, N target (response tokens, row after row), R row, L place in a row, C copy of a prompt's
 token.
@@ -77,14 +77,14 @@ class ForwardPass:
 def forward_passes(
     requests: Sequence[ScoreRequest], *, layout: str, max_tokens: int, is_filled: bool = False
 ) -> Iterator[ForwardPass]:
-    """All rows, each in exactly one pass; a function of the rows alone.
+    """All rows, each in exactly one pass; a function of the arguments alone.
 
     Args:
         requests: the rows, each with a token of the prompt and one of the response at least.
         layout: one of `LAYOUTS`.
         max_tokens: of one pass, as if its rows were padded to the longest one; a longer row stands alone.
-        is_filled: tokens that stand for nothing end a sequence of shared_prompts, one in 16 at most from 512 on: for
-            models whose products oneDNN computes, which makes kernels anew for each length that is new.
+        is_filled: tokens that stand for nothing end a sequence of shared_prompts, beyond `max_tokens` too, one in 16
+            at most from 512 on: for models whose layers convolve, for which kernels are made for each new length.
     """
     lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
     if layout == "padded":

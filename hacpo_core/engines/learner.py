@@ -30,7 +30,7 @@ from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.models import Head, ScoringHead, row_layout, scoring_head
 from hacpo_core.engines.optimizer import learning_rate
-from hacpo_core.engines.products import pays
+from hacpo_core.engines.products import OneDnnLinear
 from hacpo_core.errors import EngineError
 
 
@@ -72,7 +72,7 @@ class BaseLearner(ABC):
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
         self._layout = row_layout(head, engine.row_layout)
-        self._fills_passes = pays(next(model.parameters()))
+        self._fills_passes = any(isinstance(module, OneDnnLinear) for module in model.modules())
         self._head: Head = head
         if isinstance(reference, nn.Module):
             let_rows_share(reference)

@@ -69,7 +69,8 @@ def _check_target(model: PreTrainedModel, target: str) -> None:
     found = [module for name, module in model.named_modules() if name == target or name.endswith(f".{target}")]
     expected = f"expected names of linear layers other than the output embedding, or {ALL_LINEAR}"
     if not found:
-        names = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if type(module) is nn.Linear})
+        linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        names = sorted({name.rpartition(".")[2] for name in linears})
         raise EngineError(
             f"engine.lora.targets: {type(model).__name__} has no layer {target}; choose among {', '.join(names)}"
         )

@@ -10,6 +10,7 @@ Shapes: N row, I input, O output.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-OPERATOR = "_linear_pointwise"
+from hacpo_core.errors import first_line
+
+_log = logging.getLogger(__name__)
+
 LEAST = 2**23
 """multiplications of one product from which a convolution pays for its preparation"""
 LEAST_PACKED = 2**21
@@ -38,10 +42,21 @@ def pays(weight: Tensor) -> bool:
 def _mkl_is_slow() -> bool:
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(torch.ops.mkldnn, OPERATOR):
-        return False
     about = Path("/proc/cpuinfo")
-    return about.exists() and "GenuineIntel" not in about.read_text(encoding="utf-8")
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.exists():
+        return False
+    return "GenuineIntel" not in about.read_text(encoding="utf-8") and _has_operators()
+
+
+def _has_operators() -> bool:
+    """Whether the two operators, which torch does not promise, are there and multiply."""
+    one, other = torch.ones(3, 16), torch.eye(16)
+    try:
+        with torch.no_grad():
+            return torch.equal(_multiplied(one, packed(other), None), one)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        _log.warning("torch %s multiplies with MKL alone: %s", torch.__version__, first_line(error))
+        return False
 
 
 class OneDnnLinear(nn.Linear):
@@ -69,7 +84,7 @@ class FrozenLinear:
     """A linear layer for many calls without a gradient: few rows are multiplied by MKL, many by oneDNN."""
 
     plain: Tensor | None
-    """the weight; None once it is packed and so large that any row is many"""
+    """the weight; None once it is packed, above LARGEST_TWICE weights"""
     bias: Tensor | None
     packs: bool
     """whether to take the memory of a packed copy, at the first call with many rows"""
@@ -96,6 +111,10 @@ def packed(weight_OI: Tensor) -> Tensor:
 def product(value_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """value_NI weight_OI^T + bias_O, without a gradient; the weight may be packed, or a transposed view."""
     if weight_OI.is_mkldnn or pays(weight_OI):
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(value_NI, weight_OI, bias_O, "none", [], "")
-        return out
+        return _multiplied(value_NI, weight_OI, bias_O)
     return functional.linear(value_NI, weight_OI, bias_O)
+
+
+def _multiplied(value_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(value_NI, weight_OI, bias_O, "none", [], "")
+    return out

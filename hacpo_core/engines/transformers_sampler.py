@@ -70,6 +70,7 @@ class TransformersSampler:
             with mode():
                 for position, response in zip(positions, self._sample_batch(decoder, batch, limits), strict=True):
                     responses[position] = response
+            del decoder  # its copies of weights and its cache, before the next one makes its own
         return [response for response in responses if response is not None]
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from flows.plans import Plan
 from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.checkpoints import latest_checkpoint, load_agent
 from hacpo_core.config import EngineConfig, LoraConfig
+from hacpo_core.engines import products
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
 from hacpo_core.engines.models import scoring_head
@@ -232,6 +233,15 @@ def test_missing_peft_is_one_error_that_names_the_extra(monkeypatch: pytest.Monk
 def test_target_that_cannot_be_adapted_is_named(target: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         with_adapters(small_model(), replace(LORA, targets=["q_proj", target]))
+
+
+def test_layers_that_convolve_are_named_and_adapted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_mkl_is_slow", lambda: True)
+    model = small_model()
+    products.use_onednn(model)
+    with pytest.raises(EngineError, match=r"has no layer query; choose among .*q_proj"):
+        with_adapters(model, replace(LORA, targets=["query"]))
+    with_adapters(model, replace(LORA, targets=["q_proj"]))
 
 
 def test_configuration_is_checked_and_part_of_the_id_when_it_is_on() -> None:

@@ -119,7 +119,7 @@ def test_models_keep_their_names_and_other_layers_stay() -> None:
 
 def test_loaded_models_convolve_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_model().save_pretrained(tmp_path)
-    for is_slow, kind in ((True, OneDnnLinear), (False, nn.Linear)):
+    for is_slow, kind in ((False, nn.Linear), (True, OneDnnLinear)):
         monkeypatch.setattr(products, "_mkl_is_slow", lambda is_slow=is_slow: is_slow)
         layers: Any = load_model(tmp_path).base_model.layers
         assert type(layers[0].mlp.up_proj) is kind
@@ -163,6 +163,19 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
 
 
 @pytest.mark.usefixtures("slow_mkl")
+def test_packed_weights_are_made_anew_for_every_batch() -> None:
+    model = model_of(MODELS["qwen3"])
+    make = decoder_of(model)
+    before = logits_of(make())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.2)
+    after = logits_of(make())
+    assert largest_error(after, logits_of(ModelDecoder(model))) < 5e-5
+    assert largest_error(after, before) > 0.1
+
+
+@pytest.mark.usefixtures("slow_mkl")
 def test_few_rows_multiply_with_the_plain_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST_PACKED", 10**9)
     monkeypatch.delattr(products, "product")
@@ -177,11 +190,13 @@ def test_update_is_that_of_linear_layers(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(products, "_mkl_is_slow", lambda is_slow=is_slow: is_slow)
         model = small_model()
         use_onednn(model)
-        outcome = run(learner_of(model, **LINEAR), [rows_of(num_cross=3)], HACPO)
-        results.append((weights(model), [row.ratio for row in outcome.rows]))
+        learner = learner_of(model, **LINEAR)
+        outcomes: list[Any] = []
+        taken = convolutions(lambda: outcomes.append(run(learner, [rows_of(num_cross=3) * 20], HACPO)))  # noqa: B023
+        assert taken == (["aten::mkldnn_convolution"] if is_slow else [])
+        results.append((weights(model), [row.ratio for row in outcomes[0].rows]))
     torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-5, atol=1e-6)
     assert results[1][1] == pytest.approx(results[0][1], abs=1e-6)
-    assert not torch.equal(results[1][0], results[0][0])  # the convolutions were taken
 
 
 def test_passes_are_filled_up_to_few_lengths() -> None:
@@ -205,6 +220,7 @@ def test_passes_are_filled_up_to_few_lengths() -> None:
         ("no mkl", False),
         ("no onednn", False),
         ("another torch", False),
+        ("another result", False),
         ("no linux", False),
     ],
 )
@@ -219,7 +235,9 @@ def test_onednn_is_taken_where_mkl_leaves_avx512_unused(
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: change != "no mkl")
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: change != "no onednn")
     if change == "another torch":
-        monkeypatch.setattr(products, "OPERATOR", "an operator that is not there")
+        monkeypatch.setattr(products, "packed", lambda weight: torch.ops.mkldnn.an_operator_that_is_not_there(weight))
+    if change == "another result":
+        monkeypatch.setattr(products, "packed", lambda weight: 2.0 * weight)
     products._mkl_is_slow.cache_clear()
     try:
         assert pays(torch.ones(2, 2)) is expected

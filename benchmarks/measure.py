@@ -44,14 +44,14 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
 def matmul_peaks() -> dict[str, float]:
     """FLOP/s of a large fp32 product on torch's threads, by its own choice and by oneDNN: the best of ten."""
     one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    ways = {"torch": lambda: one @ other, "onednn": lambda: product(one, ready)}
     ready = packed(other)
+    ways = {"torch": lambda: one @ other, "onednn": lambda: product(one, ready)}
     return {way: 2 * 1024**3 / min(seconds) for way, seconds in in_turn(ways, rounds=10).items()}
 
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """Products as on a processor on which MKL is as fast."""
+    """Products by torch's own choice; learners that were made before still fill their passes."""
     rule = products._mkl_is_slow
     products._mkl_is_slow = lambda: False  # type: ignore[assignment]
     try:
@@ -72,8 +72,8 @@ def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -
     Their inputs, and the gradients of their outputs, are made anew each time, which costs a few percent.
 
     Args:
-        model: its layers without gradients, or with them as its own class computes them; the output embedding is left
-            out.
+        model: whose layers; the output embedding is left out. With gradients the layers are called, else multiplied as
+            our decoder does.
         num_tokens: rows of each product.
         has_gradients: the gradients of input and weight as well, twice the products more.
     """

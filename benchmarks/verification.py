@@ -6,7 +6,7 @@
 The rows come from HACPO_DATA_DIR/model_outputs.jsonl (3,116 completions), other ones in each round; no decision is
 cached.
 
-Usage: python -m benchmarks.verification [--rows 700] [--rounds 3]; writes benchmarks/results/verification.json.
+Usage: python -m benchmarks.verification [--rows 400] [--rounds 3]; writes benchmarks/results/verification.json.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from flows.plans import Plan, plan
 from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.engines.memory import check_fits
-from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
+from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError, first_line
 from hacpo_core.validation import experiment_id, validate
 
 
@@ -117,7 +117,7 @@ def load_grid(name: str) -> GridConfig:
         found: GridConfig = OmegaConf.to_object(OmegaConf.merge(schema, declaration("grid", name)))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         where = getattr(error, "full_key", None) or "a field"
-        raise ConfigError(f"grid {name}: {where}: {str(error).splitlines()[0]}; mend its file") from error
+        raise ConfigError(f"grid {name}: {where}: {first_line(error)}; mend its file") from error
     for field_name, values in (("seeds", found.seeds), ("entries", found.entries)):
         if not values:
             raise ConfigError(f"grid {name}: {field_name} is empty; mend its file")

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hacpo_core.config import BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.validation import validate
 
 _RETIRED = (("engine", "pack_tokens"),)
@@ -69,7 +69,7 @@ def _read(path: Any) -> DictConfig:
     try:
         tree = OmegaConf.create(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no YAML: {str(error).splitlines()[0]}; mend it") from error
+        raise ConfigError(f"{path} is no YAML: {first_line(error)}; mend it") from error
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{path}: expected a YAML mapping of sections")
     return tree
@@ -93,7 +93,7 @@ def _words(overrides: Sequence[str]) -> DictConfig:
     try:
         return OmegaConf.from_dotlist(bracketed)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {' '.join(overrides)!r}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"cannot read {' '.join(overrides)!r}: {first_line(error)}") from error
 
 
 def compose(
@@ -130,9 +130,7 @@ def compose(
             merged = OmegaConf.merge(merged, layer)
         except OmegaConfBaseException as error:
             name = getattr(error, "full_key", None) or ""
-            raise ConfigError(
-                f"{name} (in {source}): {str(error).splitlines()[0]}; hacpo show lists all fields"
-            ) from error
+            raise ConfigError(f"{name} (in {source}): {first_line(error)}; hacpo show lists all fields") from error
     config: ExperimentConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
     config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
     typed = [*_typed_names(words), *_typed_names(entry)]
@@ -184,7 +182,7 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
             merged = OmegaConf.merge(merged, part)
         except OmegaConfBaseException as error:
             key = getattr(error, "full_key", None) or ""
-            raise ConfigError(f"benchmark {word}: {key}: {str(error).splitlines()[0]}; mend the declaration") from error
+            raise ConfigError(f"benchmark {word}: {key}: {first_line(error)}; mend the declaration") from error
     declared: BenchmarkConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
     return declared
 
@@ -211,7 +209,7 @@ def load_config(path: Path) -> ExperimentConfig:
                 read[section].pop(name, None)
         config: ExperimentConfig = OmegaConf.to_object(OmegaConf.merge(merged, read))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{path} does not fit this version of hacpo: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{path} does not fit this version of hacpo: {first_line(error)}") from error
     validate(config)
     return config
 

@@ -22,11 +22,10 @@ from torch.nn import functional
 from hacpo_core.errors import first_line
 
 _log = logging.getLogger(__name__)
-
-LEAST = 2**23
-"""multiplications of one product from which a convolution pays for its preparation"""
-LEAST_PACKED = 2**21
-"""the same of a product without a gradient"""
+LEAST_CONVOLVED = 2**23
+"""multiplications of one product from which a convolution is the faster one"""
+LEAST_FROZEN = 2**21
+"""the same of a product of `FrozenLinear`"""
 LARGEST_TWICE = 2**18
 """weights of a layer up to which the plain ones are kept beside the packed ones"""
 IMAGES = 16
@@ -65,7 +64,8 @@ class OneDnnLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """See `nn.Linear`; rows are all dimensions but the last. Numbers of rows that 16 divides are the fast ones."""
         rows = input.numel() // self.in_features
-        if rows % IMAGES or rows * self.weight.numel() < LEAST or not pays(self.weight) or input.dtype != torch.float32:
+        is_slower = rows % IMAGES != 0 or rows * self.weight.numel() < LEAST_CONVOLVED
+        if is_slower or not pays(self.weight) or input.dtype != torch.float32:
             return super().forward(input)
         images = input.reshape(IMAGES, rows // IMAGES, 1, self.in_features).permute(0, 3, 1, 2)
         out = functional.conv2d(images, self.weight[:, :, None, None], self.bias)
@@ -92,7 +92,7 @@ class FrozenLinear:
 
     def __call__(self, value_NI: Tensor) -> Tensor:
         """value_NI weight^T + bias."""
-        if self.plain is not None and (len(value_NI) * self.plain.numel() < LEAST_PACKED or not pays(self.plain)):
+        if self.plain is not None and (len(value_NI) * self.plain.numel() < LEAST_FROZEN or not pays(self.plain)):
             return functional.linear(value_NI, self.plain, self.bias)
         if self.fast is None:
             assert self.plain is not None

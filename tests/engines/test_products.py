@@ -20,7 +20,13 @@ from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.models import load_model
 from hacpo_core.engines.products import OneDnnLinear, packed, pays, product, use_onednn
 from tests.engines.small import small_model
-from tests.engines.test_decoders import MODELS, largest_error, logits_of, model_of
+from tests.engines.test_decoders import (
+    MODELS,
+    assert_weights_are_read_for_every_batch,
+    largest_error,
+    logits_of,
+    model_of,
+)
 from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
 
 
@@ -28,8 +34,8 @@ from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weig
 def slow_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor on which oneDNN is the faster one, and with sizes of these tests' models."""
     monkeypatch.setattr(products, "_mkl_is_slow", lambda: True)
-    monkeypatch.setattr(products, "LEAST", 1)
-    monkeypatch.setattr(products, "LEAST_PACKED", 1)
+    monkeypatch.setattr(products, "LEAST_CONVOLVED", 1)
+    monkeypatch.setattr(products, "LEAST_FROZEN", 1)
 
 
 def twins(*, bias: bool) -> tuple[nn.Linear, nn.Linear]:
@@ -97,7 +103,7 @@ def test_where_it_does_not_pay_the_bits_are_the_linear_layers(monkeypatch: pytes
     assert not same((160,))  # what the rest of this test tells apart
     assert same((100,))  # 16 does not divide it
     assert same((0,))
-    monkeypatch.setattr(products, "LEAST", 24 * 40 * 160 + 1)
+    monkeypatch.setattr(products, "LEAST_CONVOLVED", 24 * 40 * 160 + 1)
     assert same((160,))
     assert not same((176,))
     other, plain = other.double(), plain.double()
@@ -164,27 +170,19 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
 
 @pytest.mark.usefixtures("slow_mkl")
 def test_packed_weights_are_made_anew_for_every_batch() -> None:
-    model = model_of(MODELS["qwen3"])
-    make = decoder_of(model)
-    before = logits_of(make())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.2)
-    after = logits_of(make())
-    assert largest_error(after, logits_of(ModelDecoder(model))) < 5e-5
-    assert largest_error(after, before) > 0.1
+    assert_weights_are_read_for_every_batch()
 
 
 @pytest.mark.usefixtures("slow_mkl")
 def test_few_rows_multiply_with_the_plain_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_PACKED", 10**9)
+    monkeypatch.setattr(products, "LEAST_FROZEN", 10**9)
     monkeypatch.delattr(products, "product")
     model = model_of(MODELS["qwen3"])
     assert largest_error(logits_of(decoder_of(model)()), logits_of(ModelDecoder(model))) < 2e-5
 
 
 def test_update_is_that_of_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "LEAST_CONVOLVED", 1)
     results = []
     for is_slow in (False, True):
         monkeypatch.setattr(products, "_mkl_is_slow", lambda is_slow=is_slow: is_slow)

@@ -21,8 +21,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.measure import child, write_result
 from flows.server import stop_server
 
@@ -99,13 +97,13 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def start(runs_dir: Path, runner: str) -> None:
-    """Print the age of this process when `hacpo train` first asks an agent for responses, and end."""
+def start(runs_dir: Path, runner: str, begun: float) -> None:
+    """Print the seconds since `begun` when `hacpo train` first asks an agent for responses, and end."""
     from flows.cli import app
     from hacpo_core.agents import Agent
 
     def sample(*_: Any, **__: Any) -> None:
-        print(time.time() - psutil.Process().create_time(), flush=True)
+        print(time.time() - begun, flush=True)
         os._exit(0)
 
     Agent.sample = sample  # type: ignore[method-assign,assignment]
@@ -114,9 +112,9 @@ def start(runs_dir: Path, runner: str) -> None:
 
 
 def imports() -> float:
-    """Seconds that Python needs for the libraries alone that every training loads."""
+    """Seconds that Python needs for the two libraries alone that every training waits for."""
     started = time.perf_counter()
-    words = "import torch, transformers.modeling_utils, mlflow.store.tracking.sqlalchemy_store"
+    words = "import torch, transformers.modeling_utils"
     subprocess.run([sys.executable, "-c", words], check=True, capture_output=True)
     return time.perf_counter() - started
 
@@ -125,11 +123,11 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=3, metavar=("RUNS_DIR", "RUNNER", "STEP_S"))
-    parser.add_argument("--start", nargs=2, metavar=("RUNS_DIR", "RUNNER"))
+    parser.add_argument("--start", nargs=3, metavar=("RUNS_DIR", "RUNNER", "BEGUN"))
     parser.add_argument("--models", type=Path, help="folder of warm models, to save the warm-up")
     asked = parser.parse_args()
     if asked.start:
-        start(Path(asked.start[0]), asked.start[1])
+        start(Path(asked.start[0]), asked.start[1], float(asked.start[2]))
     if asked.one:
         folder, runner, step_s = asked.one
         print(json.dumps(run(Path(folder), runner, float(step_s))))
@@ -147,8 +145,8 @@ def main() -> None:
                     found = child("orchestration", "--one", str(runs_dir), runner, str(step_s))
                     results.append({"asked_s": step_s, "runner": runner, **found})
                     print(json.dumps(results[-1]), flush=True)
-                words = ["--start", str(runs_dir), runner]
-                starts[runner] = statistics.median(child("orchestration", *words) for _ in range(3))
+                begun = [child("orchestration", "--start", str(runs_dir), runner, str(time.time())) for _ in range(3)]
+                starts[runner] = statistics.median(begun)
             finally:
                 stop_server(runs_dir)
         starts["imports alone"] = statistics.median(imports() for _ in range(3))

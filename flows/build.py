@@ -66,6 +66,7 @@ def open_experiment(
                 style=verifier.style,  # type: ignore[arg-type]
                 cache=verifier.cache,
             ) as pool:
+                store = StepStore(plan.root)
                 yield (
                     Experiment(
                         id=plan.id,
@@ -73,12 +74,13 @@ def open_experiment(
                         method=method_of(config),
                         problems=problems,
                         placement=placement,
-                        ledger=Ledger(StepStore(plan.root), list(initial)),
+                        ledger=Ledger(store, list(initial)),
                         verifier=pool,
                         opened_at=checkpoint,
                     ),
                     benchmarks,
                 )
+                store.sync()
 
 
 def _placement(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:

@@ -16,10 +16,11 @@ from prefect.artifacts import create_table_artifact
 from flows.build import open_experiment
 from flows.compose import benchmark, benchmark_name
 from flows.display import Watcher
-from flows.experiment import evaluate_agents, log_evaluations, open_tracker, side_by_side, store_of
+from flows.experiment import evaluate_agents, side_by_side
 from flows.plans import Plan, find_plan
 from flows.results import read_final
 from flows.runner import PrefectRunner, watcher_of_flow
+from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, Runner
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
@@ -96,12 +97,11 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         _check_questions(x, benchmarks)
         with side_by_side(x, runner) as runner_of_agents:
             evaluate_agents(x, step, names, benchmarks, runner_of_agents, watcher)
-        tracker = open_tracker(plan, x)
-        if tracker is not None:
-            try:
-                log_evaluations(x, tracker)
-            finally:
-                tracker.finish("FINISHED" if is_complete else "KILLED")
+        tracking = ExperimentTracking(plan, x)
+        try:
+            tracking.log_evaluations()
+        finally:
+            tracking.finish("FINISHED" if is_complete else "KILLED")
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
 

@@ -6,31 +6,27 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from flows.build import open_experiment
 from flows.display import Watcher
 from flows.failures import failures_recorded
-from flows.plans import Plan, data_files
+from flows.plans import Plan
 from flows.progress import ProgressFile
-from flows.results import ExperimentResult, read_final, result_table, result_values
-from flows.states import CONFIG_FILE, RESULT_FILE
+from flows.results import ExperimentResult, read_final, result_table
+from flows.states import RESULT_FILE
+from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
-from hacpo_core.config import ExperimentConfig, as_dict, flatten
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
-from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
+from hacpo_core.evaluation.results import EvaluationResult, results
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
-from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.store import write_json
-from hacpo_core.tracking import STATE_FILE, Tracker, version_tags
-from hacpo_core.tracking_uri import tracking_uri
+from hacpo_core.versions import version_tags
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +48,13 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
         at = x.opened_at.step if x.opened_at is not None else 0
         watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=results(plan.root), inner=watcher)
-        tracker = open_tracker(plan, x)
+        tracking = ExperimentTracking(plan, x)
         try:
             with side_by_side(x, runner) as runner_of_agents:
-                _train(plan, x, benchmarks, runner_of_agents, watcher, tracker)
-            return _finish(plan, x, tracker)
+                _train(plan, x, benchmarks, runner_of_agents, watcher, tracking)
+            return _finish(plan, x, tracking)
         except BaseException as error:
-            if tracker is not None:
-                tracker.finish("KILLED" if isinstance(error, (KeyboardInterrupt, ServerError)) else "FAILED")
+            tracking.finish("KILLED" if isinstance(error, (KeyboardInterrupt, ServerError)) else "FAILED")
             raise
 
 
@@ -90,27 +85,22 @@ def _train(
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
     watcher: Watcher,
-    tracker: Tracker | None,
+    tracking: ExperimentTracking,
 ) -> None:
     config = plan.config
     num_steps, version = config.train.num_steps, x.opened_at.step if x.opened_at is not None else 0
-    logged = tracker.logged_steps() if tracker is not None else set()
     if version == 0:
         names = [*config.evaluate.during, *config.evaluate.final]
-        found = evaluate_agents(x, 0, names, benchmarks, runner, watcher)
-        if tracker is not None:
-            log_results(x, tracker, found)
+        tracking.log_results(evaluate_agents(x, 0, names, benchmarks, runner, watcher))
     for step in range(1, version + 1):
-        if tracker is not None and step not in logged:
-            tracker.log_step(step, _metrics(x, step))
+        tracking.log_step(step)
     begun_at = time.monotonic()
 
     def complete(started: StartedStep) -> None:
         finish_step(x, started)
-        metrics = _metrics(x, started.step)
-        if tracker is not None and started.step not in logged:
-            tracker.log_step(started.step, metrics)
+        tracking.log_step(started.step)
         seconds_left = (time.monotonic() - begun_at) / (started.step - version) * (num_steps - started.step)
+        metrics = x.ledger.store.read_value(started.step, "metrics", "metrics.json")
         watcher.stepped(started.step, num_steps, metrics, seconds_left)
 
     is_pipelined = x.placement.is_side_by_side and config.placement.pipelined
@@ -126,9 +116,7 @@ def _train(
             continue
         complete(started)
         before = None
-        found = evaluate_agents(x, step, names, benchmarks, runner, watcher)
-        if tracker is not None:
-            log_results(x, tracker, found)
+        tracking.log_results(evaluate_agents(x, step, names, benchmarks, runner, watcher))
         if saves:
             x.checkpoint(step)
 
@@ -138,11 +126,6 @@ def _benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
     is_last, every = step == config.train.num_steps, config.evaluate.every
     names = [*config.evaluate.during] if every and step % every == 0 else []
     return [*names, *config.evaluate.final] if is_last else names
-
-
-def _metrics(x: Experiment, step: int) -> dict[str, Any]:
-    metrics: dict[str, Any] = x.ledger.store.read_value(step, "metrics", "metrics.json")
-    return metrics
 
 
 def evaluate_agents(
@@ -169,102 +152,19 @@ def evaluate_agents(
     return found
 
 
-def store_of(plan: Plan) -> str | None:
-    """Address of the experiment's runs in MLflow, None where tracking is off; to be refused before models are loaded.
-
-    Raises:
-        ConfigError: it holds a password that errors would show.
-    """
-    config = plan.config
-    return tracking_uri(config.tracking.uri, Path(config.runtime.runs_dir)) if config.tracking.enabled else None
-
-
-def open_tracker(plan: Plan, x: Experiment) -> Tracker | None:
-    """The experiment's runs in MLflow, with its parameters; None where tracking is off."""
-    config, uri = plan.config, store_of(plan)
-    if uri is None:
-        return None
-    runs_dir = Path(config.runtime.runs_dir)
-    tracker = Tracker(
-        uri,
-        experiment=config.tracking.experiment,
-        artifacts=runs_dir / "mlartifacts",
-        run_name=plan.id,
-        state_file=plan.root / STATE_FILE,
-        agents=x.names,
-    )
-    method = x.method
-    params = {
-        "model_pair": " + ".join(x.names),
-        "pair": config.pair.name,
-        "method": method.name,
-        "α": method.cross_exponent,
-        "δ": round(1.0 - method.cross_floor, 12),
-        "δ_step": method.cross_step,
-        "K": method.capability_window,
-        **{name: value for name, value in flatten(as_dict(config)).items() if name not in ("pair", "method")},
-    }
-    contexts = ["train", *(f"benchmark {name}" for name in config.evaluate.benchmarks)]
-    files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
-    datasets = {context: files.get(context, "arithmetic@embedded") for context in contexts}
-    tags = {"pair": config.pair.name, "method": method.name, "seed": str(config.seed), **version_tags()}
-    tracker.log_setup(params=params, tags=tags, datasets=datasets)
-    tracker.log_file(plan.root / CONFIG_FILE)
-    return tracker
-
-
-def _finish(plan: Plan, x: Experiment, tracker: Tracker | None) -> ExperimentResult:
-    num_steps = plan.config.train.num_steps
-    from flows.figures import curves_figure
-
+def _finish(plan: Plan, x: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
     table = result_table(x)
-    digests = {k: x.ledger.update(num_steps, k).digest for k in x.names}
-    if tracker is not None:
-        log_evaluations(x, tracker)
-        tracker.log_table("result.json", table)
-        tracker.log_table("rollouts.json", _sample_of_rollouts(x, num_steps))
-        for name, figure in curves_figure(x).items():
-            tracker.log_figure(f"{name}.png", figure)
-        tracker.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open
+    digests = {k: x.ledger.update(plan.config.train.num_steps, k).digest for k in x.names}
+    tracking.log_evaluations()
+    tracking.log_result(table)
+    tracking.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {
         "id": plan.id,
         "table": rows,
         "digests": digests,
         "versions": version_tags(),
-        "mlflow_run": tracker.run_id if tracker else None,
-        "mlflow_experiment": tracker.experiment_id if tracker else None,
+        **tracking.ids,
     }
     write_json(plan.root / RESULT_FILE, value)
     return ExperimentResult(root=plan.root, is_reused=False, **value)
-
-
-def log_results(x: Experiment, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
-    """Evaluations as metrics, with the timestamp that each will always have."""
-    for result in found:
-        timestamp_ms = x.ledger.store.committed_at_ms(result.step, result_phase(result.benchmark, result.agent))
-        tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
-
-
-def log_evaluations(x: Experiment, tracker: Tracker) -> None:
-    """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
-    from flows.figures import benchmarks_figure
-
-    log_results(x, tracker, results(x.ledger.store.root))
-    tracker.log_table("evaluations.json", read_evaluations(x.ledger.store.root))
-    figure = benchmarks_figure(x.ledger.store.root)
-    if figure is not None:
-        tracker.log_figure("benchmarks.png", figure)
-
-
-def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:
-    """The first responses of every agent in a step, with verdict and advantage for their own learner."""
-    frames = []
-    for k in x.names:
-        rollouts, verdicts = x.ledger.rollouts(step, k).rollouts, x.ledger.verdicts(step, k).verdicts
-        rows = [
-            {"agent": k, "problem": r.problem_id, "text": r.text, "status": v.status, "extracted": v.extracted}
-            for r, v in zip(rollouts, verdicts, strict=True)
-        ]
-        frames.append(pd.DataFrame(rows[: num_rows // len(x.names)]))
-    return pd.concat(frames, ignore_index=True)

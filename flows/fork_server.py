@@ -108,7 +108,8 @@ def _import_all() -> None:
     """Import what a flow run imports until its first phase, and to draw its figures."""
     for name in ("flows.runner", "flows.evaluate", "flows.figures", "prefect.flow_engine"):
         importlib.import_module(name)
-    from hacpo_core.tracking import import_store, version_tags
+    from hacpo_core.tracking import import_store
+    from hacpo_core.versions import version_tags
 
     import_store()
     version_tags()  # remembered: of this code, whatever the checkout holds when a fork runs

@@ -84,7 +84,7 @@ def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
 
 def save_plan(plan: Plan) -> None:
     """Write the resolved configuration into the experiment's folder, where flows and `resume` find it."""
-    write_atomically(plan.root / CONFIG_FILE, lambda path: path.write_text(to_yaml(plan.config), encoding="utf-8"))
+    write_atomically(plan.root / CONFIG_FILE, to_yaml(plan.config).encode())
 
 
 def find_plan(runs_dir: Path, experiment: str) -> Plan:

@@ -137,7 +137,7 @@ class ProgressFile:
             evaluations=list(self._evaluations.values()),
         )
         try:
-            write_json(self._path, asdict(progress))
+            write_json(self._path, asdict(progress), syncs=False)
         except StoreError as error:  # the store itself stops the run where it cannot write
             _log.warning("progress is not shown: %s", error)
 

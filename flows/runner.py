@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.schedule import answers
 from hacpo_core.algorithm import Done, Handle, Phase
+from hacpo_core.background import Background
 from hacpo_core.config import RuntimeConfig
 from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError, first_line
 
@@ -98,10 +100,11 @@ class PrefectRunner:
 
 
 class ProgressWatcher:
-    """Shows progress in Prefect's page, and passes everything on to another watcher."""
+    """Shows progress in Prefect's page, without waiting for it, and passes everything on to another watcher."""
 
     def __init__(self, inner: Watcher, experiment: str) -> None:
         self._inner, self._experiment = inner, experiment
+        self._thread = Background("progress")
         self._artifact: UUID | None = None
         self._shown_at = 0.0
 
@@ -121,7 +124,13 @@ class ProgressWatcher:
         self._shown_at = time.monotonic()
         rewards = ", ".join(f"{k} {value['reward/mean']:.3f}" for k, value in metrics["agents"].items())
         text = f"step {step} of {num_steps} · reward {rewards} · {seconds_left or 0:.0f} s left"
-        percent = 100.0 * step / num_steps
+        self._thread.do(partial(copy_context().run, self._show, 100.0 * step / num_steps, text))
+
+    def end(self) -> None:
+        """Wait until all is shown; raises a ServerError where Prefect's server did not answer."""
+        self._thread.wait()
+
+    def _show(self, percent: float, text: str) -> None:
         with answers():
             if self._artifact is None:
                 self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
@@ -149,7 +158,9 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan.id, plan.config.runtime)
     try:
-        result = run_experiment(plan, runner, ProgressWatcher(watcher_of_flow.get(), plan.id))
+        watcher = ProgressWatcher(watcher_of_flow.get(), plan.id)
+        result = run_experiment(plan, runner, watcher)
+        watcher.end()
         with answers():
             create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
     except (LockedError, ServerError) as error:

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hacpo_core.engines.lean_imports import unavailable
+
+with unavailable("scipy", "sklearn"):  # for losses of detectors and drafts of responses: 0.8 s of a training's start
+    from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase  # noqa: F401
 
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch

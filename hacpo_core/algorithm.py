@@ -165,6 +165,7 @@ class Experiment:
         Raises:
             StoreError: the disk is full or not writable.
         """
+        self.ledger.store.sync()  # what the checkpoint was made from does not come after it
         save_checkpoint(
             self.ledger.store.root,
             step,

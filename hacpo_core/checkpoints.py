@@ -26,7 +26,7 @@ from hacpo_core.agents import Agent, AgentTokenizer
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.lora import save_model
 from hacpo_core.errors import StoreError
-from hacpo_core.store import MANIFEST, read_json, sha256_of, sync_folder, write_json
+from hacpo_core.store import MANIFEST, read_json, sha256_of, sync, write_json
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 _log = logging.getLogger(__name__)
@@ -101,8 +101,7 @@ def save_checkpoint(
         entries = {name: save(name, temporary / name) for name in agents}
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         for path in files:
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
+            sync(path)
         manifest = {
             "step": step,
             "agents": entries,
@@ -112,7 +111,7 @@ def save_checkpoint(
         write_json(temporary / MANIFEST, manifest)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-        sync_folder(folder.parent)
+        sync(folder.parent)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):

@@ -118,7 +118,8 @@ class Ledger:
         frame = pd.DataFrame(columns)
         value = asdict(batch.cost) | ({"probes": dict(batch.probes)} if batch.probes else {})
         outputs = {f"rollouts.{agent}.parquet": frame, f"rollouts.{agent}.json": value}
-        self.store.commit(step, f"rollout.{agent}", outputs)
+        made_from_it = [f"verify.{agent}", "advantage"]  # sampled again, a response need not be the same one
+        self.store.commit(step, f"rollout.{agent}", outputs, outdates=made_from_it)
         self._keep(step, f"rollout.{agent}", batch)
 
     def rollouts(self, step: int, agent: str) -> SampledBatch:

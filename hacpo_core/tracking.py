@@ -6,17 +6,14 @@ The only file that imports mlflow. SQLite is put into WAL mode and migrated once
 from __future__ import annotations
 
 import fcntl
-import functools
 import json
 import logging
 import math
 import re
 import sqlite3
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +29,6 @@ if TYPE_CHECKING:  # half a second that a training without pictures does not nee
     from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
-_PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
 _MOST_PARAMS, _MOST_POINTS = 100, 1000  # in one call
 SEND_EVERY_S = 2.0
 """steps that are faster than this wait for each other: a call costs more than what it carries"""
@@ -267,30 +263,3 @@ def close_abandoned(root: Path, uri: str, status: str) -> bool:
             client.set_terminated(run_id, status)
             closed = True
     return closed
-
-
-@functools.cache
-def version_tags() -> Mapping[str, str]:
-    """Versions of the packages that matter, and the git commit of this code where it runs from a checkout.
-
-    Looked up once: a checkout may change under a process that has imported it.
-    """
-    tags = {}
-    for package in _PACKAGES:
-        try:
-            tags[f"version.{package}"] = version(package)
-        except PackageNotFoundError:
-            continue
-    here = Path(__file__).resolve().parent
-    try:
-        git = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        _log.info("%s is no git checkout; no commit is recorded", here)
-        return tags
-    return tags | {"mlflow.source.git.commit": git.stdout.strip()}

@@ -52,7 +52,7 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
         setattr(owner, attribute, outer)
 
     wrap(DirectRunner, "start", "phase")
-    wrap(store, "sha256_of", "write")
+    wrap(store, "write_atomically", "write")
     wrap(store.StepStore, "commit", "commit")
     wrap(TorchLearner, "_step", "optimizer step")
     wrap(TorchLearner, "logprobs", "old log-probabilities")

@@ -86,7 +86,7 @@ def test_evaluation_that_fails_while_it_logs_leaves_no_run_open(
     def broken(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("flows.evaluate.log_evaluations", broken)
+    monkeypatch.setattr("flows.tracking.read_evaluations", broken)
     with pytest.raises(OSError, match="no space left"):
         run_evaluation(planned, 4, DirectRunner(), QuietWatcher())
     experiment = client.get_experiment_by_name("hacpo")

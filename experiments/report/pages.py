@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.planner import Cell, GridPlan
@@ -53,12 +53,8 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
     texts = {folder / "report.html": to_html(title, blocks), folder / "report.md": to_markdown(title, blocks)}
     texts |= {folder / "figures" / f"{b.name}.svg": b.svg for b in blocks if isinstance(b, Picture)}
     for path, text in texts.items():
-        write_atomically(path, _writer(text))
+        write_atomically(path, text.encode())
     return folder / "report.html"
-
-
-def _writer(text: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(text, encoding="utf-8")
 
 
 def report_blocks(grid: GridPlan) -> Iterator[Block]:

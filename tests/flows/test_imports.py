@@ -39,4 +39,4 @@ def test_commands_that_train_nothing_are_light(words: str, tmp_path: Path) -> No
 
 
 def test_training_is_heavy() -> None:
-    assert heavy_after("import flows.experiment") == str(sorted(HEAVY))
+    assert heavy_after("import flows.experiment, hacpo_core.tracking") == str(sorted(HEAVY))

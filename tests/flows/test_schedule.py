@@ -269,4 +269,5 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
     finally:
         first.terminate()
         first.communicate(timeout=60)
-    assert not any(process.is_running() for process in mine)
+    _, left = psutil.wait_procs(mine, timeout=30)
+    assert not left

@@ -1,0 +1,172 @@
+"""What an experiment writes to MLflow, and the thread that writes it: training waits for neither imports nor store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from flows.plans import Plan, data_files
+from flows.results import result_values
+from flows.states import CONFIG_FILE
+from hacpo_core.algorithm import Experiment
+from hacpo_core.background import Background
+from hacpo_core.config import as_dict, flatten
+from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
+from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.tracking_uri import tracking_uri
+from hacpo_core.versions import version_tags
+
+if TYPE_CHECKING:  # the thread imports it: over a second that a first sampling need not wait for
+    from hacpo_core.tracking import Tracker
+
+
+def store_of(plan: Plan) -> str | None:
+    """Address of the experiment's runs in MLflow, None where tracking is off; to be refused before models are loaded.
+
+    Raises:
+        ConfigError: it holds a password that errors would show.
+    """
+    config = plan.config
+    return tracking_uri(config.tracking.uri, Path(config.runtime.runs_dir)) if config.tracking.enabled else None
+
+
+class ExperimentTracking:
+    """The experiment's runs in MLflow; where tracking is off, nothing happens.
+
+    Methods return at once, and a thread does what they ask for, in their order. What fails there, the next method
+    raises, `finish` at the latest.
+    """
+
+    def __init__(self, plan: Plan, x: Experiment) -> None:
+        """Begin to open the runs, or those that an earlier process left open."""
+        self._x = x
+        self._uri = store_of(plan)
+        self._thread = Background("mlflow")
+        self._tracker: Tracker | None = None
+        self._logged: set[int] = set()
+        self._do(lambda: self._open(plan))
+
+    @property
+    def ids(self) -> dict[str, str | None]:
+        """MLflow's ids of the parent run and of the experiment that holds it; known when the runs are closed."""
+        tracker = self._tracker
+        return {
+            "mlflow_run": tracker.run_id if tracker else None,
+            "mlflow_experiment": tracker.experiment_id if tracker else None,
+        }
+
+    def log_step(self, step: int) -> None:
+        """All metrics of a step that the store holds, unless they have arrived before."""
+        self._do(lambda: self._log_step(step))
+
+    def log_results(self, found: Iterable[EvaluationResult]) -> None:
+        """Evaluations as metrics, with the timestamp that each will always have."""
+        self._do(lambda: self._log_results(found))
+
+    def log_evaluations(self) -> None:
+        """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
+        self._do(self._log_evaluations)
+
+    def log_result(self, table: pd.DataFrame) -> None:
+        """The result's table, a sample of the last step's responses, and the curves."""
+        self._do(lambda: self._log_result(table))
+
+    def finish(self, status: str) -> None:
+        """Wait for all that was asked for, and close the runs as "FINISHED", "FAILED" or "KILLED"."""
+        try:
+            self._do(lambda: self._close(status))
+        finally:
+            self._thread.wait()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if self._uri is not None:
+            self._thread.do(work)
+
+    # What follows runs in the thread.
+
+    @property
+    def _opened(self) -> Tracker:
+        if self._tracker is None:
+            raise RuntimeError("MLflow's runs could not be opened")
+        return self._tracker
+
+    def _open(self, plan: Plan) -> None:
+        from hacpo_core.tracking import STATE_FILE, Tracker
+
+        assert self._uri is not None, "nothing is done where tracking is off"
+        config, x = plan.config, self._x
+        tracker = Tracker(
+            self._uri,
+            experiment=config.tracking.experiment,
+            artifacts=Path(config.runtime.runs_dir) / "mlartifacts",
+            run_name=plan.id,
+            state_file=plan.root / STATE_FILE,
+            agents=x.names,
+        )
+        self._tracker = tracker
+        method = x.method
+        params = {
+            "model_pair": " + ".join(x.names),
+            "pair": config.pair.name,
+            "method": method.name,
+            "α": method.cross_exponent,
+            "δ": round(1.0 - method.cross_floor, 12),
+            "δ_step": method.cross_step,
+            "K": method.capability_window,
+            **{name: value for name, value in flatten(as_dict(config)).items() if name not in ("pair", "method")},
+        }
+        contexts = ["train", *(f"benchmark {name}" for name in config.evaluate.benchmarks)]
+        files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
+        datasets = {context: files.get(context, "arithmetic@embedded") for context in contexts}
+        tags = {"pair": config.pair.name, "method": method.name, "seed": str(config.seed), **version_tags()}
+        tracker.log_setup(params=params, tags=tags, datasets=datasets)
+        tracker.log_file(plan.root / CONFIG_FILE)
+        self._logged = tracker.logged_steps()
+
+    def _close(self, status: str) -> None:
+        if self._tracker is not None:
+            self._tracker.finish(status)
+
+    def _log_step(self, step: int) -> None:
+        if step not in self._logged:
+            self._opened.log_step(step, self._x.ledger.store.read_value(step, "metrics", "metrics.json"))
+
+    def _log_results(self, found: Iterable[EvaluationResult]) -> None:
+        for result in found:
+            phase = result_phase(result.benchmark, result.agent)
+            timestamp_ms = self._x.ledger.store.committed_at_ms(result.step, phase)
+            self._opened.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
+
+    def _log_evaluations(self) -> None:
+        from flows.figures import benchmarks_figure
+
+        root = self._x.ledger.store.root
+        self._log_results(results(root))
+        self._opened.log_table("evaluations.json", read_evaluations(root))
+        figure = benchmarks_figure(root)
+        if figure is not None:
+            self._opened.log_figure("benchmarks.png", figure)
+
+    def _log_result(self, table: pd.DataFrame) -> None:
+        from flows.figures import curves_figure
+
+        self._opened.log_table("result.json", table)
+        self._opened.log_table("rollouts.json", _sample_of_rollouts(self._x, self._x.config.train.num_steps))
+        for name, figure in curves_figure(self._x).items():
+            self._opened.log_figure(f"{name}.png", figure)
+
+
+def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:
+    """The first responses of every agent in a step, with verdict and advantage for their own learner."""
+    frames = []
+    for k in x.names:
+        rollouts, verdicts = x.ledger.rollouts(step, k).rollouts, x.ledger.verdicts(step, k).verdicts
+        rows = [
+            {"agent": k, "problem": r.problem_id, "text": r.text, "status": v.status, "extracted": v.extracted}
+            for r, v in zip(rollouts, verdicts, strict=True)
+        ]
+        frames.append(pd.DataFrame(rows[: num_rows // len(x.names)]))
+    return pd.concat(frames, ignore_index=True)

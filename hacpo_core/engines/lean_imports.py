@@ -1,0 +1,21 @@
+"""Imports of transformers without what it imports for things that nothing here does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from types import ModuleType
+
+
+@contextmanager
+def unavailable(*packages: str) -> Iterator[None]:
+    """Imports inside find none of these packages, unless somebody has imported one before."""
+    modules: MutableMapping[str, ModuleType | None] = sys.modules  # type: ignore[assignment]  # None: not to be found
+    hidden = [package for package in packages if package not in modules]
+    modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for package in hidden:
+            del modules[package]

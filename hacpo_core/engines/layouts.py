@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,11 +134,11 @@ def _padded(requests: Sequence[ScoreRequest], rows: Sequence[int]) -> ForwardPas
     for b, row in enumerate(rows):
         request = requests[row]
         ids = request.prompt_ids + request.response_ids
-        input_BT[b, : len(ids)] = torch.tensor(ids)
+        input_BT[b, : len(ids)] = _ids(ids)
         sequences += [b] * len(request.response_ids)
         columns += range(len(request.prompt_ids) - 1, len(ids) - 1)
         targets += request.response_ids
-    return ForwardPass(tuple(rows), input_BT, torch.tensor(sequences), torch.tensor(columns), torch.tensor(targets))
+    return ForwardPass(tuple(rows), input_BT, _ids(sequences), _ids(columns), _ids(targets))
 
 
 def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled: bool) -> ForwardPass:
@@ -174,16 +175,16 @@ def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled:
     filler = [0] * (_filled_length(len(input_T)) - len(input_T)) if is_filled else []
     return ForwardPass(
         tuple(rows),
-        torch.tensor([input_T + filler]),
+        _ids(input_T + filler)[None],
         torch.zeros(len(targets), dtype=torch.long),
-        torch.tensor(columns),
-        torch.tensor(targets),
-        torch.tensor([position_T + filler]),
+        _ids(columns),
+        _ids(targets),
+        _ids(position_T + filler)[None],
         RowPlaces(
             token_RL,
-            torch.tensor(home_T),
-            torch.tensor(copies, dtype=torch.long),
-            torch.tensor(originals, dtype=torch.long),
+            _ids(home_T),
+            _ids(copies),
+            _ids(originals),
         ),
     )
 
@@ -192,3 +193,7 @@ def _filled_length(num_tokens: int) -> int:
     """The next of 16 lengths for each power of two, all of them `IMAGES` times an odd number: even ones are slower."""
     step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 5))
     return -(-(num_tokens + IMAGES) // step) * step - IMAGES
+
+
+def _ids(values: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.int64))  # five times as fast as torch.tensor for thousands

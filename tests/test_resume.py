@@ -73,7 +73,8 @@ def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection:
 def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int, dict[str, int]]:
     """Train in a process of its own; returns its exit code and the counts of its places."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["flows.experiment", "hacpo_core.tracking", "tests.test_resume"])
+    preloaded = ["flows.figures", "mlflow.store.tracking.sqlalchemy_store"]  # what every one of forty would import
+    context.set_forkserver_preload(["flows.experiment", "hacpo_core.tracking", "tests.test_resume", *preloaded])
     receiver, sender = context.Pipe(duplex=False)
     arguments = (str(plan.root), plan.config.runtime.runs_dir, kill_at, sender)
     process = context.Process(target=train, args=arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -124,3 +125,43 @@ def test_fresh_heartbeat_of_another_host_counts_as_held(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     with ExperimentLock(tmp_path):
         assert (tmp_path / "lock").exists()
+
+
+def test_what_cannot_be_synced_is_one_clear_error_of_a_later_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, inner = StepStore(tmp_path), os.fsync
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    store.commit(1, "advantage", {"a.json": 1})
+    with pytest.raises(StoreError, match="the disk is full; free some space, then resume"):
+        store.sync()
+    monkeypatch.setattr(os, "fsync", inner)
+    store.commit(1, "metrics", {"b.json": 2})
+    store.sync()
+    assert store.committed(1) == ("advantage", "metrics")
+
+
+def test_every_file_and_folder_of_a_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, inner, synced = StepStore(tmp_path), os.fsync, set()
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        inner(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    store.commit(1, "rollout.qwen", {"r.parquet": pd.DataFrame({"token": [1]}), "r.json": {}})
+    store.sync()
+    folder = store.folder(1)
+    assert synced == {folder / "r.parquet", folder / "r.json", folder / "manifest.json", folder, folder.parent}
+
+
+def test_commit_takes_what_was_made_from_an_earlier_one_with_it(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    for phase in ("rollout.qwen", "rollout.llama", "verify.qwen", "advantage"):
+        store.commit(1, phase, {f"{phase}.json": 1})
+    store.commit(1, "rollout.qwen", {"rollout.qwen.json": 2}, outdates=["verify.qwen", "advantage"])
+    assert store.committed(1) == StepStore(tmp_path).committed(1) == ("rollout.llama", "rollout.qwen")

@@ -182,6 +182,22 @@ def test_evaluations_before_training_are_logged_before_it(
     assert expected <= found
 
 
+def test_step_that_mlflow_refuses_fails_the_run_though_nobody_waits_for_it(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Tracker, "log_step", broken)
+    planned = small_plan("gspo", "tracking.enabled=true")
+    with pytest.raises(OSError, match="no space left"):
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert not (planned.root / "result.json").exists()
+    client = MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("hacpo")
+    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FAILED"}
+
+
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     from hacpo_core.engines.torch_learner import TorchLearner
 

@@ -40,3 +40,9 @@ def test_commands_that_train_nothing_are_light(words: str, tmp_path: Path) -> No
 
 def test_training_is_heavy() -> None:
     assert heavy_after("import flows.experiment, hacpo_core.tracking") == str(sorted(HEAVY))
+
+
+def test_training_waits_for_no_package_that_transformers_alone_would_want() -> None:
+    unused = "import sys, flows.runner; assert not {'scipy', 'sklearn', 'mlflow'} & set(sys.modules)"
+    found = "import scipy.stats, sklearn.metrics"  # for whoever needs them later
+    subprocess.run([sys.executable, "-c", f"{unused}; {found}"], check=True, timeout=120)

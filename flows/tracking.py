@@ -47,7 +47,8 @@ class ExperimentTracking:
         self._thread = Background("mlflow")
         self._tracker: Tracker | None = None
         self._logged: set[int] = set()
-        self._do(lambda: self._open(plan))
+        if self._uri is not None:
+            self._thread.do(lambda: self._open(plan))
 
     @property
     def ids(self) -> dict[str, str | None]:
@@ -60,11 +61,11 @@ class ExperimentTracking:
 
     def log_step(self, step: int) -> None:
         """All metrics of a step that the store holds, unless they have arrived before."""
-        self._do(lambda: self._log_step(step))
+        self._do(lambda tracker: self._log_step(tracker, step))
 
     def log_results(self, found: Iterable[EvaluationResult]) -> None:
         """Evaluations as metrics, with the timestamp that each will always have."""
-        self._do(lambda: self._log_results(found))
+        self._do(lambda tracker: self._log_results(tracker, found))
 
     def log_evaluations(self) -> None:
         """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
@@ -72,26 +73,20 @@ class ExperimentTracking:
 
     def log_result(self, table: pd.DataFrame) -> None:
         """The result's table, a sample of the last step's responses, and the curves."""
-        self._do(lambda: self._log_result(table))
+        self._do(lambda tracker: self._log_result(tracker, table))
 
     def finish(self, status: str) -> None:
         """Wait for all that was asked for, and close the runs as "FINISHED", "FAILED" or "KILLED"."""
         try:
-            self._do(lambda: self._close(status))
+            self._do(lambda tracker: tracker.finish(status))
         finally:
             self._thread.wait()
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _do(self, work: Callable[[Tracker], None]) -> None:
         if self._uri is not None:
-            self._thread.do(work)
+            self._thread.do(lambda: None if self._tracker is None else work(self._tracker))
 
-    # What follows runs in the thread.
-
-    @property
-    def _opened(self) -> Tracker:
-        if self._tracker is None:
-            raise RuntimeError("MLflow's runs could not be opened")
-        return self._tracker
+    # What follows runs in the thread. Where the runs could not be opened, why is raised, and nothing else happens.
 
     def _open(self, plan: Plan) -> None:
         from hacpo_core.tracking import STATE_FILE, Tracker
@@ -126,37 +121,33 @@ class ExperimentTracking:
         tracker.log_file(plan.root / CONFIG_FILE)
         self._logged = tracker.logged_steps()
 
-    def _close(self, status: str) -> None:
-        if self._tracker is not None:
-            self._tracker.finish(status)
-
-    def _log_step(self, step: int) -> None:
+    def _log_step(self, tracker: Tracker, step: int) -> None:
         if step not in self._logged:
-            self._opened.log_step(step, self._x.ledger.store.read_value(step, "metrics", "metrics.json"))
+            tracker.log_step(step, self._x.ledger.store.read_value(step, "metrics", "metrics.json"))
 
-    def _log_results(self, found: Iterable[EvaluationResult]) -> None:
+    def _log_results(self, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
         for result in found:
             phase = result_phase(result.benchmark, result.agent)
             timestamp_ms = self._x.ledger.store.committed_at_ms(result.step, phase)
-            self._opened.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
+            tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
 
-    def _log_evaluations(self) -> None:
+    def _log_evaluations(self, tracker: Tracker) -> None:
         from flows.figures import benchmarks_figure
 
         root = self._x.ledger.store.root
-        self._log_results(results(root))
-        self._opened.log_table("evaluations.json", read_evaluations(root))
+        self._log_results(tracker, results(root))
+        tracker.log_table("evaluations.json", read_evaluations(root))
         figure = benchmarks_figure(root)
         if figure is not None:
-            self._opened.log_figure("benchmarks.png", figure)
+            tracker.log_figure("benchmarks.png", figure)
 
-    def _log_result(self, table: pd.DataFrame) -> None:
+    def _log_result(self, tracker: Tracker, table: pd.DataFrame) -> None:
         from flows.figures import curves_figure
 
-        self._opened.log_table("result.json", table)
-        self._opened.log_table("rollouts.json", _sample_of_rollouts(self._x, self._x.config.train.num_steps))
+        tracker.log_table("result.json", table)
+        tracker.log_table("rollouts.json", _sample_of_rollouts(self._x, self._x.config.train.num_steps))
         for name, figure in curves_figure(self._x).items():
-            self._opened.log_figure(f"{name}.png", figure)
+            tracker.log_figure(f"{name}.png", figure)
 
 
 def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:

@@ -10,10 +10,12 @@ import json
 import logging
 import math
 import re
+import secrets
 import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,18 +51,26 @@ def import_store() -> None:
 
 
 def prepare_store(uri: str) -> None:
-    """Migrate a SQLite store and switch it to WAL, one process at a time; other stores look after themselves."""
+    """Migrate a SQLite store and switch it to WAL, one process at a time; other stores look after themselves.
+
+    A new one is migrated under another name: a process killed halfway would leave one that MLflow cannot mend.
+    """
     path = sqlite_path(uri)
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with sqlite3.connect(path) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-        connection.close()
         logging.getLogger("alembic").setLevel(logging.WARNING)
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        if not path.exists():
+            for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+                leftover.unlink()
+            unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # MLflow remembers what it made
+            MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
+            unfinished.rename(path)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
         MlflowClient(uri).search_experiments(max_results=1)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,14 +16,18 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from filelock import FileLock
 
 from flows.compose import compose
 from flows.plans import Plan, plan, save_plan
+from flows.processes import home_of
+from flows.server import server_environment
 from hacpo_core.agents import initial_folder
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.tracking import prepare_store
 
+DATABASE = "prefect.db"
 SMALL_PAIR = """
 pair:
   name: small
@@ -98,23 +104,56 @@ def write_small_pair(folder: Path) -> None:
     (folder / "small.yaml").write_text(SMALL_PAIR.replace("FOLDER", str(folder)), encoding="utf-8")
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first of a session's test processes makes for all of them."""
+    shared = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    folder = shared / name
+    with FileLock(shared / f"{name}.lock"):
+        if not (folder / "is-made").exists():
+            folder.mkdir()  # fails where the first one failed
+            make(folder)
+            (folder / "is-made").touch()
+    return folder
+
+
+def copy_database(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
+        one.backup(other)
+
+
 @pytest.fixture(scope="session")
 def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pair file, and a runs folder whose model cache holds the warm models of the small pair."""
-    folder = tmp_path_factory.mktemp("small")
-    write_small_pair(folder)
-    config = compose(str(folder / "small.yaml"), "hacpo")
-    for name, agent in config.pair.agents.items():
-        initial_folder(name, agent, models_dir=folder / "models")
-    return folder
+
+    def make(folder: Path) -> None:
+        write_small_pair(folder)
+        config = compose(str(folder / "small.yaml"), "hacpo")
+        for name, agent in config.pair.agents.items():
+            initial_folder(name, agent, models_dir=folder / "models")
+
+    return made_once(tmp_path_factory, "small", make)
 
 
 @pytest.fixture(scope="session")
 def empty_tracking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database without a run: to migrate a fresh one takes seconds, each time."""
-    path = tmp_path_factory.mktemp("tracking") / "mlflow.db"
-    prepare_store(f"sqlite:///{path}")
-    return path
+    folder = made_once(tmp_path_factory, "tracking", lambda folder: prepare_store(f"sqlite:///{folder / 'mlflow.db'}"))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
+    """Gives a runs folder an empty database for its Prefect server: to migrate a fresh one takes five seconds."""
+
+    def make(folder: Path) -> None:
+        words = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+        subprocess.run(words, env=server_environment(folder, port=0, auth=""), check=True, capture_output=True)
+
+    def prepare(runs_dir: Path) -> None:
+        home_of(runs_dir).mkdir(parents=True)
+        copy_database(made_once(tmp_path_factory, "server", make) / DATABASE, home_of(runs_dir) / DATABASE)
+
+    return prepare
 
 
 @pytest.fixture
@@ -126,12 +165,7 @@ def small_plan(small_models: Path, tmp_path: Path, request: pytest.FixtureReques
         if not (runs_dir / "models").exists():
             (runs_dir / "models").symlink_to(small_models / "models")
         if "tracking.enabled=true" in overrides and not (runs_dir / "mlflow.db").exists():
-            empty = request.getfixturevalue("empty_tracking")
-            with (
-                closing(sqlite3.connect(empty)) as source,
-                closing(sqlite3.connect(runs_dir / "mlflow.db")) as target,
-            ):
-                source.backup(target)
+            copy_database(request.getfixturevalue("empty_tracking"), runs_dir / "mlflow.db")
         words = [f"runtime.runs_dir={runs_dir}", "tracking.enabled=false", *overrides]
         config: ExperimentConfig = compose(str(small_models / "small.yaml"), method, overrides=words)
         planned = plan(config)

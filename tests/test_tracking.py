@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +222,22 @@ def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> 
     for child in children:
         _, errors = child.communicate(timeout=200)
         assert child.returncode == 0, errors.decode()[-1000:]
+
+
+@pytest.mark.slow
+def test_process_that_is_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    code = "import sys; from hacpo_core.tracking import prepare_store; prepare_store(sys.argv[1])"
+    child = subprocess.Popen([sys.executable, "-c", code, uri])
+    deadline = time.monotonic() + 120
+    while not (unfinished := list(tmp_path.glob(".mlflow.db.*.tmp"))) or unfinished[0].stat().st_size < 50_000:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    child.kill()
+    assert child.wait() == -9, "it was not done"
+    assert not (tmp_path / "mlflow.db").exists()
+    prepare_store(uri)
+    assert MlflowClient(uri).search_experiments()
 
 
 def test_reopened_tracker_continues_the_same_runs(tmp_path: Path) -> None:

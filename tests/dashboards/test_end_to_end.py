@@ -29,9 +29,10 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture
-def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]]) -> Iterator[Path]:
+def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Callable[[Path], None]) -> Iterator[Path]:
     """A server and a worker of the folder, without the reconciler: it would retry by itself, perhaps before we look."""
     runs_dir.mkdir(parents=True, exist_ok=True)
+    migrated(runs_dir)
     path = runs_dir / "worker.log"
     try:
         schedule = Schedule(ensure_server(runs_dir), runs_dir)

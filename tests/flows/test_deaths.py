@@ -153,9 +153,12 @@ def is_leader(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="module")
-def site(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
+) -> Iterator[Site]:
     runs_dir = tmp_path_factory.mktemp("deaths")
     (runs_dir / "models").symlink_to(small_models / "models")
+    migrated(runs_dir)
     found = Site(runs_dir)
     yield found
     found.close()

@@ -47,7 +47,9 @@ def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[...
 
 
 @pytest.mark.slow
-def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(
+    small_plan: Callable[..., Plan], tmp_path: Path, migrated: Callable[[Path], None]
+) -> None:
     runs_dir = tmp_path / "served"
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]", runs_dir=runs_dir)
     run_experiment(planned, DirectRunner(), QuietWatcher())
@@ -59,6 +61,7 @@ def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(small_plan: Calla
     assert served.root == planned.root
     for path in (planned.root / "steps" / "000001").glob("*.test.*"):
         path.unlink()
+    migrated(runs_dir)
     record = ensure_server(runs_dir)
     try:
         done = hacpo("evaluate", planned.id, "--runs-dir", str(runs_dir))

@@ -31,11 +31,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def runs_dir(small_models: Path, tmp_path: Path) -> Iterator[Path]:
+def runs_dir(small_models: Path, tmp_path: Path, migrated: Callable[[Path], None]) -> Iterator[Path]:
     """A runs folder with warm models, and a grid file beside them; its server is stopped at the end."""
     (tmp_path / "models").symlink_to(small_models / "models")
     entry = f"{{pairs: [{small_models / 'small.yaml'}], methods: [naive, hacpo]}}"
     (tmp_path / "grid.yaml").write_text(f"title: small\nentries: [{entry}]\nreport: {{table: plain}}", encoding="utf-8")
+    migrated(tmp_path)
     yield tmp_path
     stop_server(tmp_path)
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,7 +134,8 @@ def test_living_process_is_left_alone(engine: Any) -> None:
 
 
 @pytest.mark.slow
-def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path) -> None:
+def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: Callable[[Path], None]) -> None:
+    migrated(tmp_path)
     schedule = Schedule(ensure_server(tmp_path), tmp_path)
     client = schedule.client
     try:

@@ -115,6 +115,12 @@ def wait(is_true: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
 def test_fork_is_what_the_launcher_would_be(launch: Callable[..., Launcher], tmp_path: Path) -> None:
     launcher = launch("print('said'); print('complained', file=sys.stderr)", PREFECT__WORKER_NAME="vm")
     assert launcher.facts["pid"] != launcher.process.pid
@@ -150,6 +156,7 @@ def test_launcher_ends_as_its_fork_ends(code: str, expected: int, launch: Callab
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, ""), (signal.SIGINT, "cleaned up\n")])
 def test_signals_are_passed_on(number: signal.Signals, said: str, launch: Callable[..., Launcher]) -> None:
     launcher = launch(WAITS)
+    wait(lambda: handles(launcher.process.pid, signal.SIGTERM), "the launcher passes nothing on")
     launcher.process.send_signal(number)
     assert launcher.finish()[:2] == (-number, said)
     wait(launcher.is_over, "the fork goes on")

@@ -23,11 +23,12 @@ LIMIT_S = 300.0
 
 
 @pytest.fixture
-def runs_dir(small_models: Path, tmp_path: Path) -> Iterator[Path]:
+def runs_dir(small_models: Path, tmp_path: Path, migrated: Callable[[Path], None]) -> Iterator[Path]:
     """A runs folder with a grid of one method, a server and a worker."""
     (tmp_path / "models").symlink_to(small_models / "models")
     entry = f"{{pairs: [{small_models / 'small.yaml'}], methods: [hacpo]}}"
     (tmp_path / "grid.yaml").write_text(f"title: small\nentries: [{entry}]\nreport: {{table: plain}}", encoding="utf-8")
+    migrated(tmp_path)
     words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(tmp_path), "--slots", "1"]
     with (tmp_path / "worker.log").open("w") as log:
         worker = subprocess.Popen(words, stdout=log, stderr=log)

@@ -62,9 +62,12 @@ except (ConfigError, LockedError, ServerError) as error:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, PrefectServer]]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
+) -> Iterator[tuple[Path, PrefectServer]]:
     """A managed server on a runs folder of its own."""
     runs_dir = tmp_path_factory.mktemp("served")
+    migrated(runs_dir)
     yield runs_dir, ensure_server(runs_dir)
     stop_server(runs_dir)
 

@@ -35,10 +35,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def runs_dir(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def runs_dir(
+    small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
+) -> Iterator[Path]:
     """A runs folder with a server and no worker."""
     folder = tmp_path_factory.mktemp("queue")
     (folder / "models").symlink_to(small_models / "models")
+    migrated(folder)
     ensure_server(folder)
     yield folder
     stop_server(folder)

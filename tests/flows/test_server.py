@@ -53,9 +53,10 @@ def occupied(server: PrefectServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def runs_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def runs_dir(tmp_path: Path, migrated: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Every other test's server asks for the preferred port as well: one that is stopped here might not get it back.
     monkeypatch.setattr("flows.server.PREFERRED_PORT", 0)
+    migrated(tmp_path)
     yield tmp_path
     stop_server(tmp_path)
 

@@ -16,7 +16,7 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.models import check_device
-from hacpo_core.errors import DataError
+from hacpo_core.errors import DataError, StoreError
 from hacpo_core.ledger import Ledger
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.local import LocalPlacement
@@ -66,21 +66,32 @@ def open_experiment(
                 style=verifier.style,  # type: ignore[arg-type]
                 cache=verifier.cache,
             ) as pool:
-                store = StepStore(plan.root)
-                yield (
-                    Experiment(
-                        id=plan.id,
-                        config=config,
-                        method=method_of(config),
-                        problems=problems,
-                        placement=placement,
-                        ledger=Ledger(store, list(initial)),
-                        verifier=pool,
-                        opened_at=checkpoint,
-                    ),
-                    benchmarks,
+                experiment = Experiment(
+                    id=plan.id,
+                    config=config,
+                    method=method_of(config),
+                    problems=problems,
+                    placement=placement,
+                    ledger=Ledger(StepStore(plan.root), list(initial)),
+                    verifier=pool,
+                    opened_at=checkpoint,
                 )
-                store.sync()
+                with _synced(experiment.ledger.store):
+                    yield experiment, benchmarks
+
+
+@contextmanager
+def _synced(store: StepStore) -> Iterator[None]:
+    """What is committed inside is on the disk at the end."""
+    try:
+        yield
+    except BaseException:
+        try:
+            store.sync()
+        except StoreError as consequence:
+            _log.warning("%s", consequence)
+        raise
+    store.sync()
 
 
 def _placement(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:

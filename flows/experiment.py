@@ -50,11 +50,12 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=results(plan.root), inner=watcher)
         tracking = ExperimentTracking(plan, x)
         try:
-            with side_by_side(x, runner) as runner_of_agents:
+            with side_by_side(x, tracking.watched(runner)) as runner_of_agents:
                 _train(plan, x, benchmarks, runner_of_agents, watcher, tracking)
             return _finish(plan, x, tracking)
         except BaseException as error:
-            tracking.finish("KILLED" if isinstance(error, (KeyboardInterrupt, ServerError)) else "FAILED")
+            status = "KILLED" if isinstance(error, (KeyboardInterrupt, ServerError)) else "FAILED"
+            tracking.finish(status, raises=False)
             raise
 
 

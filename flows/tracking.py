@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import pandas as pd
 from flows.plans import Plan, data_files
 from flows.results import result_values
 from flows.states import CONFIG_FILE
-from hacpo_core.algorithm import Experiment
+from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
 from hacpo_core.background import Background
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
@@ -47,6 +47,7 @@ class ExperimentTracking:
         self._thread = Background("mlflow")
         self._tracker: Tracker | None = None
         self._logged: set[int] = set()
+        self._has_failed = False
         if self._uri is not None:
             self._thread.do(lambda: self._open(plan))
 
@@ -75,18 +76,34 @@ class ExperimentTracking:
         """The result's table, a sample of the last step's responses, and the curves."""
         self._do(lambda tracker: self._log_result(tracker, table))
 
-    def finish(self, status: str) -> None:
-        """Wait for all that was asked for, and close the runs as "FINISHED", "FAILED" or "KILLED"."""
-        try:
-            self._do(lambda tracker: tracker.finish(status))
-        finally:
-            self._thread.wait()
+    def watched(self, runner: Runner) -> Runner:
+        """The runner; where something has failed here, the next phase does not begin."""
+        return _Watched(runner, self._thread)
+
+    def finish(self, status: str, *, raises: bool = True) -> None:
+        """Wait for all that was asked for, and close the runs.
+
+        Args:
+            status: "FINISHED", "FAILED" or "KILLED".
+            raises: what failed; otherwise it is logged, since another error is under way.
+        """
+        self._thread.do(lambda: None if self._tracker is None else self._tracker.finish(status), checks=False)
+        self._thread.wait(raises=raises)
 
     def _do(self, work: Callable[[Tracker], None]) -> None:
         if self._uri is not None:
-            self._thread.do(lambda: None if self._tracker is None else work(self._tracker))
+            self._thread.do(lambda: self._try(work))
 
-    # What follows runs in the thread. Where the runs could not be opened, why is raised, and nothing else happens.
+    # What follows runs in the thread. After a failure nothing more is tried: a silent server takes minutes each time.
+
+    def _try(self, work: Callable[[Tracker], None]) -> None:
+        if self._tracker is None or self._has_failed:
+            return
+        try:
+            work(self._tracker)
+        except Exception:
+            self._has_failed = True
+            raise
 
     def _open(self, plan: Plan) -> None:
         from hacpo_core.tracking import STATE_FILE, Tracker
@@ -148,6 +165,18 @@ class ExperimentTracking:
         tracker.log_table("rollouts.json", _sample_of_rollouts(self._x, self._x.config.train.num_steps))
         for name, figure in curves_figure(self._x).items():
             tracker.log_figure(f"{name}.png", figure)
+
+
+class _Watched:
+    """A runner that first looks whether work in the background has failed."""
+
+    def __init__(self, runner: Runner, thread: Background) -> None:
+        self._runner, self._thread = runner, thread
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+        """See `Runner`; raises what failed."""
+        self._thread.check()
+        return self._runner.start(phase, work, after=after)
 
 
 def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:

@@ -11,7 +11,8 @@ import torch
 
 from hacpo_core.engines.lean_imports import unavailable
 
-with unavailable("scipy", "sklearn"):  # for losses of detectors and drafts of responses: 0.8 s of a training's start
+# For losses of detectors, and drafts of responses (that module comes with AutoModelForCausalLM): 0.8 s of a start.
+with unavailable("scipy", "sklearn"):
     from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase  # noqa: F401
 
 from hacpo_core.algo.methods import Method

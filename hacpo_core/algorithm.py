@@ -396,8 +396,8 @@ def _apply_update(x: Experiment, agent: PlacedAgent, step: int) -> None:
             message = f"replay of step {step}, {k} ended in weights {digest[:12]}, the first time in {before[:12]}"
             if not x.config.checkpoint.accept_divergence:
                 raise ReplayError(
-                    f"{message}; the machine, a library or the thread count changed: "
-                    "go back, or set checkpoint.accept_divergence=true"
+                    f"{message}; the machine, a library or the thread count changed (go back), or lost rollouts were "
+                    "sampled again; or set checkpoint.accept_divergence=true"
                 )
             _log.warning("%s; accepted", message)
         return

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import takewhile
 
 _log = logging.getLogger(__name__)
 
@@ -18,24 +19,31 @@ class Background:
         self._jobs: list[Future[None]] = []
         self._mutex = threading.Lock()
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Add work; raises what earlier work raised."""
+    def do(self, work: Callable[[], None], *, checks: bool = True) -> None:
+        """Add work; raises what earlier work raised, unless told not to look."""
         with self._mutex:
-            ended = [job for job in self._jobs if job.done()]
-            self._jobs = [*self._jobs[len(ended) :], self._thread.submit(work)]
+            self._jobs.append(self._thread.submit(work))
+        if checks:
+            self.check()
+
+    def check(self) -> None:
+        """Raise what work raised that is done."""
+        with self._mutex:
+            ended = list(takewhile(Future.done, self._jobs))  # in their order: one that ends meanwhile stays
+            self._jobs = self._jobs[len(ended) :]
         _raise_first(ended)
 
-    def wait(self) -> None:
-        """Wait until all work is done; raises what it raised."""
+    def wait(self, *, raises: bool = True) -> None:
+        """Wait until all work is done; raises what it raised, or logs it where another error is under way."""
         with self._mutex:
             jobs, self._jobs = self._jobs, []
         wait(jobs)
-        _raise_first(jobs)
+        _raise_first(jobs, raises=raises)
 
 
-def _raise_first(ended: Sequence[Future[None]]) -> None:
+def _raise_first(ended: Sequence[Future[None]], *, raises: bool = True) -> None:
     errors = [error for job in ended if (error := job.exception()) is not None]
-    for consequence in errors[1:]:
-        _log.warning("after %s also: %s", errors[0], consequence)
-    if errors:
+    for consequence in errors[raises:]:
+        _log.warning("also, behind this: %s", consequence)
+    if raises and errors:
         raise errors[0]

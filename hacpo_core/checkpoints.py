@@ -112,6 +112,7 @@ def save_checkpoint(
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
         sync(folder.parent)
+        sync(root)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):

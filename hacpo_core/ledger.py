@@ -151,7 +151,7 @@ class Ledger:
             }
         )
         outputs = {f"verdicts.{agent}.parquet": frame, f"verdicts.{agent}.json": asdict(batch.cost)}
-        self.store.commit(step, f"verify.{agent}", outputs)
+        self.store.commit(step, f"verify.{agent}", outputs, outdates=["advantage"])
         self._keep(step, f"verify.{agent}", batch)
 
     def verdicts(self, step: int, agent: str) -> VerifiedBatch:

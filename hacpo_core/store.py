@@ -8,7 +8,8 @@ Layout of one experiment's folder:
     steps/000012/manifest.json  phases, their files and SHA-256 digests; replaced as a whole, last
 
 A commit outlives its process at once. A power cut it outlives a moment later, when a thread has synced it to the disk:
-a file that was not there yet does not have the digest that the manifest names.
+a file that was not there yet does not have the digest that the manifest names, and a manifest that was not is torn,
+which makes its step's phases run again.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class StepStore:
             write_atomically(folder / MANIFEST, _as_json(manifest), syncs=False)
             self._manifests[step] = manifest
             self._unsynced |= dict.fromkeys([*(folder / name for name in digests), folder / MANIFEST])
-            self._unsynced |= dict.fromkeys([folder, folder.parent])
+            self._unsynced |= dict.fromkeys([folder, folder.parent, self.root])
         self._syncs.do(self._sync_waiting)
 
     def sync(self) -> None:
@@ -202,14 +203,20 @@ class StepStore:
         Raises:
             StoreError: the disk is full or broken.
         """
+        self._syncs.do(self._sync_waiting)  # also what could not be synced before
         self._syncs.wait()
 
     def _sync_waiting(self) -> None:
         with self._mutex:
             paths, self._unsynced = self._unsynced, {}
-        for path in paths:
-            with _write_errors(path):
-                sync(path)
+        try:
+            for path in paths:
+                with _write_errors(path):
+                    sync(path)
+        except StoreError:
+            with self._mutex:
+                self._unsynced = paths | self._unsynced
+            raise
 
     def read_table(self, step: int, phase: str, name: str, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """A committed table, or some of its columns.

@@ -64,7 +64,7 @@ def prepare_store(uri: str) -> None:
         logging.getLogger("alembic").setLevel(logging.WARNING)
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         if not path.exists():
-            for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+            for leftover in path.parent.glob(f".{path.name}.*.tmp*"):
                 leftover.unlink()
             unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # MLflow remembers what it made
             MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)

@@ -19,10 +19,11 @@ from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.samples import step_samples
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.checkpoints import latest_checkpoint
+from hacpo_core.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.errors import LockedError, ReplayError, StoreError
-from hacpo_core.store import ExperimentLock
+from hacpo_core.store import ExperimentLock, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
+from tests.test_store import noted_syncs
 
 NUM_KILLS = 20
 
@@ -53,6 +54,7 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
 
     wrap(DirectRunner, "start", "phase")
     wrap(store, "write_atomically", "write")
+    wrap(Path, "rename", "rename")
     wrap(store.StepStore, "commit", "commit")
     wrap(TorchLearner, "_step", "optimizer step")
     wrap(TorchLearner, "logprobs", "old log-probabilities")
@@ -150,7 +152,29 @@ def test_truncated_rollouts_are_sampled_again_to_the_same_bits(small_plan: Calla
     break_off(torn, "update", 3)
     path = torn.root / "steps" / "000003" / "rollouts.qwen.parquet"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    phases = StepStore(torn.root).committed(3)
     assert finish(torn) == expected
+    assert phases[-1] == "advantage"
+    phases = StepStore(torn.root).committed(3)
+    after = phases[phases.index("rollout.qwen") :]
+    assert {"verify.qwen", "advantage"} <= set(after), "made from rollouts that need not be the same"
+    assert "rollout.llama" not in after, "nothing that was paid for is sampled again"
+
+
+def test_checkpoint_never_survives_a_power_cut_that_its_steps_do_not(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, synced, late = small_plan("gspo", "evaluate.final=[]"), noted_syncs(monkeypatch), []
+
+    def saved(root: Path, *args: Any, **options: Any) -> None:
+        files = {path for path in (root / "steps").rglob("*") if path.is_file()}
+        assert files
+        late.extend(files - synced)
+        save_checkpoint(root, *args, **options)
+
+    monkeypatch.setattr("hacpo_core.algorithm.save_checkpoint", saved)
+    finish(plan)
+    assert late == []
 
 
 def test_flipped_byte_in_checkpoint_is_found_and_older_state_replayed(

@@ -83,6 +83,7 @@ def test_really_full_disk_gives_one_clear_error_and_keeps_what_was_there(tmp_pat
             store.commit(1, "large", {"b.json": "x" * 200_000})
         assert store.read_value(1, "small", "a.json") == 1
         assert store.committed(1) == ("small",)
+        store.sync()
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -127,6 +128,18 @@ def test_fresh_heartbeat_of_another_host_counts_as_held(tmp_path: Path) -> None:
         assert (tmp_path / "lock").exists()
 
 
+def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """What is synced from here on."""
+    inner, synced = os.fsync, set()
+
+    def noted(descriptor: int) -> None:
+        inner(descriptor)
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return synced
+
+
 def test_what_cannot_be_synced_is_one_clear_error_of_a_later_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,23 +153,19 @@ def test_what_cannot_be_synced_is_one_clear_error_of_a_later_call(
     with pytest.raises(StoreError, match="the disk is full; free some space, then resume"):
         store.sync()
     monkeypatch.setattr(os, "fsync", inner)
-    store.commit(1, "metrics", {"b.json": 2})
+    synced = noted_syncs(monkeypatch)
     store.sync()
-    assert store.committed(1) == ("advantage", "metrics")
+    assert store.folder(1) / "a.json" in synced, "tried again"
+    assert store.committed(1) == ("advantage",)
 
 
 def test_every_file_and_folder_of_a_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, inner, synced = StepStore(tmp_path), os.fsync, set()
-
-    def noted(descriptor: int) -> None:
-        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
-        inner(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noted)
+    store, synced = StepStore(tmp_path), noted_syncs(monkeypatch)
     store.commit(1, "rollout.qwen", {"r.parquet": pd.DataFrame({"token": [1]}), "r.json": {}})
     store.sync()
     folder = store.folder(1)
-    assert synced == {folder / "r.parquet", folder / "r.json", folder / "manifest.json", folder, folder.parent}
+    files = {folder / "r.parquet", folder / "r.json", folder / "manifest.json"}
+    assert synced == files | {folder, folder.parent, tmp_path}
 
 
 def test_commit_takes_what_was_made_from_an_earlier_one_with_it(tmp_path: Path) -> None:

@@ -10,7 +10,11 @@ from types import ModuleType
 
 @contextmanager
 def unavailable(*packages: str) -> Iterator[None]:
-    """Imports inside find none of these packages, unless somebody has imported one before."""
+    """Imports inside find none of these packages, unless somebody has imported one before.
+
+    What is imported inside may remember that they are not there, as transformers does. Threads that import one of them
+    at that moment fail.
+    """
     modules: MutableMapping[str, ModuleType | None] = sys.modules  # type: ignore[assignment]  # None: not to be found
     hidden = [package for package in packages if package not in modules]
     modules.update(dict.fromkeys(hidden))

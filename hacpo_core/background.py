@@ -22,16 +22,20 @@ class Background:
     def do(self, work: Callable[[], None], *, checks: bool = True) -> None:
         """Add work; raises what earlier work raised, unless told not to look."""
         with self._mutex:
+            ended = self._take_ended() if checks else []
             self._jobs.append(self._thread.submit(work))
-        if checks:
-            self.check()
+        _raise_first(ended)
 
     def check(self) -> None:
         """Raise what work raised that is done."""
         with self._mutex:
-            ended = list(takewhile(Future.done, self._jobs))  # in their order: one that ends meanwhile stays
-            self._jobs = self._jobs[len(ended) :]
+            ended = self._take_ended()
         _raise_first(ended)
+
+    def _take_ended(self) -> list[Future[None]]:
+        ended = list(takewhile(Future.done, self._jobs))  # in their order: one that ends meanwhile stays
+        self._jobs = self._jobs[len(ended) :]
+        return ended
 
     def wait(self, *, raises: bool = True) -> None:
         """Wait until all work is done; raises what it raised, or logs it where another error is under way."""

@@ -47,7 +47,7 @@ class ExperimentTracking:
         self._thread = Background("mlflow")
         self._tracker: Tracker | None = None
         self._logged: set[int] = set()
-        self._has_failed = False
+        self._is_sending = False
         if self._uri is not None:
             self._thread.do(lambda: self._open(plan))
 
@@ -97,13 +97,11 @@ class ExperimentTracking:
     # What follows runs in the thread. After a failure nothing more is tried: a silent server takes minutes each time.
 
     def _try(self, work: Callable[[Tracker], None]) -> None:
-        if self._tracker is None or self._has_failed:
+        if self._tracker is None or not self._is_sending:
             return
-        try:
-            work(self._tracker)
-        except Exception:
-            self._has_failed = True
-            raise
+        self._is_sending = False
+        work(self._tracker)
+        self._is_sending = True
 
     def _open(self, plan: Plan) -> None:
         from hacpo_core.tracking import STATE_FILE, Tracker
@@ -137,6 +135,7 @@ class ExperimentTracking:
         tracker.log_setup(params=params, tags=tags, datasets=datasets)
         tracker.log_file(plan.root / CONFIG_FILE)
         self._logged = tracker.logged_steps()
+        self._is_sending = True
 
     def _log_step(self, tracker: Tracker, step: int) -> None:
         if step not in self._logged:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # half a second that a training without pictures does not nee
 
 _log = logging.getLogger(__name__)
 _MOST_PARAMS, _MOST_POINTS = 100, 1000  # in one call
+_TRIES = 5
 SEND_EVERY_S = 2.0
 """steps that are faster than this wait for each other: a call costs more than what it carries"""
 _TABLES_TAG = "mlflow.loggedArtifacts"
@@ -191,7 +192,13 @@ class Tracker:
             title, source = f"{context}: {Path(name).name}", json.dumps({"uri": name})
             dataset = Dataset(name=title, digest=digest[:36], source_type="local", source=source)
             inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
-        self._client.log_inputs(self._parent, datasets=inputs)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._client.log_inputs(self._parent, datasets=inputs)
+                return
+            except MlflowException:  # it looks for a data set and then adds it: another run may do so in between
+                if not tries_left:
+                    raise
 
     def logged_steps(self) -> set[int]:
         """Steps whose metrics have arrived as a whole."""

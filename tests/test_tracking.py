@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from flows.display import QuietWatcher
@@ -147,6 +149,31 @@ def test_fast_steps_are_sent_together_and_slow_ones_at_once(tmp_path: Path, monk
     client = MlflowClient(uri)
     runs = client.search_runs([tracker.experiment_id], "tags.`hacpo.agent` = 'one'")
     assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
+
+
+@pytest.mark.parametrize("num_conflicts", [0, 1, 4, 5])
+def test_data_sets_that_another_run_adds_at_the_same_time_are_found(
+    num_conflicts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, inner, calls = f"sqlite:///{tmp_path / 'mlflow.db'}", MlflowClient.log_inputs, list[str]()
+    tracker = Tracker(
+        uri, experiment="e", artifacts=tmp_path, run_name="r", state_file=tmp_path / "mlflow.json", agents=["one"]
+    )
+
+    def taken(client: MlflowClient, run_id: str, **inputs: Any) -> None:
+        calls.append(run_id)
+        if len(calls) <= num_conflicts:
+            raise MlflowException("duplicate key value violates unique constraint")
+        inner(client, run_id, **inputs)
+
+    monkeypatch.setattr(MlflowClient, "log_inputs", taken)
+    if num_conflicts == 5:
+        with pytest.raises(MlflowException, match="duplicate key"):
+            tracker.log_setup(params={}, tags={}, datasets={"train": "p.jsonl@1"})
+        return
+    tracker.log_setup(params={}, tags={}, datasets={"train": "p.jsonl@1"})
+    found = MlflowClient(uri).get_run(tracker.run_id).inputs.dataset_inputs
+    assert [entry.dataset.name for entry in found] == ["train: p.jsonl"]
 
 
 def test_runs_are_closed_even_when_what_waits_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ class ExperimentTracking:
     """The experiment's runs in MLflow; where tracking is off, nothing happens.
 
     Methods return at once, and a thread does what they ask for, in their order. What fails there, the next method
-    raises, `finish` at the latest.
+    raises, or the next phase of a runner that is `watched`; `finish` at the latest.
     """
 
     def __init__(self, plan: Plan, x: Experiment) -> None:

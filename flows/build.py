@@ -105,6 +105,8 @@ def _placement(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]
 def _short_enough(problems: list[Problem], agents: list[AgentTokenizer], config: ExperimentConfig) -> list[Problem]:
     """Problems whose prompt every agent can read within `rollout.max_prompt_tokens`; the others are counted."""
     limit = config.rollout.max_prompt_tokens
+    for agent in agents:
+        agent.read(problems)
     kept = [problem for problem in problems if all(len(agent.prompt_ids(problem)) <= limit for agent in agents)]
     if len(kept) < len(problems):
         _log.warning("dropped %d problems whose prompt is over %d tokens", len(problems) - len(kept), limit)

@@ -18,7 +18,7 @@ with unavailable("scipy", "sklearn"):
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.config import AgentConfig, ExperimentConfig
-from hacpo_core.data.prompts import render_prompt
+from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.base import (
     Learner,
@@ -111,8 +111,13 @@ class AgentTokenizer:
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem under this tokenizer and chat template."""
         if problem.messages not in self._prompt_ids:
-            self._prompt_ids[problem.messages] = render_prompt(self.tokenizer, problem.messages)
+            self.read([problem])
         return self._prompt_ids[problem.messages]
+
+    def read(self, problems: Sequence[Problem]) -> None:
+        """Keep the `prompt_ids` of all these problems: sooner done at once than one by one."""
+        unread = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
+        self._prompt_ids |= zip(unread, render_prompts(self.tokenizer, unread), strict=True)
 
 
 class Agent:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import torch
 
 from hacpo_core.algo.advantages import Baseline
@@ -115,9 +116,8 @@ class Ledger:
         columns["old_logprobs"] = [
             None if values is None else np.asarray(values, dtype=np.float32) for values in columns["old_logprobs"]
         ]
-        frame = pd.DataFrame(columns)
         value = asdict(batch.cost) | ({"probes": dict(batch.probes)} if batch.probes else {})
-        outputs = {f"rollouts.{agent}.parquet": frame, f"rollouts.{agent}.json": value}
+        outputs = {f"rollouts.{agent}.parquet": columns, f"rollouts.{agent}.json": value}
         made_from_it = [f"verify.{agent}", "advantage"]  # sampled again, a response need not be the same one
         self.store.commit(step, f"rollout.{agent}", outputs, outdates=made_from_it)
         self._keep(step, f"rollout.{agent}", batch)
@@ -138,19 +138,17 @@ class Ledger:
         """Commit phase verify.<agent>; `raw_reward` and `reward` are equal until a later option reshapes the second."""
         num_samples = len(batch.verdicts) // len(problems)
         columns = _columns(batch.verdicts, Verdict)
-        rewards = np.asarray(columns.pop("reward"), dtype=np.float64)  # None: nan
-        frame = pd.DataFrame(
-            {
-                "problem_id": [problem.id for problem in problems for _ in range(num_samples)],
-                "agent": agent,
-                "index": np.tile(np.arange(num_samples), len(problems)),
-                "status": columns.pop("status"),
-                "raw_reward": rewards,
-                "reward": rewards,
-                **columns,
-            }
-        )
-        outputs = {f"verdicts.{agent}.parquet": frame, f"verdicts.{agent}.json": asdict(batch.cost)}
+        rewards = pyarrow.array(columns.pop("reward"), type=pyarrow.float64())
+        table = {
+            "problem_id": [problem.id for problem in problems for _ in range(num_samples)],
+            "agent": [agent] * len(batch.verdicts),
+            "index": np.tile(np.arange(num_samples), len(problems)),
+            "status": columns.pop("status"),
+            "raw_reward": rewards,
+            "reward": rewards,
+            **columns,
+        }
+        outputs = {f"verdicts.{agent}.parquet": table, f"verdicts.{agent}.json": asdict(batch.cost)}
         self.store.commit(step, f"verify.{agent}", outputs, outdates=["advantage"])
         self._keep(step, f"verify.{agent}", batch)
 
@@ -169,16 +167,14 @@ class Ledger:
         advantage_LPAG = batch.joint.advantage_LPAG.numpy()
         num_L, num_P, num_A, num_G = advantage_LPAG.shape
         learner, problem, source, index = (axis.ravel() for axis in np.indices(advantage_LPAG.shape))
-        frame = pd.DataFrame(
-            {
-                "learner": np.asarray(self.agents)[learner],
-                "problem_id": np.asarray([p.id for p in problems], dtype=object)[problem],
-                "agent": np.asarray(self.agents)[source],
-                "index": index,
-                "advantage": advantage_LPAG.ravel(),
-                "weight": batch.joint.weight_LA.numpy()[learner, source],
-            }
-        )
+        table = {
+            "learner": np.asarray(self.agents)[learner],
+            "problem_id": np.asarray([p.id for p in problems], dtype=object)[problem],
+            "agent": np.asarray(self.agents)[source],
+            "index": index,
+            "advantage": advantage_LPAG.ravel(),
+            "weight": batch.joint.weight_LA.numpy()[learner, source],
+        }
         baseline = batch.joint.baseline
         value = {
             "shape": [num_L, num_P, num_A, num_G],
@@ -188,7 +184,7 @@ class Ledger:
             "is_uniform": baseline.is_uniform_PA.tolist(),
             "cost": asdict(batch.cost),
         }
-        self.store.commit(step, "advantage", {"advantages.parquet": frame, "advantages.json": value})
+        self.store.commit(step, "advantage", {"advantages.parquet": table, "advantages.json": value})
         self._keep(step, "advantage", batch)
 
     def advantages(self, step: int) -> JointBatch:
@@ -221,7 +217,7 @@ class Ledger:
             "length_drift_mean": record.length_drift_mean,
             "cost": asdict(record.cost),
         }
-        rows = pd.DataFrame(_columns(record.outcome.rows, RowOutcome))
+        rows = _columns(record.outcome.rows, RowOutcome)
         outputs = {f"update.{agent}.parquet": rows, f"update.{agent}.json": value}
         self.store.commit(step, f"update.{agent}", outputs)
         self._keep(step, f"update.{agent}", record)
@@ -253,7 +249,7 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _columns(records: Sequence[Any], kind: type) -> dict[str, list[Any]]:
-    """Fields of flat records by name; `asdict` would copy every token, and a frame of rows is up to thrice as slow."""
+    """Fields of flat records by name; `asdict` would copy every token."""
     return {field.name: [getattr(record, field.name) for record in records] for field in fields(kind)}
 
 

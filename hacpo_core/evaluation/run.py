@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 
 from hacpo_core.agents import SamplingTask
 from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
@@ -134,30 +136,28 @@ def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: 
     golds = [problem.gold for problem in problems for _ in range(num_samples)]
     style = _style(x, benchmark)
     verdicts = x.verifier.verify([rollout.text for rollout in batch.rollouts], golds, style=style)  # type: ignore[arg-type]
-    frame = _responses(benchmark, shard, batch.rollouts, verdicts)
-    outputs = {f"{phase}.parquet": frame, f"{phase}.json": {"digest": digest, "cost": asdict(batch.cost)}}
+    table = _responses(benchmark, shard, batch.rollouts, verdicts)
+    outputs = {f"{phase}.parquet": table, f"{phase}.json": {"digest": digest, "cost": asdict(batch.cost)}}
     x.ledger.store.commit(step, phase, outputs)
 
 
 def _responses(
     benchmark: Benchmark, shard: range, rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]
-) -> pd.DataFrame:
+) -> dict[str, Any]:
     problems = [benchmark.problems[p] for p in shard for _ in range(benchmark.config.num_samples)]
-    return pd.DataFrame(
-        {
-            "problem_id": [problem.id for problem in problems],
-            "sample": [rollout.index for rollout in rollouts],
-            "question": [problem.messages[-1].content for problem in problems],
-            "answer": [problem.answer for problem in problems],
-            "text": [rollout.text for rollout in rollouts],
-            "num_tokens": [len(rollout.token_ids) for rollout in rollouts],
-            "finish_reason": [rollout.finish_reason for rollout in rollouts],
-            "status": [verdict.status for verdict in verdicts],
-            "reward": np.asarray([verdict.reward for verdict in verdicts], dtype=np.float64),
-            "extracted": pd.array([verdict.extracted for verdict in verdicts], dtype="str"),
-            "reason": [verdict.reason for verdict in verdicts],
-        }
-    )
+    return {
+        "problem_id": [problem.id for problem in problems],
+        "sample": [rollout.index for rollout in rollouts],
+        "question": [problem.messages[-1].content for problem in problems],
+        "answer": [problem.answer for problem in problems],
+        "text": [rollout.text for rollout in rollouts],
+        "num_tokens": [len(rollout.token_ids) for rollout in rollouts],
+        "finish_reason": [rollout.finish_reason for rollout in rollouts],
+        "status": [verdict.status for verdict in verdicts],
+        "reward": pyarrow.array([verdict.reward for verdict in verdicts], type=pyarrow.float64()),
+        "extracted": pyarrow.array([verdict.extracted for verdict in verdicts], type=pyarrow.string()),
+        "reason": [verdict.reason for verdict in verdicts],
+    }
 
 
 def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Sequence[range]) -> None:

@@ -27,7 +27,8 @@ from transformers.utils import logging as transformers_logging
 
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.data import arithmetic
-from hacpo_core.data.prompts import render_prompt
+from hacpo_core.data.prompts import render_prompts
+from hacpo_core.engines.lora import save_model
 from hacpo_core.records import Message
 from hacpo_core.seeds import derive_seed, generator
 from hacpo_core.tiny.folders import tiny_model_folder
@@ -61,7 +62,7 @@ def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: Progres
         transformers_logging.disable_progress_bar()
         temporary = Path(tempfile.mkdtemp(dir=cache, prefix=f".{folder.name}."))
         try:
-            model.save_pretrained(temporary)
+            save_model(model, temporary)
             tokenizer.save_pretrained(temporary)
             temporary.rename(folder)
         finally:
@@ -145,7 +146,9 @@ def _demonstrations(
     drawn = [train[position] for position in rng.integers(len(train), size=config.warmup.num_demonstrations).tolist()]
     texts = [arithmetic.demonstrate(expression, config.warmup.misconceptions, rng) for expression in drawn]
     questions = [str(expression) for expression in drawn]
-    prompts = {text: render_prompt(tokenizer, (Message("user", text),)) for text in dict.fromkeys(questions)}
+    distinct = list(dict.fromkeys(questions))
+    rendered = render_prompts(tokenizer, [(Message("user", text),) for text in distinct])
+    prompts = dict(zip(distinct, rendered, strict=True))
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     answers = [(*ids, tokenizer.eos_token_id) for ids in encoded]
     rows = [(prompts[question], answer) for question, answer in zip(questions, answers, strict=True)]

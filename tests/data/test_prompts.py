@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.control_tokens import control_ids, special_token_ids
-from hacpo_core.data.prompts import format_messages, render_prompt
+from hacpo_core.data.prompts import format_messages, render_prompt, render_prompts
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 from tests import tokenizers_zoo as zoo
@@ -62,6 +62,18 @@ def test_bos_that_the_template_does_not_write_is_not_added() -> None:
 
 def test_slow_tokenizer_renders_its_template() -> None:
     assert zoo.decoded(SLOW, render_prompt(SLOW, user("1 + 1?"))).endswith("user: 1 + 1?<turn>assistant: ")
+
+
+@every_fast
+def test_prompts_read_together_are_those_read_one_by_one(tokenizer: PreTrainedTokenizerBase) -> None:
+    spelling = sorted(special_token_ids(tokenizer))[-1]
+    texts = ["1 + 1?", f"a {spelling} b", "x", f"{spelling}", "y and z"]
+    prompts = [user(text) for text in texts]
+    if tokenizer is BYTE_LEVEL:  # a prompt whose first message spells one; the others' messages stay theirs
+        prompts.insert(1, (Message(role="system", content=spelling), *user("plain")))
+        prompts.insert(2, (Message(role="system", content="plain"), *user(spelling)))
+    assert render_prompts(tokenizer, prompts) == [render_prompt(tokenizer, messages) for messages in prompts]
+    assert render_prompts(tokenizer, []) == []
 
 
 @every_fast

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,12 @@ def test_training_waits_for_no_package_that_transformers_alone_would_want() -> N
     unused = "import sys, flows.runner; assert not {'scipy', 'sklearn', 'mlflow'} & set(sys.modules)"
     found = "import scipy.stats, sklearn.metrics"  # for whoever needs them later
     subprocess.run([sys.executable, "-c", f"{unused}; {found}"], check=True, timeout=120)
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install hacpo[deepspeed]")
+def test_saving_a_model_does_not_import_deepspeed(tmp_path: Path) -> None:
+    model = "LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_attention_heads=2))"
+    saved = f"from transformers import LlamaConfig, LlamaForCausalLM; save_model({model}, Path({str(tmp_path)!r}))"
+    code = f"import sys; from pathlib import Path; from hacpo_core.engines.lora import save_model; {saved}"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'deepspeed' not in sys.modules"], check=True, timeout=120)
+    assert (tmp_path / "model.safetensors").is_file()

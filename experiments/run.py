@@ -17,7 +17,6 @@ import pandas as pd
 
 from experiments.estimate import Estimate, estimate
 from experiments.planner import GridPlan, matrix, plan_grid
-from experiments.report import write_report
 from flows.display import format_table
 from flows.grid import warm_up, watch
 from flows.gridfile import GridRecord, Place, save_grid
@@ -144,6 +143,8 @@ def run_grid(
         failed = _train(chosen, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
     rows = result_rows(grid)
+    from experiments.report import write_report  # matplotlib, which what only shows or submits a grid does without
+
     report = write_report(grid, runs_dir / "reports" / grid.name)
     if as_json:
         print(json.dumps({"grid": grid.name, "table": rows, "failed": failed, "report": str(report)}))

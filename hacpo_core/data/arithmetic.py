@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -77,7 +78,8 @@ def all_expressions() -> list[Expression]:
     ]
 
 
-def split_expressions(split: Split) -> list[Expression]:
+@cache
+def split_expressions(split: Split) -> tuple[Expression, ...]:
     """Expressions of one split; the three splits are disjoint and the same in every experiment.
 
     Returns:
@@ -89,7 +91,7 @@ def split_expressions(split: Split) -> list[Expression]:
         "dev": ordered[NUM_TEST : NUM_TEST + NUM_DEV],
         "train": ordered[NUM_TEST + NUM_DEV :],
     }
-    return parts[split]
+    return tuple(parts[split])
 
 
 def problems(split: Split) -> list[Problem]:

@@ -155,7 +155,7 @@ class ExperimentTracking:
         tracker.log_table("evaluations.json", read_evaluations(root))
         figure = benchmarks_figure(root)
         if figure is not None:
-            tracker.log_figure("benchmarks.png", figure)
+            tracker.log_figure("benchmarks.svg", figure)
 
     def _log_result(self, tracker: Tracker, table: pd.DataFrame) -> None:
         from flows.figures import curves_figure
@@ -163,7 +163,7 @@ class ExperimentTracking:
         tracker.log_table("result.json", table)
         tracker.log_table("rollouts.json", _sample_of_rollouts(self._x, self._x.config.train.num_steps))
         for name, figure in curves_figure(self._x).items():
-            tracker.log_figure(f"{name}.png", figure)
+            tracker.log_figure(f"{name}.svg", figure)
 
 
 class _Watched:

@@ -126,11 +126,15 @@ class Site:
         """Bring it back where it is dead, as any command does; it may have moved to another port."""
         self.schedule = Schedule(ensure_server(self.runs_dir), self.runs_dir)
 
-    def wait(self, is_true: Callable[[], object], what: str) -> None:
+    def wait(self, is_true: Callable[[], object], what: str, *, every_s: float = 0.3) -> None:
         deadline = time.monotonic() + LIMIT_S
         while not is_true():
             assert time.monotonic() < deadline, f"{what}; {(self.runs_dir / 'worker.log').read_text()[-2000:]}"
-            time.sleep(0.05)
+            time.sleep(every_s)
+
+    def wait_for_step(self, planned: Plan, step: int) -> None:
+        """Until the step begins; it is one of many, and short."""
+        self.wait((planned.root / "steps" / f"{step:06d}").is_dir, f"never at step {step}", every_s=0.02)
 
     def state(self, planned: Plan) -> str:
         return self.schedule.runs()[planned.id].state
@@ -202,7 +206,7 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
             if when == "done":  # it has not reported that it is
                 site.wait((planned.root / RESULT_FILE).is_file, "never done")
             elif when in ("running", "cancelling"):
-                site.wait((planned.root / "steps" / "000004").is_dir, "never at step 4")
+                site.wait_for_step(planned, 4)
             elif when == "pending":
                 site.wait(lambda held=held: set(site.children()) - held, "never pending")  # type: ignore[misc]
             still.enter_context(site.standing_still(list(set(site.children()) - held)))
@@ -221,12 +225,11 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
 
     def are_completed() -> bool:
         reconciler.look()
-        time.sleep(0.5)
         runs = {name: run.state for name, run in site.schedule.runs().items()}
         are_ended = {runs[planned.id] for planned in plans.values()} == {"Completed"}
         return are_ended and runs[cancelled.id] == "Cancelled" and not site.children()
 
-    site.wait(are_completed, "never completed")
+    site.wait(are_completed, "never completed", every_s=1.0)
     assert sum(run.parameters["experiment"] == cancelled.id for run in site.schedule.all_flow_runs()) == 1
     assert standing_of(cancelled.root).state == "missing"
     for when, planned in plans.items():
@@ -254,7 +257,7 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
     if find_worker(site.runs_dir) is None:
         site.start_worker()
     site.schedule.start(planned.id)
-    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    site.wait_for_step(planned, 2)
     with pytest.raises(RefusedError, match="a live run cannot be started again"):
         site.schedule.start(planned.id)
     site.kill_worker()
@@ -273,7 +276,7 @@ def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[.
     if find_worker(site.runs_dir) is None:
         site.start_worker()
     site.schedule.start(planned.id)
-    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    site.wait_for_step(planned, 2)
     site.schedule.cancel(planned.id)
     site.wait(lambda: not site.children(), "goes on")
     site.wait(lambda: site.state(planned) == "Cancelled", "never cancelled")
@@ -288,7 +291,7 @@ def test_worker_that_is_ended_ends_its_runs_and_the_next_one_goes_on(
     if find_worker(site.runs_dir) is None:
         site.start_worker()
     site.schedule.start(planned.id)
-    site.wait((planned.root / "steps" / "000002").is_dir, "never at step 2")
+    site.wait_for_step(planned, 2)
     supervisor = find_worker(site.runs_dir)
     assert supervisor is not None
     supervisor.terminate()

@@ -80,9 +80,12 @@ def write_atomically(path: Path, content: bytes, *, syncs: bool = True) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with _write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_bytes(content)
+            try:
+                temporary.write_bytes(content)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(content)
             if syncs:
                 sync(temporary)
             temporary.rename(path)

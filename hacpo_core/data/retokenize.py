@@ -97,7 +97,9 @@ class Retokenizer:
 
     def _retokenized(self, rollout: Rollout, encoded: Sequence[int]) -> SharedResponse:
         source_ids = self._source_ids(rollout)
-        content = tuple(token_id for token_id in encoded if token_id not in self._control_ids)
+        content = tuple(encoded)
+        if not self._control_ids.isdisjoint(content):
+            content = tuple(token_id for token_id in content if token_id not in self._control_ids)
         has_stopped = rollout.finish_reason == "stop"
         is_lost = not content and len(strip_eos(source_ids, self._source_eos_ids)) > 0
         # EOS alone would teach the learner to say nothing, with the reward of a response that said something.

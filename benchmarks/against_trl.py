@@ -31,7 +31,7 @@ from hacpo_core.algo.methods import Method, joint_advantages
 from hacpo_core.algorithm import NUM_PROBED
 from hacpo_core.batches import Minibatch, learner_batch, minibatch_slots
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.data.prompts import render_prompt
+from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.products import IMAGES, use_onednn
@@ -144,7 +144,7 @@ class Ours:
         self.sampler = TransformersSampler(
             self.model, eos_ids=self.eos_ids, pad_id=int(self.tokenizer.pad_token_id), batch_size=256
         )
-        self.prompts = [render_prompt(self.tokenizer, (Message("user", text),)) for text in texts()]
+        self.prompts = render_prompts(self.tokenizer, [(Message("user", text),) for text in texts()])
         self.num_skipped = 0.0
 
     def step(self, number: int) -> dict[str, float]:

@@ -102,7 +102,7 @@ def num_evaluation_responses(config: ExperimentConfig) -> int:
     for name, number in times.items():
         benchmark = benchmarks[name]
         is_embedded = benchmark.source == "arithmetic"
-        stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count
+        stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
         sizes = [size for size in (stated, benchmark.limit) if size]
         total += number * (min(sizes) if sizes else 0) * benchmark.num_samples
     return total

@@ -104,10 +104,10 @@ def _placement(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]
 
 def _short_enough(problems: list[Problem], agents: list[AgentTokenizer], config: ExperimentConfig) -> list[Problem]:
     """Problems whose prompt every agent can read within `rollout.max_prompt_tokens`; the others are counted."""
-    limit = config.rollout.max_prompt_tokens
+    limit, kept = config.rollout.max_prompt_tokens, problems
     for agent in agents:
-        agent.read(problems)
-    kept = [problem for problem in problems if all(len(agent.prompt_ids(problem)) <= limit for agent in agents)]
+        agent.render(kept)
+        kept = [problem for problem in kept if len(agent.prompt_ids(problem)) <= limit]
     if len(kept) < len(problems):
         _log.warning("dropped %d problems whose prompt is over %d tokens", len(problems) - len(kept), limit)
     if len(kept) < config.train.problems:

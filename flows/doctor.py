@@ -184,6 +184,7 @@ def sample_with_vllm() -> str:
 
     from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
     from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+    from hacpo_core.engines.lora import save_model
     from hacpo_core.engines.torch_learner import TorchLearner
     from hacpo_core.engines.vllm_sampler import VllmSampler
     from hacpo_core.tiny.models import build_model
@@ -199,7 +200,7 @@ def sample_with_vllm() -> str:
     model.to(engine.device)  # type: ignore[arg-type]
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1)
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
+        save_model(model, Path(folder))
         sampler = VllmSampler(
             model, initial=Path(folder), engine=engine, rollout=RolloutConfig(), max_tokens=32, eos_ids=[1]
         )

@@ -31,7 +31,7 @@ def curves_figure(x: Experiment) -> dict[str, Figure]:
             continue
         figure = Figure(figsize=(6, 3.5))
         FigureCanvasSVG(figure)
-        figure.subplots_adjust(left=0.13, right=0.97, bottom=0.14, top=0.91)  # to find such margins takes as long again
+        figure.subplots_adjust(left=0.17, right=0.97, bottom=0.14, top=0.91)  # to find such margins takes as long again
         axes = figure.subplots()
         for (agent, metric), curve in part.groupby(["agent", "metric"]):
             benchmark = re.sub(pattern, r"\1", str(metric)) if "(" in pattern else ""

@@ -111,11 +111,11 @@ class AgentTokenizer:
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem under this tokenizer and chat template."""
         if problem.messages not in self._prompt_ids:
-            self.read([problem])
+            self.render([problem])
         return self._prompt_ids[problem.messages]
 
-    def read(self, problems: Sequence[Problem]) -> None:
-        """Keep the `prompt_ids` of all these problems: sooner done at once than one by one."""
+    def render(self, problems: Sequence[Problem]) -> None:
+        """Have the `prompt_ids` of all these problems at hand: sooner done at once than one by one."""
         unread = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
         self._prompt_ids |= zip(unread, render_prompts(self.tokenizer, unread), strict=True)
 
@@ -226,6 +226,7 @@ class Agent:
         """
         torch.set_num_threads(self.config.engine.num_threads)
         owners = [(problem, index) for problem in problems[part] for index in range(task.num_samples)]
+        self.tokens.render(problems[part])
         requests = [
             SampleRequest(
                 self.tokens.prompt_ids(problem),

@@ -11,13 +11,12 @@ import threading
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from hacpo_core.errors import LockedError, StoreError
 from hacpo_core.store import ExperimentLock, StepStore, is_locked, write_json
 
-TABLE = pd.DataFrame({"id": ["a", "b"], "tokens": [[1, 2], [3]]})
+TABLE = {"id": ["a", "b"], "tokens": [[1, 2], [3]]}
 
 
 def test_committed_table_and_value_are_read_back(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_what_cannot_be_synced_is_one_clear_error_of_a_later_call(
 
 def test_every_file_and_folder_of_a_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, synced = StepStore(tmp_path), noted_syncs(monkeypatch)
-    store.commit(1, "rollout.qwen", {"r.parquet": pd.DataFrame({"token": [1]}), "r.json": {}})
+    store.commit(1, "rollout.qwen", {"r.parquet": {"token": [1]}, "r.json": {}})
     store.sync()
     folder = store.folder(1)
     files = {folder / "r.parquet", folder / "r.json", folder / "manifest.json"}

@@ -79,19 +79,23 @@ def all_expressions() -> list[Expression]:
 
 
 @cache
+def _shuffled() -> tuple[Expression, ...]:
+    return tuple(sorted(all_expressions(), key=lambda expression: derive_seed("arithmetic", str(expression))))
+
+
 def split_expressions(split: Split) -> tuple[Expression, ...]:
     """Expressions of one split; the three splits are disjoint and the same in every experiment.
 
     Returns:
         256 for "test", 256 for "dev", the other 1,216 for "train", in a fixed shuffled order.
     """
-    ordered = sorted(all_expressions(), key=lambda expression: derive_seed("arithmetic", str(expression)))
+    ordered = _shuffled()
     parts = {
         "test": ordered[:NUM_TEST],
         "dev": ordered[NUM_TEST : NUM_TEST + NUM_DEV],
         "train": ordered[NUM_TEST + NUM_DEV :],
     }
-    return tuple(parts[split])
+    return parts[split]
 
 
 def problems(split: Split) -> list[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ PLACEHOLDER = "{problem}"
 
 # Stands for a spelled special token while the template is rendered; reserved for internal use like NONCHARACTER.
 _MASK = "\ufdd1"
+_TEXTS_AT_ONCE = 1_000
 
 
 def format_messages(template: str, problem_text: str, system: str | None) -> tuple[Message, ...]:
@@ -43,11 +44,6 @@ def format_messages(template: str, problem_text: str, system: str | None) -> tup
         raise ConfigError(f"prompt template has no place for the problem: got {template!r}; write {PLACEHOLDER} in it")
     user = Message(role="user", content=template.replace(PLACEHOLDER, problem_text))
     return (user,) if system is None else (Message(role="system", content=system), user)
-
-
-def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
-    """`render_prompts` of one prompt."""
-    return render_prompts(tokenizer, [messages])[0]
 
 
 def render_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[Message]]) -> list[tuple[int, ...]]:
@@ -68,16 +64,17 @@ def render_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequenc
     ]
     spelling = {n for n, spells in enumerate(_spell_control(tokenizer, plain)) if spells}
     texts = [_rendered(tokenizer, messages) for n, messages in enumerate(plain) if n not in spelling]
-    encoded = iter(_encoded(tokenizer, texts))
+    encoded = _encoded(tokenizer, texts)
     return [
         _encode_masked(tokenizer, messages) if n in spelling else tuple(next(encoded))
         for n, messages in enumerate(plain)
     ]
 
 
-def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each text; in one call, which takes half as long as one for each."""
-    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
+    """Ids of each text; many in one call, which takes half as long as one for each, and not all, for its memory."""
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        yield from tokenizer(list(texts[first : first + _TEXTS_AT_ONCE]), add_special_tokens=False)["input_ids"]
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
@@ -107,7 +104,7 @@ def _plain(text: str) -> str:
 def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[Message]]) -> list[bool]:
     """Whether the text of a message of each prompt spells a control token."""
     control = control_ids(tokenizer)
-    rows = iter(_encoded(tokenizer, [message.content for messages in prompts for message in messages]))
+    rows = _encoded(tokenizer, [message.content for messages in prompts for message in messages])
     rows_of_prompts = [list(islice(rows, len(messages))) for messages in prompts]
     return [not control.isdisjoint(chain.from_iterable(found)) for found in rows_of_prompts]
 

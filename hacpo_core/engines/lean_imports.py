@@ -1,4 +1,4 @@
-"""Imports of transformers without what it imports for things that nothing here does."""
+"""Keeps packages that are installed from being imported by others for things that nothing here does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import ModuleType
 def unavailable(*packages: str) -> Iterator[None]:
     """Imports inside find none of these packages, unless somebody has imported one before.
 
-    What is imported inside may remember that they are not there, as transformers does. Threads that import one of them
-    at that moment fail.
+    What is imported inside may remember that they are not there, as transformers does. Other threads must import none
+    of them meanwhile.
     """
     modules: MutableMapping[str, ModuleType | None] = sys.modules  # type: ignore[assignment]  # None: not to be found
     hidden = [package for package in packages if package not in modules]
@@ -22,4 +22,4 @@ def unavailable(*packages: str) -> Iterator[None]:
         yield
     finally:
         for package in hidden:
-            del modules[package]
+            modules.pop(package, None)

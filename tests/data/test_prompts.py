@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.control_tokens import control_ids, special_token_ids
-from hacpo_core.data.prompts import format_messages, render_prompt, render_prompts
+from hacpo_core.data.prompts import format_messages, render_prompts
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 from tests import tokenizers_zoo as zoo
@@ -28,6 +28,10 @@ every_fast = pytest.mark.parametrize("tokenizer", FAST, ids=["character", "byte_
 
 def user(text: str) -> tuple[Message, ...]:
     return (Message(role="user", content=text),)
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: tuple[Message, ...]) -> tuple[int, ...]:
+    return render_prompts(tokenizer, [messages])[0]
 
 
 def controls(tokenizer: PreTrainedTokenizerBase, token_ids: tuple[int, ...]) -> list[str]:

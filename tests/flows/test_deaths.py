@@ -204,7 +204,7 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
                 still.enter_context(site.standing_still([site.fork_server()]))
             site.schedule.start(planned.id)
             if when == "done":  # it has not reported that it is
-                site.wait((planned.root / RESULT_FILE).is_file, "never done")
+                site.wait((planned.root / RESULT_FILE).is_file, "never done", every_s=0.02)
             elif when in ("running", "cancelling"):
                 site.wait_for_step(planned, 4)
             elif when == "pending":

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from experiments.planner import Cell, GridConfig, GridEntry, GridPlan, ReportConfig
 from flows.compose import compose
@@ -79,11 +78,14 @@ def _evaluate(
 ) -> None:
     num_problems, num_samples = reward_PK.shape
     shard = f"answer.{benchmark}.0-{num_problems}.{agent}"
-    rows = [(f"p{p}", k) for p in range(num_problems) for k in range(num_samples)]
-    frame = pd.DataFrame(rows, columns=["problem_id", "sample"]).assign(reward=reward_PK.ravel())
-    for name in ("question", "answer", "text", "finish_reason", "status", "extracted"):
-        frame[name] = ""
-    store.commit(step, shard, {f"{shard}.parquet": frame.assign(num_tokens=1)})
+    table = {
+        "problem_id": [f"p{p}" for p in range(num_problems) for _ in range(num_samples)],
+        "sample": [*range(num_samples)] * num_problems,
+        "reward": reward_PK.ravel(),
+        **dict.fromkeys(("question", "answer", "text", "finish_reason", "status", "extracted"), [""] * reward_PK.size),
+        "num_tokens": [1] * reward_PK.size,
+    }
+    store.commit(step, shard, {f"{shard}.parquet": table})
     result = EvaluationResult(
         benchmark=benchmark,
         agent=agent,

@@ -18,7 +18,7 @@ SCORED = replace(ROLLOUT, index=1, old_logprobs=(-0.5, -0.125, -1.0))
 EMPTY = replace(ROLLOUT, index=2, token_ids=(), logprobs=(), text="", finish_reason="length")
 RIGHT, WRONG = Verdict("correct", 1.0, "4", 0.5), Verdict("wrong", 0.0, None, 0.25)
 UNSCORED = Verdict("unscored", None, None, 0.25, "timeout")
-ROW = RowOutcome(0, 0, 1, True, 0, 0.5, 1.0, float("nan"), 0.75, 1.25, 0.0)
+ROW = RowOutcome(0, 0, 1, True, 0, 0.5, 1.0, float("nan"), 0.75, 1.25, 0.0, 0.0, 0.5, 12)
 
 
 def two_ledgers(folder: Path) -> tuple[Ledger, Ledger]:

@@ -98,7 +98,7 @@ class Retokenizer:
     def _retokenized(self, rollout: Rollout, encoded: Sequence[int]) -> SharedResponse:
         source_ids = self._source_ids(rollout)
         content = tuple(encoded)
-        if not self._control_ids.isdisjoint(content):
+        if not self._control_ids.isdisjoint(content):  # rare, and slow for every token of every response
             content = tuple(token_id for token_id in content if token_id not in self._control_ids)
         has_stopped = rollout.finish_reason == "stop"
         is_lost = not content and len(strip_eos(source_ids, self._source_eos_ids)) > 0

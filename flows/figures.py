@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from flows.results import read_curves
@@ -30,7 +29,6 @@ def curves_figure(x: Experiment) -> dict[str, Figure]:
         if part.empty:
             continue
         figure = Figure(figsize=(6, 3.5))
-        FigureCanvasSVG(figure)
         figure.subplots_adjust(left=0.17, right=0.97, bottom=0.14, top=0.91)  # to find such margins takes as long again
         axes = figure.subplots()
         for (agent, metric), curve in part.groupby(["agent", "metric"]):
@@ -52,7 +50,6 @@ def benchmarks_figure(root: Path) -> Figure | None:
         return None
     agents, names = (list(dict.fromkeys(getattr(result, name) for result in found)) for name in ("agent", "benchmark"))
     figure = Figure(figsize=(max(5.0, 1.6 * len(names) + 1.5), 3.4 * len(agents)), layout="constrained")
-    FigureCanvasSVG(figure)
     panels = figure.subplots(len(agents), 1, sharex=True, squeeze=False)[:, 0]
     for axes, agent in zip(panels, agents, strict=True):
         for offset, when in ((-0.2, "before"), (0.2, "after")):

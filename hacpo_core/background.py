@@ -47,7 +47,7 @@ class Background:
 
 def _raise_first(ended: Sequence[Future[None]], *, raises: bool = True) -> None:
     errors = [error for job in ended if (error := job.exception()) is not None]
-    for consequence in errors[raises:]:
+    for consequence in errors[1:] if raises else errors:
         _log.warning("also, behind this: %s", consequence)
     if raises and errors:
         raise errors[0]

@@ -49,6 +49,7 @@ THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
 """share of the prompts whose responses all have one reward, so that none of them carries an advantage"""
 METHODS = {"grpo": Method("grpo", ratio="token", shares_rollouts=False, baseline="own", own_low=0.2, own_high=0.2)}
 METHODS["gspo"] = Method("gspo", shares_rollouts=False, baseline="own")
+TEXTS = [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
 TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
 
 
@@ -66,11 +67,6 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or not all(mallopt(option, 2**31 - 1) for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD)):
         raise SystemExit("no mallopt here: the ways with kept memory cannot be measured")
-
-
-def texts() -> list[str]:
-    """The problems."""
-    return [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
 
 
 def reward(text: str, response: str) -> float:
@@ -144,7 +140,7 @@ class Ours:
         self.sampler = TransformersSampler(
             self.model, eos_ids=self.eos_ids, pad_id=int(self.tokenizer.pad_token_id), batch_size=256
         )
-        self.prompts = render_prompts(self.tokenizer, [(Message("user", text),) for text in texts()])
+        self.prompts = render_prompts(self.tokenizer, [(Message("user", text),) for text in TEXTS])
         self.num_skipped = 0.0
 
     def step(self, number: int) -> dict[str, float]:
@@ -187,7 +183,7 @@ class Ours:
 
     def _minibatches(self, rollouts: list[Rollout], number: int) -> tuple[Minibatch, ...]:
         reward_PAG = torch.tensor(
-            [reward(texts()[int(rollout.problem_id)], rollout.text) for rollout in rollouts], dtype=torch.float64
+            [reward(TEXTS[int(rollout.problem_id)], rollout.text) for rollout in rollouts], dtype=torch.float64
         ).reshape(NUM_PROMPTS, 1, NUM_SAMPLES)
         is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
         return learner_batch(
@@ -264,7 +260,7 @@ def trl_trainer(size: str, method: str, *, num_steps: int, after: Callable[[int]
         disable_tqdm=True,
         dataloader_pin_memory=False,
     )
-    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in texts()]
+    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in TEXTS]
     return Timed(
         model=model_of(size, tokenizer),
         reward_funcs=rewards,

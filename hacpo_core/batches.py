@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -180,7 +181,7 @@ def learner_batch(
                     response_ids=ids,
                     advantage=float(advantage_PAG[p, j, i]),
                     cross_weight=1.0 if is_own else float(weight_A[j]),
-                    old_mean_logprob=float(np.mean(old)),
+                    old_mean_logprob=fmean(old),
                     old_logprobs=old if is_own else None,
                 )
             )
@@ -190,5 +191,5 @@ def learner_batch(
         num_unscored=num_unscored,
         num_truncated=num_truncated,
         num_empty=num_empty,
-        length_drift_mean=float(np.mean(drifts)) if drifts else 0.0,
+        length_drift_mean=fmean(drifts) if drifts else 0.0,
     )

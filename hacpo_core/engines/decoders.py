@@ -37,10 +37,10 @@ FAMILIES = ("llama", "qwen3")
 
 
 class Decoder(Protocol):
-    """One batch of responses under way."""
+    """One batch of responses under way, from weights that do not change; several batches, one after the other."""
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
-        """Encode each prompt once, and give every row its copy of the cache.
+        """Forget the last batch, encode each prompt once, and give every row its copy of the cache.
 
         Args:
             input_UT: prompts, padded on the left.
@@ -60,7 +60,7 @@ class Decoder(Protocol):
 
 
 def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder]:
-    """What makes a decoder for each batch: the fast kind where a short trial shows that it computes the same.
+    """What makes decoders: of the fast kind where a short trial shows that it computes the same.
 
     Args:
         model: its weights are read anew by each decoder, which must not outlive a change of them.
@@ -162,28 +162,29 @@ class LlamaDecoder:
         self._head = _linear(head, packs=packs, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
         self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
-        self._attend = by_products if pays_by_products(head.weight) else functional.scaled_dot_product_attention
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self._is_cpu = pays_by_products(head.weight)
+        self._attend = by_products if self._is_cpu else functional.scaled_dot_product_attention
+        self._cache: list[Tensor] = []
+        """keys and values of each layer, one behind the other: (2, B, H, T, K)"""
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
         """See `Decoder`."""
+        self._cache = []
         logits_BV = self._prompts.start(input_UT, mask_UT, torch.arange(len(input_UT)), max_tokens=0)[prompt_B]
         self._length, self._limit = input_UT.shape[1], input_UT.shape[1] + max_tokens
         room = self._room(self._length)
-        layers = self._prompts.layers()
-        self._keys = [_grown(key[prompt_B], room) for key, _ in layers]
-        self._values = [_grown(value[prompt_B], room) for _, value in layers]
+        layers = [torch.stack(layer) for layer in self._prompts.layers()]
+        self._cache = [_grown(layer[:, prompt_B], room) for layer in layers]
         longest = mask_UT.sum(dim=1)
         self._position_B = longest[prompt_B]
         table = torch.arange(int(longest.max()) + max_tokens, device=input_UT.device)[None]
-        cosine_1TK, sine_1TK = self._base.rotary_emb(logits_BV.new_empty(0, dtype=self._keys[0].dtype), table)
+        cosine_1TK, sine_1TK = self._base.rotary_emb(logits_BV.new_empty(0, dtype=self._cache[0].dtype), table)
         half = self._width // 2
         self._cosine_TK = cosine_1TK[0]
         self._sine_TK = torch.cat([-sine_1TK[0, :, :half], sine_1TK[0, :, half:]], dim=1)
         self._hidden_B11T: Tensor | None = None
         if bool((mask_UT == 0).any()):
-            blank = torch.zeros(len(prompt_B), self._limit, dtype=self._keys[0].dtype, device=input_UT.device)
+            blank = torch.zeros(len(prompt_B), self._limit, dtype=self._cache[0].dtype, device=input_UT.device)
             blank[:, : self._length].masked_fill_(mask_UT[prompt_B] == 0, -torch.inf)
             self._hidden_B11T = blank[:, None, None]
         return logits_BV
@@ -191,30 +192,30 @@ class LlamaDecoder:
     def extend(self, token_B: Tensor) -> Tensor:
         """See `Decoder`."""
         here, self._length = self._length, self._length + 1
-        if self._length > self._keys[0].shape[2]:
+        if self._length > self._cache[0].shape[3]:
             room = self._room(self._length)
-            for buffers in (self._keys, self._values):
-                for number, buffer in enumerate(buffers):
-                    buffers[number] = _grown(buffer, room)
+            for number, buffer in enumerate(self._cache):
+                self._cache[number] = _grown(buffer, room)
         rows, num_heads = len(token_B), self._num_query + self._num_key
         cosine_B1K, sine_B1K = self._cosine_TK[self._position_B, None], self._sine_TK[self._position_B, None]
         self._position_B = self._position_B + 1
         mask = None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, : self._length]
         stream_BD = functional.embedding(token_B, self._base.embed_tokens.weight)
-        for layer, key_BHTK, value_BHTK in zip(self._layers, self._keys, self._values, strict=True):
+        for layer, cache in zip(self._layers, self._cache, strict=True):
             normed_BD = self._norm(stream_BD, layer.norm)
             heads = _product(normed_BD, layer.qkv).view(rows, num_heads + self._num_key, self._width)
-            turned, value_BHK = heads[:, :num_heads], heads[:, num_heads:]
+            turned = heads[:, :num_heads]
             if layer.head_norm is not None:
                 turned = self._norm(turned, None) * layer.head_norm
-            turned = torch.addcmul(turned * cosine_B1K, turned.roll(self._width // 2, dims=-1), sine_B1K)
-            key_BHTK[:, :, here] = turned[:, self._num_query :]
-            value_BHTK[:, :, here] = value_BHK
+            swapped = turned.roll(self._width // 2, dims=-1)
+            torch.addcmul(turned * cosine_B1K, swapped, sine_B1K, out=heads[:, :num_heads])
+            cache[:, :, :, here] = heads[:, self._num_query :].unflatten(1, (2, self._num_key)).transpose(0, 1)
+            key_BHTK, value_BHTK = cache[:, :, :, : self._length]
             # Query heads that share a key head stand where tokens stand in a prompt: no key is copied for each.
             attended = self._attend(
-                turned[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
-                key_BHTK[:, :, : self._length],
-                value_BHTK[:, :, : self._length],
+                heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
+                key_BHTK,
+                value_BHTK,
                 mask,
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
@@ -225,17 +226,21 @@ class LlamaDecoder:
 
     def keep(self, row_B: Tensor) -> None:
         """See `Decoder`."""
-        for buffers in (self._keys, self._values):
-            for number, buffer in enumerate(buffers):
-                kept = buffer[: len(row_B)]  # in place: rows move up, and what is behind them is left unused
-                kept[:, :, : self._length] = buffer[row_B, :, : self._length]
-                buffers[number] = kept
+        for number, buffer in enumerate(self._cache):
+            kept = buffer[:, : len(row_B)]  # in place: rows move up, and what is behind them is left unused
+            kept[:, :, :, : self._length] = buffer[:, row_B, :, : self._length]
+            self._cache[number] = kept
         self._position_B = self._position_B[row_B]
         if self._hidden_B11T is not None:
             self._hidden_B11T = self._hidden_B11T[row_B]
 
     def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
-        return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
+        if not self._is_cpu:
+            return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
+        # Not fused on the CPU: seven calls, of which the length of a vector is three.
+        length = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        normed = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
+        return normed if weight is None else normed.mul_(weight)
 
     def _room(self, length: int) -> int:
         return min(self._limit, length + max(GROW_TOKENS, length // 2))
@@ -318,7 +323,7 @@ def _products(value: Tensor, parts: Sequence[FrozenLinear], number: int) -> Sequ
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:
-    rows, heads, length, width = buffer.shape
-    grown = buffer.new_empty(rows, heads, room, width)
-    grown[:, :, :length] = buffer
+    *outer, length, width = buffer.shape
+    grown = buffer.new_empty(*outer, room, width)
+    grown[..., :length, :] = buffer
     return grown

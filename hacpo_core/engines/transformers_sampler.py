@@ -61,16 +61,15 @@ class TransformersSampler:
             self._new_decoder = decoder_of(self._model, has_wide_head=self._has_wide_head)
         responses: list[SampledResponse | None] = [None] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
+        decoder = self._new_decoder()
+        # A model's own class may keep what it computes, and train with it later, which an inference tensor forbids.
+        mode = torch.inference_mode if isinstance(decoder, LlamaDecoder) else torch.no_grad
         for start in range(0, len(by_length), self._batch_size):
             positions = by_length[start : start + self._batch_size]
             batch = [requests[position] for position in positions]
-            decoder = self._new_decoder()
-            # A model's own class may keep what it computes, and train with it later, which an inference tensor forbids.
-            mode = torch.inference_mode if isinstance(decoder, LlamaDecoder) else torch.no_grad
             with mode():
                 for position, response in zip(positions, self._sample_batch(decoder, batch, limits), strict=True):
                     responses[position] = response
-            del decoder  # its copies of weights and its cache, before the next one makes its own
         return [response for response in responses if response is not None]
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:

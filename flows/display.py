@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import pandas as pd
 from tqdm import tqdm
+
+if TYPE_CHECKING:  # see hacpo_core.store
+    import pandas as pd
 
 
 class Watcher(Protocol):
@@ -110,6 +112,8 @@ def move(bar: tqdm[Any], position: int, note: str) -> None:
 
 def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:
     """Rows as text, fractions with three digits and large numbers with separators."""
+    import pandas as pd
+
     frame = pd.DataFrame(rows).drop(columns=["gpu_seconds"], errors="ignore")
     formatters = {
         name: (lambda value: f"{value:,}" if abs(value) >= 1000 else str(value))

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from flows.plans import Plan
 from flows.states import RESULT_FILE
 from hacpo_core.config import ExperimentConfig
@@ -16,7 +14,9 @@ from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
 from hacpo_core.store import StepStore, read_json
 
-if TYPE_CHECKING:  # it brings torch
+if TYPE_CHECKING:  # the one is a fifth of a second, the other brings torch
+    import pandas as pd
+
     from hacpo_core.algorithm import Experiment
 
 _log = logging.getLogger(__name__)
@@ -63,6 +63,8 @@ def result_values(result: EvaluationResult) -> dict[str, float]:
 
 def result_table(x: Experiment) -> pd.DataFrame:
     """One row per agent: each final benchmark's own metric before and after, tokens sampled and trained on, seconds."""
+    import pandas as pd
+
     num_steps, store = x.config.train.num_steps, x.ledger.store
     metrics = [store.read_value(step, "metrics", "metrics.json") for step in range(1, num_steps + 1)]
     rows = []
@@ -87,6 +89,8 @@ def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
     Returns:
         long form: step, agent, metric, value.
     """
+    import pandas as pd
+
     rows = []
     store = StepStore(root)
     for step in range(config.train.num_steps + 1):

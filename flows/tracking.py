@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from flows.plans import Plan, data_files
 from flows.results import result_values
 from flows.states import CONFIG_FILE
@@ -19,7 +17,9 @@ from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.tracking_uri import tracking_uri
 from hacpo_core.versions import version_tags
 
-if TYPE_CHECKING:  # the thread imports it: over a second that a first sampling need not wait for
+if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampling need not wait for
+    import pandas as pd
+
     from hacpo_core.tracking import Tracker
 
 
@@ -180,6 +180,8 @@ class _Watched:
 
 def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:
     """The first responses of every agent in a step, with verdict and advantage for their own learner."""
+    import pandas as pd
+
     frames = []
     for k in x.names:
         rollouts, verdicts = x.ledger.rollouts(step, k).rollouts, x.ledger.verdicts(step, k).verdicts

@@ -8,10 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow
 import torch
 
@@ -20,6 +19,9 @@ from hacpo_core.algo.methods import JointAdvantages
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, UpdateOutcome
 from hacpo_core.records import PhaseCost, Problem, Rollout, Verdict
 from hacpo_core.store import StepStore
+
+if TYPE_CHECKING:  # see hacpo_core.store
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,16 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow
 from pyarrow import parquet
 
 from hacpo_core.background import Background
 from hacpo_core.errors import LockedError, StoreError
+
+if TYPE_CHECKING:  # a fifth of a second that a first sampling need not wait for: imported where a frame is made
+    import pandas as pd
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -227,6 +229,8 @@ class StepStore:
         Raises:
             StoreError: the phase is not committed, or the file is torn or altered.
         """
+        import pandas as pd
+
         return pd.read_parquet(self._checked(step, phase, name), columns=None if columns is None else list(columns))
 
     def read_value(self, step: int, phase: str, name: str) -> Any:

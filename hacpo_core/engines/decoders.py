@@ -239,8 +239,10 @@ class LlamaDecoder:
             return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
         # Not fused on the CPU: seven calls, of which the length of a vector is three.
         length = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
-        normed = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
-        return normed if weight is None else normed.mul_(weight)
+        normed: Tensor = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
+        if weight is not None:
+            normed.mul_(weight)
+        return normed
 
     def _room(self, length: int) -> int:
         return min(self._limit, length + max(GROW_TOKENS, length // 2))

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow
 
 from hacpo_core.agents import SamplingTask
@@ -162,6 +161,8 @@ def _responses(
 
 def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Sequence[range]) -> None:
     """Commit the figures of an evaluation whose shards are all committed; texts are not read again."""
+    import pandas as pd
+
     store, num_samples = x.ledger.store, benchmark.config.num_samples
     phases = [f"{_shard_kind(benchmark.name, shard)}.{k}" for shard in shards]
     frames = [

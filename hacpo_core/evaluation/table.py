@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import read_result, result_phase, results
 from hacpo_core.store import StepStore
+
+if TYPE_CHECKING:  # see hacpo_core.store
+    import pandas as pd
 
 _EVALUATIONS = [
     *("step", "benchmark", "agent", "metric", "value", "low", "high"),
@@ -30,6 +32,8 @@ def read_evaluations(root: Path) -> pd.DataFrame:
         long form: step, benchmark, agent, metric ("avg@1", "best@30", "pass@8", ...), value, low, high (95 % bootstrap
         interval over problems), num_problems, num_samples, cut_share, unscored_share.
     """
+    import pandas as pd
+
     rows = [
         {
             **{name: getattr(result, name) for name in _EVALUATIONS if hasattr(result, name) and name != "value"},
@@ -57,6 +61,8 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
     Raises:
         StoreError: there is no such evaluation.
     """
+    import pandas as pd
+
     store, phase = StepStore(root), result_phase(benchmark, agent)
     if phase not in store.committed(step):
         found = sorted({(result.step, result.benchmark) for result in results(root) if result.agent == agent})

@@ -34,17 +34,18 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def undisturbed(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Plan], object]:
-    """Outcome of an experiment that nobody kills, by its id."""
-    known: dict[str, object] = {}
+def undisturbed() -> Callable[[Plan], object]:
+    """Outcome of an experiment that nobody kills, by its seed: all that is killed here differs in its pair's name."""
+    known: dict[int, object] = {}
 
-    def find(planned: Plan, alone: Plan) -> object:
-        if planned.id not in known:
+    def find(alone: Plan) -> object:
+        seed = alone.config.seed
+        if seed not in known:
             run_experiment(alone, DirectRunner(), QuietWatcher())
-            known[planned.id] = outcome(alone)
-        return known[planned.id]
+            known[seed] = outcome(alone)
+        return known[seed]
 
-    return find  # type: ignore[return-value]
+    return find
 
 
 class Site:
@@ -184,13 +185,13 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
 ) -> None:
     """Each is held still in its state until all are in theirs; then everything that is named is killed at once."""
     words = [STEPS, "checkpoint.every=3", "optimizer.learning_rate=1.0e-4"]
-    seeds = {when: 10 * list(KILLED).index(who) + number for number, when in enumerate(STATES)}
+    of_this = [f"pair.name={who}", "tracking.enabled=true"]
     plans = {
-        when: small_plan("hacpo", *words, f"seed={seed}", "tracking.enabled=true", runs_dir=site.runs_dir)
-        for when, seed in seeds.items()
+        when: small_plan("hacpo", *words, f"seed={seed}", *of_this, runs_dir=site.runs_dir)
+        for seed, when in enumerate(STATES)
         if when != "cancelling"
     }
-    cancelled = small_plan("hacpo", "train.num_steps=500", f"seed={seeds['cancelling']}", runs_dir=site.runs_dir)
+    cancelled = small_plan("hacpo", "train.num_steps=500", f"pair.name={who}", runs_dir=site.runs_dir)
     if find_worker(site.runs_dir) is None:
         site.start_worker()
         site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
@@ -232,10 +233,10 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
     site.wait(are_completed, "never completed", every_s=1.0)
     assert sum(run.parameters["experiment"] == cancelled.id for run in site.schedule.all_flow_runs()) == 1
     assert standing_of(cancelled.root).state == "missing"
-    for when, planned in plans.items():
+    for planned in plans.values():
         assert standing_of(planned.root).state == "done"
-        alone = small_plan("hacpo", *words, f"seed={seeds[when]}", runs_dir=tmp_path / "alone")
-        assert outcome(planned) == undisturbed(planned, alone)
+        alone = small_plan("hacpo", *words, f"seed={planned.config.seed}", runs_dir=tmp_path / "alone")
+        assert outcome(planned) == undisturbed(alone)
         runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
         newest, *others = [run.state.type.value for run in runs if run.state is not None]
         assert newest == "COMPLETED"

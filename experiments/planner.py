@@ -196,7 +196,7 @@ def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[
         return list(overrides)
 
     def agents_of(name: str) -> list[str]:
-        return list(compose(name, "hacpo").pair.agents)
+        return list(OmegaConf.select(declaration("pair", name), "pair.agents") or {})
 
     def concerns(word: str, agents: list[str]) -> bool:
         return any(word.startswith(f"pair.agents.{agent}.") for agent in agents)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import json
 import statistics
@@ -33,6 +32,7 @@ from hacpo_core.batches import Minibatch, learner_batch, minibatch_slots
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response
+from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.products import IMAGES, use_onednn
 from hacpo_core.engines.torch_learner import TorchLearner
@@ -51,22 +51,6 @@ METHODS = {"grpo": Method("grpo", ratio="token", shares_rollouts=False, baseline
 METHODS["gspo"] = Method("gspo", shares_rollouts=False, baseline="own")
 TEXTS = [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
 TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """Serve large blocks from the heap and never give its end back, in place of a fresh mapping for each.
-
-    A fresh mapping costs a page fault for every 4 KiB that a tensor touches, at every allocation.
-
-    Raises:
-        SystemExit: this C library is not glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or not all(mallopt(option, 2**31 - 1) for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD)):
-        raise SystemExit("no mallopt here: the ways with kept memory cannot be measured")
 
 
 def reward(text: str, response: str) -> float:
@@ -345,8 +329,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)
     if asked.one:
-        if asked.keeps_memory:
-            keep_freed_memory()
+        if asked.keeps_memory and not keep_freed_memory():
+            raise SystemExit("freed memory cannot be kept here (hacpo_core/engines/allocator.py says when)")
         size, method = asked.one
         found = peak_mb(size, method, asked.memory_of) if asked.memory_of else compare(size, method, ROUNDS[size])
         print(json.dumps(found))

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
+from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import SampleRequest, SamplingLimits
 from hacpo_core.engines.products import use_onednn
 from hacpo_core.engines.transformers_sampler import TransformersSampler
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)
+    keep_freed_memory()  # as in a training; for `generate`, too
     limits = {"peak": max(matmul_peaks().values()), "bandwidth": read_bandwidth()}
     results = [row for name in asked.sizes for row in measure(name, asked.rounds, **limits)]
     title = {"threads": THREADS, "rounds": asked.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}

@@ -20,6 +20,7 @@ from hacpo_core.batches import Minibatch
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response
+from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import (
     Learner,
     SampledResponse,
@@ -145,6 +146,8 @@ class Agent:
         name = tokens.name
         agent, engine = config.pair.agents[name], config.engine
         torch.set_num_threads(engine.num_threads)
+        if engine.device == "cpu":
+            keep_freed_memory()
         self.name, self.tokens, self.version, self.is_dirty = name, tokens, version, False
         self.config = config
         self.initial = initial

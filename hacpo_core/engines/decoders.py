@@ -121,9 +121,10 @@ class ModelDecoder:
         self._cache.batch_select_indices(row_B)
         self._mask_BT = self._mask_BT[row_B]
 
-    def layers(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values (B, H, T, K) of every layer."""
-        return [(layer.keys, layer.values) for layer in self._cache.layers]
+    def take_layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values (B, H, T, K) of every layer, which are forgotten here."""
+        cache, self._cache = self._cache, None
+        return [(layer.keys, layer.values) for layer in cache.layers]
 
     def _logits(self, **inputs: Any) -> Tensor:
         if self._wide_head is None:
@@ -162,8 +163,9 @@ class LlamaDecoder:
         self._head = _linear(head, packs=packs, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
         self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
-        self._is_cpu = pays_by_products(head.weight)
-        self._attend = by_products if self._is_cpu else functional.scaled_dot_product_attention
+        self._composes = pays_by_products(head.weight)
+        """whether torch has no kernel of its own here that is as good as several plain calls"""
+        self._attend = by_products if self._composes else functional.scaled_dot_product_attention
         self._cache: list[Tensor] = []
         """keys and values of each layer, one behind the other: (2, B, H, T, K)"""
 
@@ -173,8 +175,7 @@ class LlamaDecoder:
         logits_BV = self._prompts.start(input_UT, mask_UT, torch.arange(len(input_UT)), max_tokens=0)[prompt_B]
         self._length, self._limit = input_UT.shape[1], input_UT.shape[1] + max_tokens
         room = self._room(self._length)
-        layers = [torch.stack(layer) for layer in self._prompts.layers()]
-        self._cache = [_grown(layer[:, prompt_B], room) for layer in layers]
+        self._cache = [_grown(torch.stack(layer)[:, prompt_B], room) for layer in self._prompts.take_layers()]
         longest = mask_UT.sum(dim=1)
         self._position_B = longest[prompt_B]
         table = torch.arange(int(longest.max()) + max_tokens, device=input_UT.device)[None]
@@ -235,9 +236,9 @@ class LlamaDecoder:
             self._hidden_B11T = self._hidden_B11T[row_B]
 
     def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
-        if not self._is_cpu:
+        if not self._composes:
             return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
-        # Not fused on the CPU: seven calls, of which the length of a vector is three.
+        # The same as torch composes it on the CPU, but for the one pass over the values that finds their length.
         length = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
         normed: Tensor = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
         if weight is not None:

@@ -22,7 +22,8 @@ class TransformersSampler:
     """Samples from a model that may at the same time be the learner's: the weights are shared, never copied.
 
     Randomness of a response comes from its request's seed alone (one uniform number per token, inverse CDF), so the
-    same request gives the same response in any batch, up to floating-point differences between batch shapes.
+    same request gives the same response in any batch, up to floating-point differences: between batch shapes, and
+    between plain weights and packed ones (`FrozenLinear`; a call's first batch of many rows packs for the others, too).
     Reported log-probabilities are those of the policy, softmax(logits / temperature), before any top-p truncation.
     """
 
@@ -76,7 +77,7 @@ class TransformersSampler:
         """Nothing to take over: the weights are the learner's own."""
 
     def rest(self) -> None:
-        """Nothing to give back: memory is taken for one batch at a time."""
+        """Nothing to give back: memory is taken for one call at a time."""
 
     def close(self) -> None:
         """Nothing to end."""

@@ -108,7 +108,7 @@ def test_weights_multiply_one_by_one_where_a_joined_copy_would_be_large(
     assert largest_error(logits_of(decoder_of(model)()), joined) < 2e-5
 
 
-def assert_weights_are_read_for_every_batch() -> None:
+def assert_weights_are_read_for_every_decoder() -> None:
     model = model_of(MODELS["qwen3"])
     make = decoder_of(model)
     before = logits_of(make())
@@ -120,8 +120,21 @@ def assert_weights_are_read_for_every_batch() -> None:
     assert largest_error(after, before) > 0.1
 
 
-def test_weights_are_read_for_every_batch() -> None:
-    assert_weights_are_read_for_every_batch()
+def test_weights_are_read_for_every_decoder() -> None:
+    assert_weights_are_read_for_every_decoder()
+
+
+def assert_batches_of_one_decoder_know_nothing_of_each_other() -> None:
+    model = model_of(MODELS["qwen3"])
+    decoder = decoder_of(model)()
+    assert isinstance(decoder, LlamaDecoder)
+    for input_UT in (INPUT_UT, INPUT_UT.clamp(min=1), INPUT_UT[:, 2:].clamp(min=1), INPUT_UT):
+        expected = logits_of(ModelDecoder(model), input_UT=input_UT)
+        assert largest_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
+
+
+def test_batches_of_one_decoder_know_nothing_of_each_other() -> None:
+    assert_batches_of_one_decoder_know_nothing_of_each_other()
 
 
 @pytest.mark.parametrize("has_wide_head", [False, True])

@@ -22,7 +22,8 @@ from hacpo_core.engines.products import OneDnnLinear, packed, pays, product, use
 from tests.engines.small import small_model
 from tests.engines.test_decoders import (
     MODELS,
-    assert_weights_are_read_for_every_batch,
+    assert_batches_of_one_decoder_know_nothing_of_each_other,
+    assert_weights_are_read_for_every_decoder,
     largest_error,
     logits_of,
     model_of,
@@ -169,8 +170,13 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
 
 
 @pytest.mark.usefixtures("slow_mkl")
-def test_packed_weights_are_made_anew_for_every_batch() -> None:
-    assert_weights_are_read_for_every_batch()
+def test_packed_weights_are_made_anew_for_every_decoder() -> None:
+    assert_weights_are_read_for_every_decoder()
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_packed_weights_serve_all_batches_of_a_decoder() -> None:
+    assert_batches_of_one_decoder_know_nothing_of_each_other()
 
 
 @pytest.mark.usefixtures("slow_mkl")

@@ -73,6 +73,18 @@ def test_responses_do_not_depend_on_batch_or_order(family: str) -> None:
     assert len({response.token_ids for response in expected}) > 15
 
 
+def test_every_call_samples_from_the_weights_as_they_are() -> None:
+    model = small_model("qwen3", num_layers=2, gain=8.0)
+    sampler = TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=7)
+    before = sampler.sample(REQUESTS, LIMITS)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.2)
+    after = sampler.sample(REQUESTS, LIMITS)
+    assert_same(after, TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=7).sample(REQUESTS, LIMITS))
+    assert [response.token_ids for response in after] != [response.token_ids for response in before]
+
+
 def test_response_depends_on_its_seed_and_on_its_prompt() -> None:
     first, other_seed, other_prompt, again = sampler_of().sample(
         [SampleRequest((1, 2), 7), SampleRequest((1, 2), 8), SampleRequest((3, 2), 7), SampleRequest((1, 2), 7)], LIMITS

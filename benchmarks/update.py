@@ -32,7 +32,7 @@ from hacpo_core.engines.torch_learner import TorchLearner
 
 THREADS = 2
 KEPT = str(2**32)
-"""bytes of freed memory that both keep: ours keeps less than that in a training, the floor would have to be told"""
+"""bytes of freed memory that both keep: more than a training does (2 GiB), which the floor outgrows"""
 METHOD = Method("gspo", shares_rollouts=False, baseline="own", own_low=10.0, own_high=10.0)
 
 

@@ -121,11 +121,12 @@ class _ChunkedScores(torch.autograd.Function):
                 grad_bias_V += grad_logits.sum(dim=0)
             narrow = grad_logits.to(head_VD.dtype)
             grad_hidden_ND[part] = product(narrow, head_VD.T)
-            hidden = hidden_ND[part].to(head_VD.dtype)
-            if grad_weight_VD is not None and grad_weight_VD.dtype == hidden.dtype:
-                grad_weight_VD.addmm_(narrow.T, hidden)  # a product first would be as large as the weight
-            elif grad_weight_VD is not None:
-                grad_weight_VD += narrow.T @ hidden
+            if grad_weight_VD is not None:
+                hidden = hidden_ND[part].to(head_VD.dtype)
+                if grad_weight_VD.dtype == hidden.dtype:
+                    grad_weight_VD.addmm_(narrow.T, hidden)  # a product first would be as large as the weight
+                else:
+                    grad_weight_VD += narrow.T @ hidden
         return (
             grad_hidden_ND,
             None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),

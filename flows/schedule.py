@@ -169,7 +169,7 @@ class Schedule:
         return _described(run)
 
     def cancel(self, experiment: str, *, has_worker: bool = True) -> None:
-        """Take it off the queue, or end its process; what it committed stays.
+        """Take it off the queue, which a crashed one comes back to, or end its process; what it committed stays.
 
         Args:
             experiment: id.
@@ -182,16 +182,19 @@ class Schedule:
         """
         newest = self._newest(experiment)
         state = _described(newest).state if newest is not None else ""
-        if newest is None or state not in LIVE:
-            if standing_of(self.root(experiment)).state == "running":
+        standing = standing_of(self.root(experiment)).state
+        comes_back = state == "Crashed" and standing == "missing"  # the reconciler submits it again
+        if newest is None or not (state in LIVE or comes_back):
+            if standing == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; end it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
         host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()
         if not has_worker and host != socket.gethostname():
             raise RefusedError(f"{experiment} is trained by the worker of {host}")
-        ended = state == "Scheduled" or not has_worker
+        ended = state == "Scheduled" or comes_back or not has_worker
+        is_forced = comes_back or not has_worker
         with answers():
-            self.client.set_flow_run_state(newest.id, Cancelled() if ended else Cancelling(), force=not has_worker)
+            self.client.set_flow_run_state(newest.id, Cancelled() if ended else Cancelling(), force=is_forced)
 
     def set_priority(self, experiment: str, priority: str) -> None:
         """Put it into another queue.

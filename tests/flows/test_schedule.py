@@ -18,10 +18,10 @@ import psutil
 import pytest
 from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
-from prefect.states import Pending, Running
+from prefect.states import Crashed, Pending, Running
 
 from flows.deployments import POOL, deploy
-from flows.failures import record_failure
+from flows.failures import FAILURE_FILE, record_failure
 from flows.plans import Plan
 from flows.processes import Record, home_of
 from flows.schedule import RefusedError, Schedule, slots_of, worker_name
@@ -151,6 +151,21 @@ def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled
     second = schedule.start(name)
     assert second.id != first.id
     assert schedule.runs()[name].is_live
+
+
+@pytest.mark.parametrize("has_worker", [True, False])
+def test_crashed_run_is_cancelled_unless_it_was_given_up(
+    has_worker: bool, schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    plan = planned(small_plan, runs_dir, 10 + has_worker)
+    run = uuid.UUID(schedule.start(plan.id).id)
+    schedule.client.set_flow_run_state(run, Crashed(message="ended by a signal"), force=True)
+    record_failure(plan.root, ServerError("given up"))
+    with pytest.raises(RefusedError, match="neither in the queue nor running"):
+        schedule.cancel(plan.id, has_worker=has_worker)
+    (plan.root / FAILURE_FILE).unlink()
+    schedule.cancel(plan.id, has_worker=has_worker)
+    assert schedule.runs()[plan.id].state == "Cancelled", "the reconciler would have put it back into the queue"
 
 
 def test_what_is_complete_or_alive_or_unknown_is_refused(

@@ -136,7 +136,8 @@ def learner_batch(
         joint: advantages and weights of the step.
         slots: from `minibatch_slots`.
         retokenizers: from each other agent's tokens to the learner's.
-        prompt_ids: per problem, the prompt under the learner's tokenizer and chat template.
+        prompt_ids: per problem, the prompt under the learner's tokenizer and chat template, for others' responses; the
+            learner's own keep the one that they were sampled behind.
         eos_ids: EOS ids to remove at the end of own responses (`retokenize.eos: drop`), None to keep them.
         source_eos_ids: the same for every source, so that its old log-probabilities lose the EOS as well.
 
@@ -177,7 +178,7 @@ def learner_batch(
                     problem=p,
                     index=i,
                     is_own=is_own,
-                    prompt_ids=prompt_ids[p],
+                    prompt_ids=response.prompt_ids if is_own else prompt_ids[p],
                     response_ids=ids,
                     advantage=float(advantage_PAG[p, j, i]),
                     cross_weight=1.0 if is_own else float(weight_A[j]),

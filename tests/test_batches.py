@@ -202,7 +202,7 @@ def test_row_carries_the_advantage_weight_and_prompt_of_its_response(learner: in
         assert row.advantage == 1000 * learner + 100 * p + 10 * j + i
         assert row.cross_weight == (1.0 if j == learner else WEIGHT_LA[learner][j])
         assert row.is_own is (j == learner)
-        assert row.prompt_ids == [(5,), (6, 6)][p]
+        assert row.prompt_ids == ((1, 2) if row.is_own else [(5,), (6, 6)][p]), "own: what it was sampled behind"
         assert row.num_tokens == len(row.prompt_ids) + len(row.response_ids)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ PLACEHOLDER = "{problem}"
 # Stands for a spelled special token while the template is rendered; reserved for internal use like NONCHARACTER.
 _MASK = "\ufdd1"
 _TEXTS_AT_ONCE = 1_000
+_TODAY = datetime(2024, 7, 26, tzinfo=UTC)
+"""the day that templates are told: Llama 3's names this one where nobody tells it any"""
 
 
 def format_messages(template: str, problem_text: str, system: str | None) -> tuple[Message, ...]:
@@ -49,7 +52,8 @@ def format_messages(template: str, problem_text: str, system: str | None) -> tup
 def render_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[Message]]) -> list[tuple[int, ...]]:
     """The ids of each prompt, as the chat template writes them, up to where the agent's turn begins.
 
-    The template alone decides on BOS. Text of a message that spells a control token (`<|im_end|>`) is tokenised as
+    The template alone decides on BOS. One that writes the date writes the same on every day: a run that goes on
+    tomorrow has today's prompts. Text of a message that spells a control token (`<|im_end|>`) is tokenised as
     text; the template's own control tokens are not touched.
 
     Raises:
@@ -88,7 +92,11 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -
             "or a chat_template.jinja beside it, or set `agent.chat_template`"
         ) from error
     try:
-        return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+        return str(
+            tokenizer.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=True, strftime_now=_TODAY.strftime
+            )
+        )
     except TemplateError as error:
         roles = [message.role for message in messages]
         raise ModelError(

@@ -250,10 +250,9 @@ class DeepspeedLearner(BaseLearner):
 
         share = self._deal([ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted])[self._rank]
         self._pass_over([weighted[position] for position in share], method, update, self._whole_head, add)
-        whole = {name: total.double() for name, total in sums.items()}
-        for total in whole.values():
+        for total in sums.values():
             dist.all_reduce(total)
-        return whole
+        return sums
 
     def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
         """None in stage 3, where no rank holds a whole gradient."""

@@ -34,6 +34,10 @@ from hacpo_core.engines.products import OneDnnLinear
 from hacpo_core.errors import EngineError
 
 
+COSINE_CHUNK = 2**24
+"""numbers of a gradient that are widened at a time"""
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """J_homo and J_hete of a mini-batch, and what was seen of each row, by its position in what was passed over."""
@@ -259,17 +263,22 @@ class BaseLearner(ABC):
         return value, entropy_BT.sum(dim=1) / lengths
 
     def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
-        """Cosine between the gradients of J_homo and J_hete on this mini-batch; None where one of them is zero."""
-        own, cross = (
-            self._gradient([item for item in weighted if item[0].is_own is is_own], method, update)
-            for is_own in (True, False)
-        )
-        norms = [math.sqrt(sum(float(g.square().sum()) for g in part.values())) for part in (own, cross)]
-        if min(norms) == 0.0:
+        """Cosine between the gradients of J_homo and J_hete on this mini-batch; None where one of them is zero.
+
+        They may be billions of numbers: one of the two waits in host memory, and none is widened as a whole.
+        """
+        own_rows, cross_rows = ([item for item in weighted if item[0].is_own is is_own] for is_own in (True, False))
+        if not own_rows or not cross_rows:
+            return None
+        own = self._gradient(own_rows, method, update)
+        own_norm = math.sqrt(sum(_dot(g, g) for g in own.values()))
+        own = {name: gradient.cpu() for name, gradient in own.items()}
+        cross = self._gradient(cross_rows, method, update)
+        cross_norm = math.sqrt(sum(_dot(g, g) for g in cross.values()))
+        if min(own_norm, cross_norm) == 0.0:
             return None
         # In the parameters' order: a set's order, and with it the last bits of the sum, differs between processes.
-        shared = [name for name in own if name in cross]
-        return sum(float((own[name] * cross[name]).sum()) for name in shared) / (norms[0] * norms[1])
+        return sum(_dot(own[name], cross[name]) for name in own if name in cross) / (own_norm * cross_norm)
 
     def _rate(self) -> float:
         """Learning rate of the next update."""
@@ -289,7 +298,7 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
-        """Gradient of the objective of these rows by parameter name, float64; parameters without one are left out."""
+        """Gradient of the objective of these rows by parameter name, whole; parameters without one are left out."""
 
     @abstractmethod
     def _step(self) -> Stepped:
@@ -310,6 +319,12 @@ class BaseLearner(ABC):
     @abstractmethod
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
         """Inverse of `optimizer_tensors`."""
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    """Scalar product in float64, where the second one lies, some numbers at a time."""
+    pairs = zip(one.flatten().split(COSINE_CHUNK), other.flatten().split(COSINE_CHUNK), strict=True)
+    return sum(float(a.to(b.device, torch.float64) @ b.double()) for a, b in pairs)
 
 
 def _row_outcomes(

@@ -1,8 +1,10 @@
 """Device memory that training takes: what must fit into a GPU, from a model's shape and the configuration alone.
 
 Bytes per trained weight: dtype for the weight and for its gradient; 8 for AdamW's two moments; in bfloat16 4 more for
-the master weight and, with the torch learner, 4 for its gradient. ZeRO divides them among the ranks: the optimizer's
-from stage 1, gradients from stage 2, weights from stage 3, where each rank holds a whole copy beside its part.
+the master weight and 4 for its gradient. DeepSpeed has its gradients in fp32 for the step in any case, in bfloat16 and
+stages 1 and 2 one more copy in their own dtype. ZeRO divides them among the ranks: the optimizer's and what the step
+copies from stage 1, gradients from stage 2, weights from stage 3, where each rank holds a whole copy beside its part.
+The cosine of two gradients needs two whole ones per rank with DeepSpeed, whatever the stage divides.
 """
 
 from __future__ import annotations
@@ -127,11 +129,14 @@ def agent_memory(
     if stage == 3:  # a whole copy, gathered for the sampler and for saving
         weights += width * total
     gradients: float = width * trained / (ranks if stage >= 2 else 1)
-    if is_narrow and not is_deepspeed:
-        gradients += 4 * trained
     optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:
         optimizer = 0.0
+    else:
+        copies = (4 if is_narrow or is_deepspeed else 0) + (width if is_narrow and stage in (1, 2) else 0)
+        gradients += copies * trained / (ranks if stage >= 1 else 1)
+    if is_deepspeed and stage < 3 and config.diagnostics.every > 0:
+        gradients = max(gradients, 2.0 * width * trained)
 
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)

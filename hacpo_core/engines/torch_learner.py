@@ -72,7 +72,7 @@ class TorchLearner(BaseLearner):
     def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
         self._clear_gradients()
         self._pass_over(weighted, method, update, self._head, self._backward)
-        return {n: p.grad.double() for n, p in self._named.items() if p.grad is not None}
+        return {n: p.grad for n, p in self._named.items() if p.grad is not None}
 
     def _step(self) -> Stepped:
         """Clip, step, and copy master weights into the model."""

@@ -53,6 +53,12 @@ def test_prompt_of_a_plain_problem_is_what_transformers_makes_of_it(tokenizer: P
     assert render_prompt(tokenizer, user("Let x = 3. Find x.")) == tuple(expected["input_ids"])
 
 
+def test_template_that_writes_the_date_writes_the_same_on_every_day() -> None:
+    dated = zoo.byte_level()
+    dated.chat_template = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+    assert zoo.decoded(dated, render_prompt(dated, user("1 + 1?"))) == "26 Jul 2024 1 + 1?"
+
+
 def test_bos_that_the_template_writes_is_not_doubled() -> None:
     assert METASPACE("a")["input_ids"][0] == METASPACE.bos_token_id
     assert render_prompt(METASPACE, user("a")).count(METASPACE.bos_token_id) == 1

@@ -83,12 +83,19 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "expected"), [(0, (2.0, 2.0, 12.0)), (1, (2.0, 2.0, 3.0)), (2, (2.0, 0.5, 3.0)), (3, (2.5, 0.5, 3.0))]
+    ("stage", "expected"), [(0, (2.0, 6.0, 12.0)), (1, (2.0, 3.5, 3.0)), (2, (2.0, 2.0, 3.0)), (3, (2.5, 1.5, 3.0))]
 )
 def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected: tuple[float, float, float]) -> None:
     words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false"]
+    words += ["diagnostics.every=0"] if stage < 3 else []  # stage 3 measures no cosine
     found = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
     assert (found.weights, found.gradients, found.optimizer) == expected
+
+
+@pytest.mark.parametrize(("stage", "gradients"), [(0, 6.0), (2, 4.0)])
+def test_cosine_needs_two_whole_gradients_where_a_rank_can_hold_one(stage: int, gradients: float) -> None:
+    words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false", "diagnostics.every=10"]
+    assert agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79).gradients == gradients
 
 
 def test_whole_copy_of_stage_three_stays_where_parameters_are_offloaded() -> None:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from hacpo_core.algo.methods import Method
 from hacpo_core.algo.objectives import row_weights
 from hacpo_core.batches import Row
-from hacpo_core.config import EngineConfig
-from tests.engines.small import FAMILIES, cross_row, logprobs_of, small_model
+from hacpo_core.config import EngineConfig, TinyModelConfig
+from hacpo_core.tiny.models import build_model
+from tests.engines.small import FAMILIES, TOKENIZER, cross_row, logprobs_of, small_model
 from tests.engines.training import (
     GRPO,
     GSPO,
@@ -196,6 +199,24 @@ def test_measuring_the_cosine_does_not_change_the_update() -> None:
     for learner, measures in zip(learners, (True, False), strict=True):
         run(learner, [rows_of()], measures_cosine=measures)
     assert learners[0].digest() == learners[1].digest()
+
+
+def test_measuring_the_cosine_takes_no_more_memory_than_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hacpo_core.engines.learner.COSINE_CHUNK", 2**12)
+    wide = TinyModelConfig(hidden_size=256, num_layers=2)
+
+    def peak_per_weight(*, measures_cosine: bool) -> float:
+        learner = learner_of(build_model(wide, TOKENIZER).bfloat16(), engine=EngineConfig(dtype="bfloat16"))
+        run(learner, [rows_of()])
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            run(learner, [rows_of()], measures_cosine=measures_cosine)
+        events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+        held = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+        return max(held) / sum(parameter.numel() for parameter in learner.model.parameters())
+
+    plain = peak_per_weight(measures_cosine=False)
+    assert plain == pytest.approx(6.0, abs=1.0), "a gradient of two bytes and the masters' of four"
+    assert peak_per_weight(measures_cosine=True) <= plain + 1.0
 
 
 def test_cosine_is_none_where_one_side_has_no_gradient() -> None:

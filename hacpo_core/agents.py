@@ -19,7 +19,7 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import render_prompts
-from hacpo_core.data.retokenize import decode_response
+from hacpo_core.data.retokenize import decode_response, strip_eos
 from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import (
     Learner,
@@ -35,6 +35,7 @@ from hacpo_core.engines.folders import find_model
 from hacpo_core.engines.lora import add_adapters, base_head
 from hacpo_core.engines.models import (
     ScoringHead,
+    check_lengths,
     check_vocabulary,
     eos_ids,
     load_model,
@@ -161,6 +162,7 @@ class Agent:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
         check_vocabulary(self.model, self.tokens.tokenizer, agent=name)
+        check_lengths(self.model, longest_sequence(config), agent=name)
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
@@ -312,6 +314,7 @@ class Agent:
             token_ids=response.token_ids,
             logprobs=response.logprobs,
             old_logprobs=None,
-            text=decode_response(self.tokens.tokenizer, response.token_ids),
+            # The EOS by its id: a generation configuration may name one that the tokenizer does not hold for special.
+            text=decode_response(self.tokens.tokenizer, strip_eos(response.token_ids, self.tokens.eos_ids)),
             finish_reason=response.finish_reason,
         )

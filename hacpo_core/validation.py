@@ -454,6 +454,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     elif config.engine.deepspeed.stage == 3:
         mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
+    if config.minibatch.order == "own_first":
+        mark("minibatch.order is own_first, where no update has own and others' responses", "diagnostics.every")
     if config.engine.lora.rank == 0:
         mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
     if config.engine.dtype == "float32":

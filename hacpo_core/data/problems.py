@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from hacpo_core.config import DataConfig
@@ -73,7 +74,8 @@ def _read_file(path: Path) -> list[Problem]:
 def step_batch(problems: Sequence[Problem], *, step: int, size: int, seed: int) -> list[Problem]:
     """The problems of one step: a function of (seed, step), so that no data position has to be saved.
 
-    Epochs are reshuffled; what is left at an epoch's end is completed from the next epoch.
+    Epochs are reshuffled; what is left at an epoch's end is completed from the next epoch, with problems that are not
+    in the batch yet: the same problem twice would be the same responses twice, their seeds being equal.
 
     Args:
         problems: the training set.
@@ -86,10 +88,21 @@ def step_batch(problems: Sequence[Problem], *, step: int, size: int, seed: int) 
     """
     if size > len(problems):
         raise ValueError(f"train.problems: got {size}, but the training set holds {len(problems)}; lower it")
-    first = (step - 1) * size
-    positions = range(first, first + size)
-    orders = {
-        epoch: generator(seed, "epoch", epoch).permutation(len(problems))
-        for epoch in {position // len(problems) for position in positions}
-    }
-    return [problems[orders[p // len(problems)][p % len(problems)]] for p in positions]
+    total = len(problems)
+    positions = range((step - 1) * size, step * size)
+    for epoch in range(positions[-1] // total):  # each is made from the one before
+        _epoch_order(total, epoch, size=size, seed=seed)
+    return [problems[_epoch_order(total, p // total, size=size, seed=seed)[p % total]] for p in positions]
+
+
+@cache
+def _epoch_order(total: int, epoch: int, *, size: int, seed: int) -> list[int]:
+    """Order of all problems in an epoch: shuffled, but what the batch that it completes holds already comes later."""
+    order: list[int] = generator(seed, "epoch", epoch).permutation(total).tolist()
+    num_held = epoch * total % size
+    if num_held == 0:
+        return order
+    held = set(_epoch_order(total, epoch - 1, size=size, seed=seed)[total - num_held :])
+    next_ones = [problem for problem in order if problem not in held][: size - num_held]
+    chosen = set(next_ones)
+    return [*next_ones, *(problem for problem in order if problem not in chosen)]

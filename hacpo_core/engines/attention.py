@@ -98,7 +98,14 @@ def is_plain(config: PreTrainedConfig) -> bool:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
         return False
-    return (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") in _ROTATIONS
+    return all(rotation.get("rope_type", "default") in _ROTATIONS for rotation in rotations(config))
+
+
+def rotations(config: PreTrainedConfig) -> list[dict[str, Any]]:
+    """Parameters of a model's rotary embeddings: one for all layers, or one for each kind of them; none without."""
+    found: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    of_kinds = [value for value in found.values() if isinstance(value, dict)]
+    return of_kinds or [found]
 
 
 def let_rows_share(model: PreTrainedModel) -> bool:

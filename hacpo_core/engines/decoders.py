@@ -25,6 +25,7 @@ from transformers import DynamicCache, PreTrainedModel
 from hacpo_core.engines.attention import by_products, is_plain, pays_by_products
 from hacpo_core.engines.logprobs import widened
 from hacpo_core.engines.products import FrozenLinear, OneDnnLinear, pays
+from hacpo_core.errors import ModelError, first_line
 
 _log = logging.getLogger(__name__)
 GROW_TOKENS = 64
@@ -34,6 +35,10 @@ LARGEST_COPY = 2**18
 LARGEST_PACKED = 2**28
 """weights of a model up to which all are copied into the order that oneDNN multiplies in, where it multiplies"""
 FAMILIES = ("llama", "qwen3")
+_TRIAL_PROMPTS = ((3, 5, 7), (2, 11, 13, 1, 4))
+_TRIAL_ROWS = ((1, (5, 8, 4)), (0, (6, 2)), (1, (7, 9, 1)))
+"""prompt and further tokens of each row by which decoders are tried"""
+_REMEDY = "set engine.sampler=vllm"
 
 
 class Decoder(Protocol):
@@ -65,7 +70,11 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     Args:
         model: its weights are read anew by each decoder, which must not outlive a change of them.
         has_wide_head: multiply with the output embedding in fp32; the head must be linear.
+
+    Raises:
+        ModelError: the model keeps a state that is no cache of keys and values, and cannot be decoded here.
     """
+    name = type(model).__name__
 
     def general() -> Decoder:
         return ModelDecoder(model, has_wide_head=has_wide_head)
@@ -73,16 +82,23 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     def fast() -> Decoder:
         return LlamaDecoder(model, has_wide_head=has_wide_head)
 
-    if not _is_llama_like(model):
-        return general
-    difference, scale = _try_out(general(), fast(), model)
-    if not difference <= scale * 2**5 * torch.finfo(model.dtype).eps:
+    if _is_llama_like(model):
+        difference = _difference(_try_out(fast(), model), _try_out(general(), model))
+        if difference <= 2**5 * torch.finfo(model.dtype).eps:
+            return fast
         _log.warning(
-            "%s: logits of the fast decoder are off by %.1e; the model's own class samples",
-            *(type(model).__name__, difference),
+            "%s: logits of the fast decoder are off by %.1e of the largest; the model's own class samples",
+            *(name, difference),
         )
-        return general
-    return fast
+    try:
+        difference = _difference(_try_out(general(), model), _plain_logits(model))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{name} cannot be sampled from token by token ({first_line(error)}); {_REMEDY}") from error
+    if not difference <= max(1e-3, 2**5 * torch.finfo(model.dtype).eps):
+        raise ModelError(f"{name}: logits token by token are off by {difference:.1e} of the largest; {_REMEDY}")
+    return general
 
 
 class ModelDecoder:
@@ -262,21 +278,47 @@ def _is_llama_like(model: PreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def _try_out(general: Decoder, fast: Decoder, model: PreTrainedModel) -> tuple[float, float]:
-    """Largest difference of the two's logits over a few tokens, and the largest logit."""
-    size = model.config.vocab_size
-    device = model.device
-    input_UT = torch.tensor([[0, 0, 3, 5, 7], [2, 11, 13, 1, 4]], device=device) % size
-    mask_UT = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], device=device)
-    prompt_B = torch.tensor([1, 0, 1], device=device)
-    found = []
-    for decoder in (general, fast):
-        logits = [decoder.start(input_UT, mask_UT, prompt_B, max_tokens=3)]
-        logits += [decoder.extend(torch.tensor(tokens, device=device) % size) for tokens in ([5, 6, 7], [8, 2, 9])]
-        decoder.keep(prompt_B.new_tensor([0, 2]))
-        found.append(torch.cat([*logits, decoder.extend(torch.tensor([4, 1], device=device) % size)]).float())
-    expected, got = found
-    return float((got - expected).abs().max()), float(expected.abs().max())
+def _try_out(decoder: Decoder, model: PreTrainedModel) -> Tensor:
+    """Logits of the trial: behind the prompts of three rows, behind two tokens of each, and one more of two rows."""
+    size, device = model.config.get_text_config().vocab_size, model.device
+    longest = max(map(len, _TRIAL_PROMPTS))
+    padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in _TRIAL_PROMPTS]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in _TRIAL_PROMPTS]
+    prompts = [prompt for prompt, _ in _TRIAL_ROWS]
+    found = [
+        decoder.start(
+            torch.tensor(padded, device=device) % size,
+            *(torch.tensor(values, device=device) for values in (mask, prompts)),
+            max_tokens=3,
+        )
+    ]
+    for t in range(3):
+        rows = _rows_at(t)
+        if len(rows) < len(_rows_at(t - 1)):
+            decoder.keep(torch.tensor(rows, device=device))
+        tokens = [_TRIAL_ROWS[row][1][t] for row in rows]
+        found.append(decoder.extend(torch.tensor(tokens, device=device) % size))
+    return torch.cat(found).float()
+
+
+@torch.no_grad()
+def _plain_logits(model: PreTrainedModel) -> Tensor:
+    """The same from each row alone, all of its tokens at once."""
+    size, of_rows = model.config.get_text_config().vocab_size, []
+    for prompt, tokens in _TRIAL_ROWS:
+        ids = torch.tensor([*_TRIAL_PROMPTS[prompt], *tokens], device=model.device)[None] % size
+        of_rows.append(model(input_ids=ids, use_cache=False).logits[0, len(_TRIAL_PROMPTS[prompt]) - 1 :])
+    return torch.stack([of_rows[row][t] for t in range(4) for row in _rows_at(t - 1)]).float()
+
+
+def _rows_at(t: int) -> list[int]:
+    """Rows of the trial that have a token at this place; all of them have a prompt."""
+    return [row for row, (_, tokens) in enumerate(_TRIAL_ROWS) if t < len(tokens)]
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """Largest difference, as a share of the largest logit."""
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:

@@ -28,11 +28,10 @@ from hacpo_core.engines.attention import let_rows_share
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import Head, ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.models import Head, ScoringHead, check_steady, row_layout, scoring_head
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.products import OneDnnLinear
 from hacpo_core.errors import EngineError
-
 
 COSINE_CHUNK = 2**24
 """numbers of a gradient that are widened at a time"""
@@ -85,6 +84,7 @@ class BaseLearner(ABC):
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if engine.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            check_steady(model)
 
     @abstractmethod
     def offload(self, *, weights: bool = False) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.engines.attention import let_rows_share
+from hacpo_core.engines.attention import let_rows_share, rotations
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.folders import read_settings
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
@@ -22,6 +22,8 @@ from hacpo_core.engines.products import use_onednn
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
 _log = logging.getLogger(__name__)
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""names of a configuration's cap of the logits: Gemma's, RecurrentGemma's, xLSTM's"""
 
 
 def load_tokenizer(
@@ -100,13 +102,34 @@ def load_model(
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Set every dropout probability to 0: ratios compare policies, and random state must not depend on history."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name in ("attention_dropout", "hidden_dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
+    """Set every dropout and every noise of a router to 0, in modules and in the configuration that some of them read.
+
+    Ratios compare policies, and random state must not depend on history.
+    """
+    config = getattr(model, "config", None)
+    for owner in (*model.modules(), *([config, config.get_text_config()] if config is not None else [])):
+        if isinstance(owner, nn.Dropout):
+            owner.p = 0.0
+        for name, value in vars(owner).items():
+            if isinstance(value, float) and any(word in name for word in ("drop", "jitter")):
+                setattr(owner, name, 0.0)
+
+
+def check_steady(model: PreTrainedModel) -> None:
+    """Raise an EngineError when the model computes something else in training mode, which checkpointing needs."""
+    size = model.config.get_text_config().vocab_size
+    probe_BT = torch.arange(2, 18, device=model.device).view(2, 8) % size
+    with torch.no_grad(), torch.random.fork_rng(enabled=model.device.type == "cpu", devices=[]):
+        plain, training = (
+            model.train(mode)(input_ids=probe_BT, use_cache=False).logits.float() for mode in (False, True)
+        )
+    model.eval()
+    difference = float((training - plain).abs().max())
+    if not difference <= float(plain.abs().max()) * 2**5 * torch.finfo(model.dtype).eps:
+        raise EngineError(
+            f"engine.gradient_checkpointing: in training mode {type(model).__name__}'s logits are off by "
+            f"{difference:.1e}, by a noise that could not be turned off; set it to false"
+        )
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, agent: str) -> None:
@@ -117,6 +140,29 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
         raise ModelError(
             f"pair.agents.{agent}: the tokenizer has {len(tokenizer)} tokens but the model only {rows} embeddings; "
             "they do not belong together"
+        )
+
+
+def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
+    """Say so in the log when prompt and response may have more tokens than the model knows positions.
+
+    Raises:
+        ConfigError: past a number of tokens the model rotates by other angles all that is in the same pass, so that a
+            response's score would depend on its neighbours; and sequences may be that long.
+    """
+    text: Any = model.config.get_text_config()
+    limit: int | None = getattr(text, "max_position_embeddings", None)
+    for rotation in rotations(text):
+        first: int = rotation.get("original_max_position_embeddings") or limit or 0
+        if rotation.get("rope_type") in ("dynamic", "longrope") and longest > first:
+            raise ConfigError(
+                f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but behind {first} the "
+                f"model rotates by other angles ({rotation['rope_type']}); lower rollout.max_prompt_tokens, "
+                "rollout.max_response_tokens and the benchmarks' max_response_tokens, or take another model"
+            )
+    if limit is not None and longest > limit:
+        _log.warning(
+            "%s: prompt and response may have %d tokens, but the model has %d positions", agent, longest, limit
         )
 
 
@@ -185,10 +231,11 @@ def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHea
     """
     head: Any = model.get_output_embeddings()
     # A soft cap bends small logits too little for the probe below to see.
-    is_linear = isinstance(head, nn.Linear) and not getattr(model.config, "final_logit_softcapping", None)
+    text = model.config.get_text_config()
+    is_linear = isinstance(head, nn.Linear) and not any(getattr(text, name, None) for name in SOFT_CAPS)
     if is_linear:
         device = head.weight.device
-        probe_BT = torch.arange(4, device=device)[None] % model.config.get_text_config().vocab_size
+        probe_BT = torch.arange(4, device=device)[None] % text.vocab_size
         with torch.no_grad():
             expected = model(input_ids=probe_BT, use_cache=False).logits.float()
             got = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()

@@ -92,6 +92,7 @@ class TorchLearner(BaseLearner):
             for name, master in self._masters.items():
                 self._named[name].copy_(master)
                 master.grad = None
+        self._clear_gradients()
         self.num_updates += 1
         return Stepped(norm, rate)
 

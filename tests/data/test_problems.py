@@ -78,9 +78,19 @@ def test_every_problem_is_dealt_once_an_epoch_in_another_order_each_time() -> No
     assert [p.id for p in step_batch(problems, step=3, size=64, seed=0)] == dealt[128:192]
 
 
-def test_batch_that_spans_two_epochs_is_full() -> None:
+@pytest.mark.parametrize("size", [3, 7, 8, 9, 10])
+def test_no_batch_holds_a_problem_twice_and_every_epoch_all_of_them(size: int) -> None:
     problems = arithmetic.problems("dev")[:10]
-    assert len(step_batch(problems, step=2, size=8, seed=0)) == 8
+    batches = [[p.id for p in step_batch(problems, step=step, size=size, seed=0)] for step in range(1, 31)]
+    assert {len(set(batch)) for batch in batches} == {size}
+    dealt = [name for batch in batches for name in batch]
+    for first in range(0, len(dealt) - 9, 10):
+        assert len(set(dealt[first : first + 10])) == 10
+    assert [p.id for p in step_batch(problems, step=29, size=size, seed=0)] == batches[28]
+
+
+def test_batch_larger_than_the_set_is_refused() -> None:
+    problems = arithmetic.problems("dev")[:10]
     with pytest.raises(ValueError, match=r"train.problems: got 11"):
         step_batch(problems, step=1, size=11, seed=0)
 

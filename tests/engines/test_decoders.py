@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PretrainedConfig,
@@ -25,6 +27,7 @@ from hacpo_core.config import LoraConfig
 from hacpo_core.engines import decoders
 from hacpo_core.engines.decoders import Decoder, LlamaDecoder, ModelDecoder, decoder_of
 from hacpo_core.engines.lora import add_adapters
+from hacpo_core.errors import ModelError
 from tests.engines.small import small_model
 
 SIZES: dict[str, Any] = {
@@ -184,3 +187,18 @@ def test_decoder_that_computes_something_else_is_not_taken(
         decoder = decoder_of(model_of(MODELS["llama"]))()
     assert isinstance(decoder, ModelDecoder)
     assert "the model's own class samples" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("rwkv", "logits token by token are off by"),  # its state is elsewhere, and starts anew with every token
+        ("mamba", "cannot be sampled from token by token"),  # its state cannot be handed to several rows
+    ],
+)
+def test_model_whose_state_is_no_cache_is_refused(family: str, said: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.3}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
+    with pytest.raises(ModelError, match=f"{said}.*; set engine.sampler=vllm"):
+        decoder_of(model)

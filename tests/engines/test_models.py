@@ -9,16 +9,26 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.layouts import ForwardPass
 from hacpo_core.engines.models import (
     check_device,
+    check_lengths,
+    check_steady,
     check_vocabulary,
     disable_dropout,
     eos_ids,
@@ -26,7 +36,7 @@ from hacpo_core.engines.models import (
     load_tokenizer,
     scoring_head,
 )
-from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.errors import ConfigError, EngineError, ModelError
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import FAMILIES, TOKENIZER, VOCAB_SIZE, small_model
 
@@ -282,22 +292,56 @@ def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
     check_device("cuda")
 
 
-def test_dropout_is_off_even_while_training() -> None:
-    config = GPTNeoXConfig(
-        vocab_size=11,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        attention_dropout=0.5,
-        hidden_dropout=0.5,
+@pytest.mark.parametrize(
+    ("rotation", "longest", "is_refused"),
+    [
+        ({"rope_type": "dynamic", "factor": 2.0}, 65, True),
+        ({"rope_type": "dynamic", "factor": 2.0}, 64, False),
+        ({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32}, 33, True),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0}, 65, True),
+        ({"rope_type": "linear", "factor": 2.0}, 65, False),
+        ({"rope_type": "default"}, 64, False),
+    ],
+)
+def test_rotation_that_changes_within_the_longest_sequence_is_refused(
+    rotation: dict[str, Any], longest: int, is_refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
+    config = LlamaConfig(
+        **sizes, num_attention_heads=1, max_position_embeddings=64, rope_parameters=rotation | {"rope_theta": 1e4}
     )
-    model = GPTNeoXForCausalLM(config).train()
-    ids = torch.arange(8)[None]
-    assert not torch.equal(model(ids).logits, model(ids).logits)
+    model = LlamaForCausalLM(config)
+    if is_refused:
+        with pytest.raises(ConfigError, match=rf"pair.agents.qwen: .* by other angles \({rotation['rope_type']}\)"):
+            check_lengths(model, longest, agent="qwen")
+        return
+    check_lengths(model, longest, agent="qwen")
+    assert (f"may have {longest} tokens, but the model has 64" in caplog.text) is (longest > 64)
+
+
+NOISY: dict[str, dict[str, Any]] = {
+    "gpt_neox": {"attention_dropout": 0.5, "hidden_dropout": 0.5},
+    "opt": {"dropout": 0.5, "ffn_dim": 16, "word_embed_proj_dim": 16},  # a number of its layers
+    "falcon": {"hidden_dropout": 0.5},  # a number of the configuration, read in every pass
+    "mixtral": {"router_jitter_noise": 0.5, "num_local_experts": 2, "num_key_value_heads": 1},
+}
+
+
+def noisy_model(family: str) -> PreTrainedModel:
+    sizes = {"vocab_size": 31, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = AutoConfig.for_model(family, **sizes, num_attention_heads=2, pad_token_id=0, **NOISY[family])
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+@pytest.mark.parametrize("family", sorted(NOISY))
+def test_nothing_is_random_even_while_training(family: str) -> None:
+    model = noisy_model(family)
+    with pytest.raises(EngineError, match="in training mode .* logits are off by .*, by a noise"):
+        check_steady(model)
     disable_dropout(model)
-    assert all(module.p == 0.0 for module in model.modules() if isinstance(module, nn.Dropout))
-    assert torch.equal(model(ids).logits, model(ids).logits)
+    check_steady(model)
+    assert not model.training
 
 
 def capped_model(*, gain: float) -> PreTrainedModel:

@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The rows of one update and, per source, how many there are: the normaliser, skipped rows included."""
+    """The rows of one update; those that its passes leave out count in its normalisers."""
 
     rows: tuple[Row, ...]
 

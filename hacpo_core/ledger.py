@@ -127,14 +127,15 @@ class Ledger:
     def rollouts(self, step: int, agent: str) -> SampledBatch:
         """Output of phase rollout.<agent>."""
         phase = f"rollout.{agent}"
-        if (step, phase) not in self._fresh:
+        found: SampledBatch | None = self._fresh.get((step, phase))
+        if found is None:
             frame = self.store.read_table(step, phase, f"rollouts.{agent}.parquet")
             value = self.store.read_value(step, phase, f"rollouts.{agent}.json")
-            probes = {int(place): tuple(found) for place, found in value.pop("probes", {}).items()}
+            probes = {int(place): tuple(probe) for place, probe in value.pop("probes", {}).items()}
             rollouts = tuple(_rollout(row) for row in _rows(frame))
-            self._keep(step, phase, SampledBatch(rollouts, PhaseCost(**value), probes))
-        batch: SampledBatch = self._fresh[step, phase]
-        return batch
+            found = SampledBatch(rollouts, PhaseCost(**value), probes)
+            self._keep(step, phase, found)
+        return found
 
     def save_verdicts(self, step: int, agent: str, problems: Sequence[Problem], batch: VerifiedBatch) -> None:
         """Commit phase verify.<agent>; `raw_reward` and `reward` are equal until a later option reshapes the second."""
@@ -157,12 +158,13 @@ class Ledger:
     def verdicts(self, step: int, agent: str) -> VerifiedBatch:
         """Output of phase verify.<agent>."""
         phase = f"verify.{agent}"
-        if (step, phase) not in self._fresh:
+        found: VerifiedBatch | None = self._fresh.get((step, phase))
+        if found is None:
             frame = self.store.read_table(step, phase, f"verdicts.{agent}.parquet")
             cost = PhaseCost(**self.store.read_value(step, phase, f"verdicts.{agent}.json"))
-            self._keep(step, phase, VerifiedBatch(tuple(_verdict(row) for row in _rows(frame)), cost))
-        batch: VerifiedBatch = self._fresh[step, phase]
-        return batch
+            found = VerifiedBatch(tuple(_verdict(row) for row in _rows(frame)), cost)
+            self._keep(step, phase, found)
+        return found
 
     def save_advantages(self, step: int, problems: Sequence[Problem], batch: JointBatch) -> None:
         """Commit phase advantage: one row per learner and response."""
@@ -191,7 +193,8 @@ class Ledger:
 
     def advantages(self, step: int) -> JointBatch:
         """Output of phase advantage."""
-        if (step, "advantage") not in self._fresh:
+        found: JointBatch | None = self._fresh.get((step, "advantage"))
+        if found is None:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
             shape = tuple(value["shape"])
@@ -206,9 +209,8 @@ class Ledger:
                     num_guarded=value["capability"]["num_guarded"],
                 ),
             )
-            batch = JointBatch(joint, CapabilityState(**value["capability"]), PhaseCost(**value["cost"]))
-            self._keep(step, "advantage", batch)
-        found: JointBatch = self._fresh[step, "advantage"]
+            found = JointBatch(joint, CapabilityState(**value["capability"]), PhaseCost(**value["cost"]))
+            self._keep(step, "advantage", found)
         return found
 
     def save_update(self, step: int, agent: str, record: UpdateRecord) -> None:
@@ -227,10 +229,11 @@ class Ledger:
     def update(self, step: int, agent: str) -> UpdateRecord:
         """Output of phase update.<agent>."""
         phase = f"update.{agent}"
-        if (step, phase) not in self._fresh:
+        found: UpdateRecord | None = self._fresh.get((step, phase))
+        if found is None:
             value = self.store.read_value(step, phase, f"update.{agent}.json")
             rows = self.store.read_table(step, phase, f"update.{agent}.parquet")
-            record = UpdateRecord(
+            found = UpdateRecord(
                 outcome=UpdateOutcome(
                     minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                     rows=tuple(RowOutcome(**row) for row in _rows(rows)),
@@ -239,8 +242,7 @@ class Ledger:
                 **{name: value[name] for name in ("digest", "num_unscored", "num_truncated", "num_empty")},
                 length_drift_mean=value["length_drift_mean"],
             )
-            self._keep(step, phase, record)
-        found: UpdateRecord = self._fresh[step, phase]
+            self._keep(step, phase, found)
         return found
 
 

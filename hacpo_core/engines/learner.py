@@ -154,7 +154,7 @@ class BaseLearner(ABC):
             measures_cosine: measure the cosine between the two gradients at the first update.
 
         Raises:
-            EngineError: the gradient is not finite; the weights stay as they were.
+            EngineError: a gradient is not finite; earlier mini-batches have changed the weights by then.
         """
         self.onload()
         self.model.train(self._engine.gradient_checkpointing)

@@ -219,7 +219,6 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
     Raises:
         HacpoError: a model cannot be made, or this call's own worker ended.
     """
-    own = find_worker(runs_dir) is None
     try:
         with worker_here(runs_dir, num_slots=num_slots) as check:  # it starts, and with it the server, meanwhile
             warm_up(plans, num_workers=num_slots)
@@ -228,7 +227,8 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
             return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # may have moved
-        if own and server is not None:  # nobody is left to train them; the same call puts them back
+        if find_worker(runs_dir) is None and server is not None:
+            # Nobody is left to train them; the same call puts them back.
             for planned in plans:
                 with suppress(HacpoError):
                     Schedule(server, runs_dir).cancel(planned.id, has_worker=False)

@@ -54,7 +54,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
                 _train(plan, x, benchmarks, runner_of_agents, watcher, tracking)
             return _finish(plan, x, tracking)
         except BaseException as error:
-            status = "KILLED" if isinstance(error, (KeyboardInterrupt, ServerError)) else "FAILED"
+            has_failed = isinstance(error, Exception) and not isinstance(error, ServerError)  # not Ctrl-C, nor SIGTERM
+            status = "FAILED" if has_failed else "KILLED"
             tracking.finish(status, raises=False)
             raise
 
@@ -63,7 +64,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
 def side_by_side(x: Experiment, runner: Runner) -> Iterator[Runner]:
     """The runner; where agents can work at the same time, one that hands it their phases side by side.
 
-    When a phase fails, the others that have begun end and commit what they make; Ctrl-C breaks them off.
+    When a phase fails, the others that have begun end and commit what they make; Ctrl-C and SIGTERM break them off.
     """
     if not x.placement.is_side_by_side:
         yield runner
@@ -73,8 +74,9 @@ def side_by_side(x: Experiment, runner: Runner) -> Iterator[Runner]:
         yield together
     except BrokenOffError as consequence:
         raise together.failure or consequence from None
-    except KeyboardInterrupt:
-        x.placement.break_off()
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            x.placement.break_off()
         raise
     finally:
         together.wait()

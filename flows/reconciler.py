@@ -8,6 +8,7 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
     Crashed                                         -> the worker saw it die, or Prefect failed it   -> again
     Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
+    Crashed, cancelled before that                  -> its end was reported as a crash              -> Cancelled
 
 "Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
 as failed. MLflow runs of
@@ -33,7 +34,7 @@ from flows.compose import load_config
 from flows.failures import record_failure
 from flows.host import HostWatch, Patience, processes_of_runs
 from flows.processes import home_of, only_one
-from flows.schedule import Schedule, host_of
+from flows.schedule import Schedule, answers, host_of
 from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import EngineError, HacpoError
@@ -123,6 +124,9 @@ class Reconciler:
         return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
     def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
+        if self._was_cancelled(run):  # since it was read; or before a crash, which Prefect reports whatever came before
+            self._set(run, Cancelled(message="ended"))
+            return "cancelled; its process is gone"
         step = StepStore(self.schedule.root(experiment)).last_step()
         restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
@@ -135,6 +139,15 @@ class Reconciler:
             experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
         )
         return f"{reason}; in the queue again ({restarts + 1} of {MOST_RESTARTS})"
+
+    def _was_cancelled(self, run: FlowRun) -> bool:
+        """Whether somebody cancelled it and nobody has scheduled it again, on Prefect's page, since then."""
+        with answers():
+            states = self.schedule.client.read_flow_run_states(run.id)  # the oldest first
+        for state in reversed(states):
+            if state.type in (StateType.SCHEDULED, StateType.CANCELLING, StateType.CANCELLED):
+                return state.type is not StateType.SCHEDULED
+        return False
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
         self.schedule.client.set_flow_run_state(run.id, state, force=True)
@@ -151,15 +164,24 @@ class Reconciler:
         from hacpo_core.tracking import close_abandoned  # MLflow takes a second; most looks need none
 
         closed = []
+        failing: set[str] = set()
         for root, opened_ns in sorted(abandoned.items()):
-            self._closed[root.name] = opened_ns
-            status = "FINISHED" if (root / RESULT_FILE).is_file() else "KILLED"
+            if not _is_abandoned(root, opened_ns):  # submitted again, it began meanwhile
+                continue
+            status, uri = "FINISHED" if (root / RESULT_FILE).is_file() else "KILLED", ""
             try:
                 uri = tracking_uri(load_config(root / CONFIG_FILE).tracking.uri, self.runs_dir)
+                if uri in failing:  # a silent server takes minutes each time
+                    continue
                 if close_abandoned(root, uri, status):
                     closed.append(f"{root.name}: its MLflow runs are closed")
             except HacpoError as error:  # an experiment of another version of this code; the others go on
                 _log.warning("%s: its MLflow runs stay as they are: %s", root.name, error)
+            except Exception as error:  # noqa: BLE001  of a store that is locked or silent; the next look tries again
+                _log.warning("%s: its MLflow runs are open still: %s: %s", root.name, type(error).__name__, error)
+                failing.add(uri)
+                continue
+            self._closed[root.name] = opened_ns
         return closed
 
 

@@ -191,10 +191,13 @@ class Schedule:
         host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()
         if not has_worker and host != socket.gethostname():
             raise RefusedError(f"{experiment} is trained by the worker of {host}")
-        ended = state == "Scheduled" or comes_back or not has_worker
-        is_forced = comes_back or not has_worker
+        # Told to be Cancelling, a run that waits is Cancelled at once, and one that was just taken its worker ends.
+        is_ended = comes_back or (not has_worker and state != "Scheduled")
         with answers():
-            self.client.set_flow_run_state(newest.id, Cancelled() if ended else Cancelling(), force=is_forced)
+            self.client.set_flow_run_state(newest.id, Cancelled() if is_ended else Cancelling(), force=is_ended)
+        again = self._newest(experiment) if is_ended else None
+        if again is not None and again.id != newest.id and _described(again).is_live:  # the reconciler was faster
+            self.cancel(experiment, has_worker=has_worker)
 
     def set_priority(self, experiment: str, priority: str) -> None:
         """Put it into another queue.

@@ -77,10 +77,10 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
-        deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
-        record.write(os.getpid(), {"slots": num_slots})
+        record.write(os.getpid(), {"slots": num_slots})  # first, so that whoever looks for a worker starts no other
         signal.signal(signal.SIGTERM, _interrupt)
         try:
+            deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
             _keep_running(runs_dir, num_slots)
         finally:
             record.path.unlink(missing_ok=True)
@@ -195,34 +195,41 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None]]:
     """A worker for as long as the block lasts, unless one serves this folder already.
 
-    What it hands out raises EngineError, with the worker's last words, once the block's own worker has ended.
+    What it hands out, called again and again, starts one where the other has gone meanwhile, and raises EngineError,
+    with the worker's last words, once the block's own worker has failed.
     """
-    if find_worker(runs_dir) is not None:
-        yield lambda: None
-        return
     command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     log_file = home / "worker.log"
-    with log_file.open("ab") as log:
-        said_before = log.tell()
-        process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
+    process: subprocess.Popen[bytes] | None = None
+    said_before = 0
 
     def check() -> None:
-        if process.poll():  # 0: another worker of this folder was faster
+        nonlocal process, said_before
+        if process is not None and process.poll() is None:  # it may be importing still, and have no record yet
+            return
+        if process is not None and process.returncode:  # 0: another worker of this folder was faster
             words = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
             raise EngineError(f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(words)}")
+        if find_worker(runs_dir) is not None:
+            return
+        with log_file.open("ab") as log:
+            said_before = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
 
     try:
+        check()
         yield check
     finally:
-        if process.poll() is None:
-            end_family(psutil.Process(process.pid), spared=services(runs_dir))
-        process.wait()
+        if process is not None:
+            if process.poll() is None:
+                end_family(psutil.Process(process.pid), spared=services(runs_dir))
+            process.wait()

@@ -33,6 +33,8 @@ _PROC = Path("/proc/self")
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until standard input ends; returns the exit status."""
+    # Sent to a whole family of processes, it would end this one first, and a pair be unscored; it ends with its parent.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser(description="Compare answers; started by hacpo_core.verify.pool.")
     parser.add_argument("--memory-mb", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)

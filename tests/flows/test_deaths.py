@@ -115,7 +115,8 @@ class Site:
     def standing_still(self, processes: Sequence[psutil.Process]) -> Iterator[None]:
         """They do nothing meanwhile."""
         for process in processes:
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):  # ended
+                process.suspend()
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.compose import compose, to_yaml
@@ -32,11 +33,16 @@ class FakeSchedule:
 
     folder: Path
     run: FlowRun
+    history: list[str] = field(default_factory=lambda: ["SCHEDULED", "PENDING", "RUNNING"])
     states: list[str] = field(default_factory=list)
     submitted: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.client = SimpleNamespace(set_flow_run_state=self._set, read_flow_runs=lambda **_: [])
+        self.client = SimpleNamespace(
+            set_flow_run_state=self._set,
+            read_flow_runs=lambda **_: [],
+            read_flow_run_states=lambda _: [State(type=StateType(state)) for state in self.history],
+        )
 
     def root(self, experiment: str) -> Path:
         return self.folder / "experiments" / experiment
@@ -107,6 +113,23 @@ def test_each_state_has_its_remedy(state: str, folder: str, set_to: list[str], i
     assert schedule.states == set_to
     assert schedule.submitted == ([["restarts:1@0"]] if is_again else [])
     assert len(words) == (1 if set_to else 0)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CRASHED"])
+@pytest.mark.parametrize("cancelled", [["CANCELLING"], ["CANCELLED"], ["CANCELLING", "CRASHED"]])
+def test_run_that_was_cancelled_never_comes_back(state: str, cancelled: list[str], tmp_path: Path) -> None:
+    """Since the reconciler read its state; or before Prefect reported its end as a crash."""
+    schedule = schedule_of(tmp_path, state)
+    schedule.history += cancelled
+    assert look(schedule) == ["x: cancelled; its process is gone"]
+    assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
+
+
+def test_cancelled_run_that_a_person_scheduled_again_comes_back(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING")
+    schedule.history += ["CANCELLING", "CANCELLED", "SCHEDULED", "PENDING", "RUNNING"]
+    look(schedule)
+    assert (schedule.states, schedule.submitted) == (["CRASHED"], [["restarts:1@0"]])
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CANCELLING"])
@@ -195,6 +218,57 @@ def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once_after_e
         assert reconciler.look() == ["x: its MLflow runs are closed"]
         assert reconciler.look() == []
         assert statuses(root, tracker) == {"KILLED"}
+
+
+def with_open_runs(root: Path, *overrides: str) -> None:
+    """An experiment that nobody trains, and a file that says that its MLflow runs were opened."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo", overrides=overrides)), encoding="utf-8")
+    (root / STATE_FILE).write_text("{}", encoding="utf-8")
+
+
+def test_store_that_fails_is_tried_again_and_does_not_keep_others_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = schedule_of(tmp_path, "FAILED")
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    for name in ("w", "x"):
+        with_open_runs(schedule.root(name), "tracking.uri=http://silent:5000")
+    with_open_runs(schedule.root("y"))
+    asked: list[str] = []
+    is_silent = True
+
+    def close(root: Path, uri: str, _status: str) -> bool:
+        asked.append(root.name)
+        if is_silent and "silent" in uri:
+            raise MlflowException("no answer")
+        return True
+
+    monkeypatch.setattr("hacpo_core.tracking.close_abandoned", close)
+    assert reconciler.look() == ["y: its MLflow runs are closed"]
+    assert asked == ["w", "y"], "a silent server takes minutes: once in a look"
+    is_silent = False
+    assert reconciler.look() == ["w: its MLflow runs are closed", "x: its MLflow runs are closed"]
+    assert reconciler.look() == []
+
+
+def test_mlflow_runs_of_an_experiment_that_began_again_meanwhile_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = schedule_of(tmp_path, "SCHEDULED")
+    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
+    for name in ("x", "y"):
+        with_open_runs(schedule.root(name))
+    with ExitStack() as stack:
+
+        def close(*_: object) -> bool:
+            stack.enter_context(ExperimentLock(schedule.root("y")))
+            return True
+
+        monkeypatch.setattr("hacpo_core.tracking.close_abandoned", close)
+        assert reconciler.look() == ["x: its MLflow runs are closed"]
+    monkeypatch.setattr("hacpo_core.tracking.close_abandoned", lambda *_: True)
+    assert reconciler.look() == ["y: its MLflow runs are closed"]
 
 
 def test_mlflow_runs_that_a_dead_evaluation_opened_again_are_closed_as_finished(tmp_path: Path) -> None:

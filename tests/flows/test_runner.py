@@ -75,7 +75,7 @@ def server(
 def run_child(plan: Plan, runs_dir: Path, fault: str) -> dict[str, Any]:
     command = [sys.executable, "-c", CHILD, str(plan.root), str(runs_dir), fault]
     # A server that has just started may be too busy to answer at once, which its client waits for.
-    environment = os.environ | ({} if fault == "none" else {"PREFECT_CLIENT_MAX_RETRIES": "0"})
+    environment = os.environ | ({"PREFECT_CLIENT_MAX_RETRIES": "0"} if fault == "outage" else {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -168,6 +168,43 @@ def test_crashed_run_is_cancelled_unless_it_was_given_up(
     assert schedule.runs()[plan.id].state == "Cancelled", "the reconciler would have put it back into the queue"
 
 
+def test_run_that_a_worker_takes_while_it_is_cancelled_never_runs(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = planned(small_plan, runs_dir, 12).id
+    run = uuid.UUID(schedule.start(name).id)
+    set_state = schedule.client.set_flow_run_state
+
+    def taken_first(run_id: uuid.UUID, state: State[Any], **words: Any) -> object:
+        assert set_state(run_id, Pending()).status is SetStateStatus.ACCEPT
+        return set_state(run_id, state, **words)
+
+    monkeypatch.setattr(schedule.client, "set_flow_run_state", taken_first)
+    schedule.cancel(name)
+    monkeypatch.undo()
+    assert schedule.runs()[name].state == "Cancelling", "its worker ends it"
+    assert set_state(run, Running()).status is SetStateStatus.REJECT
+
+
+def test_crashed_run_that_the_reconciler_puts_back_while_it_is_cancelled_is_cancelled_as_well(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = planned(small_plan, runs_dir, 13).id
+    schedule.start(name)
+    (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
+    set_state = schedule.client.set_flow_run_state
+    set_state(run.id, Crashed(message="ended by a signal"), force=True)
+
+    def put_back_first(run_id: uuid.UUID, state: State[Any], **words: Any) -> object:
+        schedule.submit(name, "normal", run)
+        return set_state(run_id, state, **words)
+
+    monkeypatch.setattr(schedule.client, "set_flow_run_state", put_back_first)
+    schedule.cancel(name)
+    states = [run.state_name for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
+    assert states == ["Cancelled", "Cancelled"]
+
+
 def test_what_is_complete_or_alive_or_unknown_is_refused(
     schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
 ) -> None:
@@ -248,10 +285,10 @@ def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_di
     assert process is not None
     process.kill()
     process.wait(10)
+    assert find_server(runs_dir) is None
     broken = dataclasses.replace(before, url="http://127.0.0.1:9")
     with pytest.raises(ServerError, match="the Prefect server does not do what was asked: .*hacpo server status"):
         Schedule(broken, runs_dir).runs()
-    assert find_server(runs_dir) is None
     after = ensure_server(runs_dir)
     assert after == before
     assert is_healthy(after)

@@ -222,6 +222,14 @@ def test_a_worker_that_hangs_dies_with_its_parent() -> None:
     wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_signal_to_a_whole_family_of_processes_leaves_the_end_of_a_worker_to_its_parent() -> None:
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        pool.verify(boxed("1/2"), ["0.5"])
+        psutil.Process(pool.worker_pids[0]).terminate()
+        assert [verdict.status for verdict in pool.verify(boxed("1/3"), ["7"])] == ["wrong"]
+        assert pool.stats.num_worker_starts == 1
+
+
 def test_a_parent_that_ends_without_closing_the_pool_ends_its_workers() -> None:
     program = (
         "from hacpo_core.verify.pool import VerifierPool\n"

@@ -1,0 +1,67 @@
+"""How an experiment that is ended from outside ends: by Ctrl-C, or by SIGTERM as Prefect raises it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment, side_by_side
+from flows.plans import Plan
+from flows.states import standing_of
+from flows.tracking import store_of
+from hacpo_core.algorithm import DirectRunner
+from hacpo_core.tracking import STATE_FILE
+
+
+class _Ended(BaseException):
+    """As Prefect's TerminationSignal."""
+
+
+class _Raising(DirectRunner):
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def start(self, phase: Any, work: Callable[[], None], *, after: Any = ()) -> Any:
+        if (phase.kind, phase.step) == ("update", 1):
+            raise self._error
+        return super().start(phase, work, after=after)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "state"),
+    [
+        (_Ended(), "KILLED", "missing"),
+        (KeyboardInterrupt(), "KILLED", "missing"),
+        (ValueError("no"), "FAILED", "failed"),
+    ],
+)
+def test_mlflow_runs_of_an_experiment_that_is_ended_are_killed_and_of_one_that_fails_failed(
+    error: BaseException, status: str, state: str, small_plan: Callable[..., Plan]
+) -> None:
+    planned = small_plan("hacpo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
+    with pytest.raises(type(error)):
+        run_experiment(planned, _Raising(error), QuietWatcher())
+    ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
+    client = MlflowClient(store_of(planned))
+    assert {client.get_run(run).info.status for run in (ids["run"], *ids["agents"].values())} == {status}
+    assert standing_of(planned.root).state == state
+
+
+@pytest.mark.parametrize(
+    ("error", "is_broken_off"), [(_Ended(), True), (KeyboardInterrupt(), True), (ValueError("no"), False)]
+)
+def test_agents_in_processes_of_their_own_are_broken_off_by_what_ends_a_run(
+    error: BaseException, is_broken_off: bool
+) -> None:
+    broken_off: list[bool] = []
+    placement = SimpleNamespace(is_side_by_side=True, break_off=lambda: broken_off.append(True))
+    x: Any = SimpleNamespace(placement=placement)
+    with pytest.raises(type(error)), side_by_side(x, DirectRunner()):
+        raise error
+    assert broken_off == ([True] if is_broken_off else [])

@@ -1,0 +1,94 @@
+"""A grid's own worker: it is there whenever nobody else's is, once, and is ended with the grid."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.processes import home_of
+from flows.server import stop_server
+from flows.worker import find_worker, worker_here
+from hacpo_core.errors import EngineError
+
+
+def test_worker_is_started_once_whenever_none_serves_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    serving: list[object] = ["another grid's"]
+
+    def start(*_: object, **__: object) -> object:
+        process = SimpleNamespace(returncode=None, wait=lambda: None)
+        process.poll = lambda: process.returncode
+        started.append(process)
+        return process
+
+    monkeypatch.setattr("flows.worker.subprocess.Popen", start)
+    monkeypatch.setattr("flows.worker.find_worker", lambda _: serving[0] if serving else None)
+    with worker_here(tmp_path, num_slots=1) as check:
+        check()
+        assert len(started) == 0
+        serving.clear()
+        check()
+        check()
+        assert len(started) == 1, "it has no record yet"
+        started[0].returncode = 0
+        serving.append("one that was faster")
+        check()
+        assert len(started) == 1
+        serving.clear()
+        check()
+        assert len(started) == 2
+        started[1].returncode = 3
+        with pytest.raises(EngineError, match=r"the worker ended \(exit code 3; "):
+            check()
+
+
+@pytest.mark.slow
+def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends(
+    tmp_path: Path, migrated: Callable[[Path], None]
+) -> None:
+    migrated(tmp_path)
+    words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(tmp_path), "--slots", "1"]
+    other = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    own: psutil.Process | None = None
+
+    def serving(pid: int | None) -> psutil.Process | None:
+        found = find_worker(tmp_path)
+        return found if found is not None and pid in (None, found.pid) else None
+
+    def wait(is_true: Callable[[], object], meanwhile: Callable[[], None] = lambda: None) -> None:
+        deadline = time.monotonic() + 120
+        while not is_true():
+            assert time.monotonic() < deadline
+            meanwhile()
+            time.sleep(0.1)
+
+    try:
+        wait(lambda: serving(other.pid))
+        with worker_here(tmp_path, num_slots=1) as check:
+            check()
+            assert not (home_of(tmp_path) / "worker.log").exists(), "somebody else's serves the folder"
+            other.terminate()
+            wait(lambda: other.poll() is not None, check)
+            wait(lambda: serving(None), check)
+            own = find_worker(tmp_path)
+            assert own is not None
+            assert own.ppid() == psutil.Process().pid
+        assert not own.is_running()
+        assert find_worker(tmp_path) is None
+        said = (home_of(tmp_path) / "worker.log").read_text(encoding="utf-8")
+        assert said.count("worker of ") == 1
+    finally:
+        if other.poll() is None:
+            other.kill()
+            other.wait()
+        stop_server(tmp_path)

@@ -33,14 +33,15 @@ check: $(ENGINES)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -m "not slow"
 
-# Every measurement of docs/performance.md; vLLM takes part where `make test-vllm` has installed it.
+# Every measurement of docs/performance.md; vLLM takes part where `make test-vllm` has installed it. Verification comes
+# first: it alone needs data (HACPO_DATA_DIR), and says so at once.
 SAMPLING := $(or $(wildcard .venv-vllm/bin/python),$(BIN)/python)
 bench: $(STAMP)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]"
+	@$(BIN)/python -m benchmarks.verification
 	@$(BIN)/python -m benchmarks.against_trl
 	@$(SAMPLING) -m benchmarks.sampling
 	@$(BIN)/python -m benchmarks.update
-	@$(BIN)/python -m benchmarks.verification
 	@$(BIN)/python -m benchmarks.orchestration
 	@$(BIN)/python -m benchmarks.scaling
 

@@ -34,7 +34,7 @@ from hacpo_core.metrics import step_metrics
 from hacpo_core.placement.base import PlacedAgent, Placement
 from hacpo_core.records import Problem, Rollout
 from hacpo_core.stopwatch import Stopwatch
-from hacpo_core.validation import num_gpus, num_minibatches, num_ranks, num_samples
+from hacpo_core.validation import measures_cosine, num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.verify.pool import VerifierPool
 
 NUM_PROBED = 8
@@ -381,13 +381,12 @@ def _apply_update(x: Experiment, agent: PlacedAgent, step: int) -> None:
     k = agent.name
     with x.stopwatch(k) as watch:
         batch = build_batch(x, step, k)
-        every = x.config.diagnostics.every
         applied = agent.update(
             batch.minibatches,
             x.method,
             version=step,
             num_agents=len(x.names),
-            measures_cosine=bool(every) and step % every == 0 and len(_sources(x, k)) > 1,
+            measures_cosine=measures_cosine(x.config) and step % x.config.diagnostics.every == 0,
         )
     outcome, digest = applied.outcome, applied.digest
     if x.ledger.has(step, f"update.{k}"):

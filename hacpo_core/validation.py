@@ -369,6 +369,11 @@ def num_sources(config: ExperimentConfig) -> int:
     return len(config.pair.agents) if config.method.shares_rollouts else 1
 
 
+def measures_cosine(config: ExperimentConfig) -> bool:
+    """Whether some updates take the cosine of two gradients, of own and of others' responses."""
+    return config.diagnostics.every > 0 and num_sources(config) > 1 and config.minibatch.order != "own_first"
+
+
 def num_minibatches(config: ExperimentConfig) -> int:
     """Updates of one learner in one step."""
     return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems

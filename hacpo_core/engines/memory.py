@@ -4,7 +4,7 @@ Bytes per trained weight: dtype for the weight and for its gradient; 8 for AdamW
 the master weight and 4 for its gradient. DeepSpeed has its gradients in fp32 for the step in any case, in bfloat16 and
 stages 1 and 2 one more copy in their own dtype. ZeRO divides them among the ranks: the optimizer's and what the step
 copies from stage 1, gradients from stage 2, weights from stage 3, where each rank holds a whole copy beside its part.
-The cosine of two gradients needs two whole ones per rank with DeepSpeed, whatever the stage divides.
+The cosine of two gradients needs two whole ones per rank with DeepSpeed, in stages that have any.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import CapacityError, ModelError
-from hacpo_core.validation import longest_sequence, num_ranks
+from hacpo_core.validation import longest_sequence, measures_cosine, num_ranks
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -135,7 +135,7 @@ def agent_memory(
     else:
         copies = (4 if is_narrow or is_deepspeed else 0) + (width if is_narrow and stage in (1, 2) else 0)
         gradients += copies * trained / (ranks if stage >= 1 else 1)
-    if is_deepspeed and stage < 3 and config.diagnostics.every > 0:
+    if is_deepspeed and stage < 3 and measures_cosine(config):
         gradients = max(gradients, 2.0 * width * trained)
 
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens

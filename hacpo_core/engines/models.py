@@ -95,13 +95,13 @@ def load_model(
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
-    disable_dropout(model)
+    disable_noise(model)
     model = model.to(device)
     use_onednn(model)
     return model  # type: ignore[no-any-return]
 
 
-def disable_dropout(model: nn.Module) -> None:
+def disable_noise(model: nn.Module) -> None:
     """Set every dropout and every noise of a router to 0, in modules and in the configuration that some of them read.
 
     Ratios compare policies, and random state must not depend on history.

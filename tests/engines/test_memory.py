@@ -98,6 +98,11 @@ def test_cosine_needs_two_whole_gradients_where_a_rank_can_hold_one(stage: int, 
     assert agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79).gradients == gradients
 
 
+def test_cosine_that_is_never_measured_needs_nothing() -> None:
+    words = ["engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false", "minibatch.order=own_first"]
+    assert agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79).gradients == 2.0
+
+
 def test_whole_copy_of_stage_three_stays_where_parameters_are_offloaded() -> None:
     words = ["stage=3", "offload_optimizer=true", "offload_parameters=true"]
     config = config_of(*(f"engine.deepspeed.{word}" for word in words))

@@ -30,7 +30,7 @@ from hacpo_core.engines.models import (
     check_lengths,
     check_steady,
     check_vocabulary,
-    disable_dropout,
+    disable_noise,
     eos_ids,
     load_model,
     load_tokenizer,
@@ -339,7 +339,7 @@ def test_nothing_is_random_even_while_training(family: str) -> None:
     model = noisy_model(family)
     with pytest.raises(EngineError, match="in training mode .* logits are off by .*, by a noise"):
         check_steady(model)
-    disable_dropout(model)
+    disable_noise(model)
     check_steady(model)
     assert not model.training
 

@@ -27,14 +27,19 @@ def home_of(runs_dir: Path) -> Path:
     return (runs_dir / "prefect").absolute()
 
 
-def find_process(pid: int, created: float) -> psutil.Process | None:
-    """The process with this pid if it is the one that was created then, and alive."""
+def find_process(pid: int, since_boot: float) -> psutil.Process | None:
+    """The process with this pid if it is the one that began so many seconds after the machine did, and alive."""
     try:
         process = psutil.Process(pid)
-        is_it = abs(process.create_time() - created) < _CLOCK_SLACK_S and process.status() != psutil.STATUS_ZOMBIE
+        is_it = abs(_since_boot(process) - since_boot) < _CLOCK_SLACK_S and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
     return process if is_it else None
+
+
+def _since_boot(process: psutil.Process) -> float:
+    # psutil's times of processes are the wall clock's, and move when somebody sets that
+    return process.create_time() - psutil.boot_time()
 
 
 def end_family(
@@ -87,8 +92,8 @@ class Record:
 
     def write(self, pid: int, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Name a process that serves from now on."""
-        created = psutil.Process(pid).create_time()
-        value = {"pid": pid, "created": created, "host": socket.gethostname(), **facts}
+        since_boot = _since_boot(psutil.Process(pid))
+        value = {"pid": pid, "since_boot": since_boot, "host": socket.gethostname(), **facts}
         write_private(self.path, json.dumps(value))
         return value
 
@@ -98,7 +103,7 @@ class Record:
         if value is None or value.get("host", socket.gethostname()) != socket.gethostname():
             return None
         try:
-            return find_process(int(value["pid"]), float(value["created"]))
+            return find_process(int(value["pid"]), float(value["since_boot"]))
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -91,7 +91,7 @@ def test_page_that_was_killed_leaves_nothing_and_is_replaced(start: Start, runs_
     first.kill()
     first.wait(timeout=10)
     assert (runs_dir / "prefect" / "dashboard.json").exists()  # stale
-    wait_until(lambda: find_process(child["pid"], child["created"]) is None, limit_s=30)
+    wait_until(lambda: find_process(child["pid"], child["since_boot"]) is None, limit_s=30)
     second = start()
     assert "All runs" in get(address(second))
     second.terminate()

@@ -21,6 +21,7 @@ import pytest
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
+from flows.processes import Record
 from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from flows.states import standing_of
 from hacpo_core.algorithm import DirectRunner
@@ -219,12 +220,22 @@ def test_servers_started_at_once_for_two_folders_do_not_take_each_other_for_thei
         assert [stop_server(folder) for folder in folders] == [True, True]
 
 
+def test_record_names_its_process_also_after_the_clock_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record(tmp_path, "server")
+    record.write(os.getpid(), {})
+    boot = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 3600)
+    assert record.process() == psutil.Process()
+
+
 def test_stale_record_never_ends_somebody_elses_process(tmp_path: Path) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     home = home_of(tmp_path)
     home.mkdir(parents=True)
-    stale = {"pid": bystander.pid, "created": psutil.Process(bystander.pid).create_time() - 50, "port": 1, "token": "x"}
-    (home / "server.json").write_text(json.dumps(stale), encoding="utf-8")
+    record = Record(home, "server")
+    written = record.write(bystander.pid, {"port": 1, "token": "x"})
+    assert find_server(tmp_path) is not None
+    record.path.write_text(json.dumps({**written, "since_boot": written["since_boot"] - 50}), encoding="utf-8")
     assert find_server(tmp_path) is None
     assert not stop_server(tmp_path)
     assert bystander.poll() is None

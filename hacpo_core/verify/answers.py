@@ -52,7 +52,9 @@ _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|
 _SCRIPT = re.compile(r"\^\{?(\w)\}?")
 _WHOLE_LIST = re.compile(r"(?:\\left ?)?\\?[({\[](.*?)(?:\\right ?)?\\?[)}\]]")
 _BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b")
-_LAYOUT = re.compile(r"(?:\\\\|\\noindent|\\newline|\\par|\\end\{[A-Za-z*]{1,20}\}|[\s.,;:])+$")
+_IDLE = r"\\\\|\\noindent|\\newline|\\par|[\s.,;:]"
+_LAYOUT = re.compile(rf"(?:{_IDLE})+$")
+_LAYOUT_AND_END = re.compile(rf"(?:{_IDLE}|\\end\{{[A-Za-z*]{{1,20}}\}})+$")
 
 
 def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
@@ -83,7 +85,8 @@ def normalise(answer: str) -> str:
     Two answers that are equal after this are equal, whatever algebra says.
     """
     bare = answer.replace("\\$", "").replace("$", "").replace("\\!", "").strip()
-    ending = _LAYOUT.search(bare[-200:])
+    # The end of a matrix belongs to the answer, that of what stands around an answer does not.
+    ending = (_LAYOUT if "\\begin{" in bare else _LAYOUT_AND_END).search(bare[-200:])
     if ending is not None:
         bare = bare[: len(bare) - (ending.end() - ending.start())]
     return " ".join(bare.split())

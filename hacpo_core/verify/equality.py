@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Eq, FiniteSet, Interval, Union
+from sympy.logic.boolalg import Boolean
 
 from hacpo_core.verify.answers import list_parts, normalise, without_unit
 
@@ -22,7 +25,7 @@ _AS_WRITTEN = (
         )
     ),
 )
-_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm|textbf) ?\{[^{}]*\}")
+_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm|textbf) ?\{([^{}]*)\}")
 _SENTENCE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:,? [A-Za-z]{2,}){3}")
 _UNIT_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]*\}(?:\^\{?\d\}?)?$")
 _UNICODE = str.maketrans(
@@ -46,6 +49,7 @@ _UNICODE = str.maketrans(
         "°": r"^\circ ",
         "²": "^2",
         "³": "^3",
+        "≈": r"\approx ",
         "½": r"\frac{1}{2}",
         "¼": r"\frac{1}{4}",
         "¾": r"\frac{3}{4}",
@@ -54,13 +58,29 @@ _UNICODE = str.maketrans(
 _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})")  # sympy would write 1e999999999 out in full
 _POINT_OF_INTEGER = re.compile(r"(?<=\d)\.(?=/)")
-_BLANK = re.compile(r"\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
+_BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
+_ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
+_APPROXIMATELY = re.compile(r" ?\\approx\b ?")
+_BOLD = re.compile(r"\\(?:mathbf|boldsymbol) ?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d+)\}")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
 _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
 _SINGLE_SCRIPT = re.compile(r"([_^])\{(\w)\}")
+_PLAIN_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
+_A_NUMBER = re.compile(_PLAIN_NUMBER)
+# Behind a number these words are no unit: they change it.
+_CHANGES = (
+    r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth|(?:fif|six|seven|eigh|nin|ten)th"
+    r"|hundredth|thousandth|pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity|and|or|to|by|mod|times|plus|minus|over|squared"
+    r"|cubed|factorial|choose|base|is|are|not|if|more|less|than)s?\b"
+)
+_UNIT_WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?(?: |$)"
+_WITH_UNIT = re.compile(rf"({_PLAIN_NUMBER}) ?(?:{_UNIT_WORD}){{1,4}}", re.IGNORECASE)
+_IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_\d+")
+_NAME = re.compile(r"[A-Z]{3,}")
 _TEXT_OPENS = r"(?:\\(?:text|textbf|mathrm|mathbf)\s?\{)?"
 _OPTION = re.compile(_TEXT_OPENS + r"\(?([A-J])\)?\}?")
 _LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?" + _TEXT_OPENS + r"\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
@@ -73,10 +93,11 @@ def answers_equal(
 ) -> bool:
     """Whether a candidate is the gold answer, by its letters or by math-verify.
 
-    Answers that are equal after `normalise` are equal. A gold answer that is one option letter, or yes, no, true or
-    false, is met by a candidate that starts with it. Else both are parsed as LaTeX: a candidate that cannot be parsed
-    is wrong, and a gold answer that cannot be parsed is compared by its letters, blanks left out. Answers that stand
-    side by side (1, 2) are compared as a set.
+    Answers that are equal after `normalise`, or by their letters (blanks and \\text left out), are equal. A gold answer
+    that is one option letter, or yes, no, true or false, is met by a candidate that starts with it. Else both are
+    parsed as LaTeX: a candidate that cannot be parsed is wrong, and so is every other candidate where the gold answer
+    cannot be parsed, or is a word in capitals. Answers that stand side by side (1, 2) are compared as a set, an
+    inequality in one variable with an interval as a set of numbers; a number in the candidate may have a unit.
 
     Args:
         candidate: what the response answered.
@@ -96,16 +117,29 @@ def answers_equal(
     by_first_word = _first_words_agree(given, expected)
     if by_first_word is not None:
         return by_first_word
+    letters, expected_letters = _letters(given), _letters(expected)
+    if letters == expected_letters:
+        return bool(expected)
+    if _NAME.fullmatch(expected_letters) or (_IN_BASE.fullmatch(letters) and _IN_BASE.fullmatch(expected_letters)):
+        return False  # math-verify takes the letters for factors, and forgets the base of a number
     if is_multiple and not _has_as_many(given, expected):
         return False
+    with_unit = _WITH_UNIT.fullmatch(given) if _A_NUMBER.fullmatch(expected) else None
     expected_strings, expected_expressions = _parsed(expected)
-    if not expected_expressions:
-        return bool(expected) and _letters(given) == _letters(expected)
-    strings, expressions = _parsed(given)
+    strings, expressions = _parsed(with_unit.group(1) if with_unit else given)
+    if not (expressions and expected_expressions):
+        return False
     if set(strings) & set(expected_strings):
         return True
     if tolerance and _is_within(expressions, expected_expressions, tolerance):
         return True
+    one, other = expressions[0], expected_expressions[0]
+    if _is_rounded_away(one, other):
+        return False
+    if isinstance(one, Interval | Union) or isinstance(other, Interval | Union):
+        one, other = _numbers_of(one), _numbers_of(other)
+        if one is not None and one == other:
+            return True
     return bool(verify(list(expected_expressions), list(expressions), timeout_seconds=None, raise_on_error=True))
 
 
@@ -122,9 +156,38 @@ def _is_within(given: Sequence[object], expected: Sequence[object], tolerance: f
     return any(one is not None and other is not None and abs(one - other) <= slack for one, other in pairs)
 
 
+def _is_rounded_away(given: object, expected: object) -> bool:
+    """Whether two numbers differ in the decimals alone that math-verify rounds away, the sixth and later, and by more
+    than a millionth: all numbers near zero are one to it.
+    """
+    one, other = _value(given), _value(expected)
+    if one is None or other is None:
+        return False
+    distance = abs(one - other)
+    return bool(distance < 1e-5) and bool(distance > abs(other) * 1e-6)
+
+
+def _numbers_of(expression: object) -> object:
+    """Set of the numbers that an interval, or inequalities in one variable, describe; None for anything else."""
+    if isinstance(expression, Interval | Union):
+        return expression
+    parts: Any = expression.args if isinstance(expression, FiniteSet) else (expression,)
+    if any(not isinstance(part, Boolean) or isinstance(part, Eq) or len(part.free_symbols) != 1 for part in parts):
+        return None
+    try:
+        return Union(*(part.as_set() for part in parts))
+    except NotImplementedError:  # not solved for its variable
+        return None
+
+
 def _number(expression: object) -> float | None:
+    value = _value(expression)
+    return None if value is None else float(value)
+
+
+def _value(expression: object) -> Any:
     value = getattr(expression, "rhs", expression)
-    return float(value) if getattr(value, "is_real", False) and not _has_variables(value) else None  # type: ignore[arg-type]
+    return value if getattr(value, "is_real", False) and not _has_variables(value) else None
 
 
 def _first_words_agree(given: str, expected: str) -> bool | None:
@@ -152,7 +215,8 @@ def _parsed(answer: str) -> tuple[tuple[str, ...], tuple[object, ...]]:
     if _TWO_NUMBERS.search(latex) or _SENTENCE.search(_IN_TEXT.sub("", latex)):
         return (), ()
     strings, expressions = _parse(latex, _WITHOUT_UNITS)
-    if any(_has_variables(expression) for expression in expressions) and not _UNIT_IN_TEXT.search(latex):
+    has_no_unit = not expressions or any(map(_has_variables, expressions))
+    if has_no_unit and not _UNIT_IN_TEXT.search(latex):
         return _parse(latex, _AS_WRITTEN)
     return strings, expressions
 
@@ -168,17 +232,27 @@ def _has_variables(expression: object) -> bool:
 
 
 def _letters(answer: str) -> str:
-    return _SINGLE_SCRIPT.sub(r"\1\2", _IDLE_BLANK.sub("", answer))
+    return _SINGLE_SCRIPT.sub(r"\1\2", _IDLE_BLANK.sub("", _IN_TEXT.sub(r"\1", answer)))
 
 
 def _as_latex(answer: str) -> str:
-    """Answer in LaTeX where it was typed in Unicode or in plain text (1e8, 3./2, 3 1/2, 10 000)."""
+    """Answer as math-verify reads it, also where it was typed in Unicode or plain text (1e8, 3./2, 3 1/2, 10 000)."""
     scientific = _SCIENTIFIC.fullmatch(answer)
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"
-    spaced = _BLANK.sub(" ", answer)
+    bold = _BOLD.fullmatch(answer)
+    spaced = _BLANK.sub(" ", _ROW_SPACING.sub(r"\\\\", bold.group(1) if bold else answer))
     grouped = _THOUSANDS.sub(lambda number: number.group().replace(" ", ""), spaced)
     mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", grouped)
     rooted = _ROOT.sub(r"\\sqrt{\1}", mixed).replace("√", r"\sqrt")
     multiplied = _FACTOR.sub(r"\1\\cdot ", rooted)
-    return _POINT_OF_INTEGER.sub("", multiplied).translate(_UNICODE)
+    latex = _POINT_OF_INTEGER.sub("", multiplied).translate(_UNICODE).replace(r"\varnothing", r"\emptyset")
+    exact = _APPROXIMATELY.sub("", latex, count=1) if _APPROXIMATELY.match(latex) else latex
+    return _REPEATING.sub(_as_fraction, exact)
+
+
+def _as_fraction(repeating: re.Match[str]) -> str:
+    whole, decimals, period = repeating.groups()
+    before = int(f"0{whole}{decimals}")
+    scale = 10 ** len(decimals) * (10 ** len(period) - 1)
+    return rf"\frac{{{before * (10 ** len(period) - 1) + int(period)}}}{{{scale}}}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from experiments.planner import GridPlan, RateConfig
 from flows.plans import Plan
 from flows.results import read_final
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.validation import num_samples, num_sources
+from hacpo_core.validation import benchmarks_after, num_samples, num_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,21 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    response_tokens: float
-    tokens_per_s: float
+    """Sums over experiments of one agent, in training."""
+
+    rollouts: float = 0.0
+    sampled: float = 0.0
+    trained: float = 0.0
+    """tokens of rows that carried a gradient"""
+    device_s: float = 0.0
+
+    def plus(self, other: _Measured) -> _Measured:
+        return _Measured(
+            self.rollouts + other.rollouts,
+            self.sampled + other.sampled,
+            self.trained + other.trained,
+            self.device_s + other.device_s,
+        )
 
 
 def estimate(grid: GridPlan, plans: Sequence[Plan]) -> Estimate:
@@ -55,25 +70,26 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> Estimate:
     )
 
 
-def _of_one(config: ExperimentConfig, measured: dict[str, _Measured], rates: RateConfig | None) -> Estimate:
+def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> Estimate:
     rollouts_each = num_rollouts(config)
     answers_each = num_evaluation_responses(config)
     sampled = trained = hours = 0.0
     agents = list(config.pair.agents)
-    for k in agents:
-        if k in measured:
-            length = measured[k].response_tokens
+    found = [_of_agent(measured, k, config.method.name) for k in agents]
+    for past in found:
+        if past is not None:
+            length, trained_each = past.sampled / past.rollouts, past.trained / past.rollouts
         else:
             length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
-        own_sampled = length * (rollouts_each + answers_each)
-        own_trained = length * rollouts_each * num_sources(config)
+            trained_each = length * num_sources(config)
+        own_sampled, own_trained = length * (rollouts_each + answers_each), trained_each * rollouts_each
         sampled, trained = sampled + own_sampled, trained + own_trained
-        if k in measured:
-            hours += (own_sampled + own_trained) / measured[k].tokens_per_s / 3600
+        if past is not None:
+            hours += (own_sampled + own_trained) / (past.sampled + past.trained) * past.device_s / 3600
         elif rates is not None:
             seconds = own_sampled / rates.sampled_tokens_per_gpu_s + own_trained / rates.trained_tokens_per_gpu_s
             hours += seconds / 3600
-    is_measured = all(k in measured for k in agents)
+    is_measured = None not in found
     is_known = is_measured or rates is not None
     return Estimate(
         experiments=1,
@@ -94,10 +110,9 @@ def num_rollouts(config: ExperimentConfig) -> int:
 def num_evaluation_responses(config: ExperimentConfig) -> int:
     """Responses of one agent in all evaluations; a benchmark without a stated size counts 0."""
     chosen, benchmarks = config.evaluate, config.evaluate.benchmarks
-    every = config.evaluate.every
-    times = dict.fromkeys({*chosen.during, *chosen.final}, 2)
-    for name in chosen.during:
-        times[name] += (config.train.num_steps - 1) // every if every else 0
+    times = Counter({*chosen.during, *chosen.final})  # before training
+    for step in range(1, config.train.num_steps + 1):
+        times.update(set(benchmarks_after(config, step)))
     total = 0
     for name, number in times.items():
         benchmark = benchmarks[name]
@@ -108,17 +123,27 @@ def num_evaluation_responses(config: ExperimentConfig) -> int:
     return total
 
 
-def _measure(grid: GridPlan) -> dict[str, _Measured]:
-    """Mean response length and tokens per second (sampled and trained together) of each agent that has run."""
-    sums: dict[str, list[float]] = {}
+_AllMeasured = dict[tuple[str, str], _Measured]
+"""by agent and method"""
+
+
+def _measure(grid: GridPlan) -> _AllMeasured:
+    """What the grid's complete experiments took, agent by agent and method by method."""
+    sums: _AllMeasured = {}
     for planned in grid.experiments("done"):
-        result = read_final(planned)
+        result, config = read_final(planned), planned.config
+        seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
         for row in result.table if result is not None else []:
-            total = sums.setdefault(row["agent"], [0.0, 0.0, 0.0, 0.0])
-            parts = (row["tokens_sampled"], num_rollouts(planned.config), row["tokens_trained"], row["seconds"])
-            total[:] = [before + part for before, part in zip(total, parts, strict=True)]
-    return {
-        k: _Measured(sampled / rollouts, (sampled + trained) / seconds)
-        for k, (sampled, rollouts, trained, seconds) in sums.items()
-        if seconds > 0 and rollouts > 0
-    }
+            one = _Measured(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
+            if one.rollouts > 0 and one.sampled > 0 and one.device_s > 0:
+                key = (row["agent"], config.method.name)
+                sums[key] = sums.get(key, _Measured()).plus(one)
+    return sums
+
+
+def _of_agent(measured: _AllMeasured, agent: str, method: str) -> _Measured | None:
+    """What the agent took with this method, else with all methods that it was trained with; None where it was not."""
+    if (agent, method) in measured:
+        return measured[agent, method]
+    others = [one for (name, _), one in measured.items() if name == agent]
+    return reduce(_Measured.plus, others) if others else None

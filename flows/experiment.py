@@ -19,13 +19,13 @@ from flows.results import ExperimentResult, read_final, result_table
 from flows.states import RESULT_FILE
 from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
-from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
-from hacpo_core.evaluation.results import EvaluationResult, results
+from hacpo_core.evaluation.results import EvaluationResult, intact_results
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.store import write_json
+from hacpo_core.validation import benchmarks_after
 from hacpo_core.versions import version_tags
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     }
     with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
         at = x.opened_at.step if x.opened_at is not None else 0
-        watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=results(plan.root), inner=watcher)
+        past = intact_results(plan.root)
+        watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=past, inner=watcher)
         tracking = ExperimentTracking(plan, x)
         try:
             with side_by_side(x, tracking.watched(runner)) as runner_of_agents:
@@ -113,7 +114,7 @@ def _train(
         if before is not None:
             complete(before)
         before = started
-        names = _benchmarks_after(config, step)
+        names = benchmarks_after(config, step)
         saves = step == num_steps or step % config.checkpoint.every == 0
         if is_pipelined and not names and not saves:
             continue
@@ -122,13 +123,6 @@ def _train(
         tracking.log_results(evaluate_agents(x, step, names, benchmarks, runner, watcher))
         if saves:
             x.checkpoint(step)
-
-
-def _benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
-    """Benchmarks that the agents are evaluated on after a step."""
-    is_last, every = step == config.train.num_steps, config.evaluate.every
-    names = [*config.evaluate.during] if every and step % every == 0 else []
-    return [*names, *config.evaluate.final] if is_last else names
 
 
 def evaluate_agents(

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from flows.results import read_curves
 from hacpo_core.algorithm import Experiment
-from hacpo_core.evaluation.results import EvaluationResult, results
+from hacpo_core.evaluation.results import EvaluationResult, intact_results
 
 CURVES = {
     "reward": ("reward/mean", "mean reward of the step's rollouts"),
@@ -45,7 +45,7 @@ def benchmarks_figure(root: Path) -> Figure | None:
 
     None where there is no evaluation.
     """
-    found = list(results(root))
+    found = list(intact_results(root))
     if not found:
         return None
     agents, names = (list(dict.fromkeys(getattr(result, name) for result in found)) for name in ("agent", "benchmark"))

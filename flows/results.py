@@ -37,7 +37,11 @@ class ExperimentResult:
 
 
 def read_final(plan: Plan) -> ExperimentResult | None:
-    """Result of an experiment that is complete, None for any other."""
+    """Result of an experiment that is complete, None for any other.
+
+    Raises:
+        StoreError: it is of another version of hacpo.
+    """
     path = plan.root / RESULT_FILE
     if not path.is_file():
         return None
@@ -46,7 +50,10 @@ def read_final(plan: Plan) -> ExperimentResult | None:
     except StoreError:
         _log.warning("%s is torn; the experiment is completed again from its store", path)
         return None
-    return ExperimentResult(root=plan.root, is_reused=True, **value)
+    try:
+        return ExperimentResult(root=plan.root, is_reused=True, **value)
+    except TypeError as error:
+        raise StoreError(f"{path}: of another version of hacpo ({error}); remove it to complete it again") from error
 
 
 def result_values(result: EvaluationResult) -> dict[str, float]:

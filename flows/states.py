@@ -7,11 +7,12 @@ from pathlib import Path
 
 from flows.failures import Failure, read_failure
 from flows.progress import Progress, read_progress
-from hacpo_core.store import is_locked
+from hacpo_core.errors import StoreError
+from hacpo_core.store import is_locked, read_json
 
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
-"""the result table; its presence makes an experiment complete"""
+"""the result table; it makes an experiment complete, unless a power cut has torn it"""
 STATES = ("done", "running", "failed", "missing", "unavailable")
 
 
@@ -41,9 +42,16 @@ def standing_of(root: Path) -> Standing:
     if not root.is_dir():
         return Standing("missing", None, None)
     progress = read_progress(root)
-    if (root / RESULT_FILE).is_file():
+    if _has_result(root):
         return Standing("done", progress, None)
     if is_locked(root):
         return Standing("running", progress, None)
     failure = read_failure(root)
     return Standing("failed" if failure is not None else "missing", progress, failure)
+
+
+def _has_result(root: Path) -> bool:
+    try:
+        return (root / RESULT_FILE).is_file() and bool(read_json(root / RESULT_FILE))
+    except StoreError:
+        return False

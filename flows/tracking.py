@@ -12,7 +12,7 @@ from flows.states import CONFIG_FILE
 from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
 from hacpo_core.background import Background
 from hacpo_core.config import as_dict, flatten
-from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
+from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.tracking_uri import tracking_uri
 from hacpo_core.versions import version_tags
@@ -151,7 +151,7 @@ class ExperimentTracking:
         from flows.figures import benchmarks_figure
 
         root = self._x.ledger.store.root
-        self._log_results(tracker, results(root))
+        self._log_results(tracker, intact_results(root))
         tracker.log_table("evaluations.json", read_evaluations(root))
         figure = benchmarks_figure(root)
         if figure is not None:

@@ -432,7 +432,7 @@ class EvaluateConfig:
     """Which benchmarks, and when: `during` and `final` before training, `during` on the way, `final` after it."""
 
     every: int = 10
-    """steps between evaluations on `during`; 0: only before and after"""
+    """steps between evaluations on `during`; 0: none but that before training"""
     during: List[str] = field(default_factory=list)  # noqa: UP006
     """benchmarks: names in experiments/benchmarks, YAML files, or names declared under `benchmarks`"""
     final: List[str] = field(default_factory=list)  # noqa: UP006

@@ -369,6 +369,13 @@ def num_sources(config: ExperimentConfig) -> int:
     return len(config.pair.agents) if config.method.shares_rollouts else 1
 
 
+def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
+    """Benchmarks that the agents are evaluated on after a step; one may come twice. Before training it is all."""
+    chosen, is_last = config.evaluate, step == config.train.num_steps
+    names = [*chosen.during] if chosen.every and step % chosen.every == 0 else []
+    return [*names, *chosen.final] if is_last else names
+
+
 def measures_cosine(config: ExperimentConfig) -> bool:
     """Whether some updates take the cosine of two gradients, of own and of others' responses."""
     return config.diagnostics.every > 0 and num_sources(config) > 1 and config.minibatch.order != "own_first"

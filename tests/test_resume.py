@@ -203,6 +203,17 @@ def test_altered_advantages_and_a_lost_manifest_are_made_again_to_the_same_bits(
     assert finish(broken) == expected
 
 
+def test_evaluation_torn_after_the_last_checkpoint_is_made_again_to_the_same_bits(
+    small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    broken = small_plan("hacpo", "checkpoint.every=4")
+    break_off(broken, "rollout", 4)
+    (broken.root / "steps" / "000002" / "evaluate.dev.qwen.json").write_text("", encoding="utf-8")
+    assert finish(broken) == expected
+    assert "step 2, evaluate.dev.qwen is torn" in caplog.text
+
+
 def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     plan = small_plan("hacpo")
     finish(plan)

@@ -161,7 +161,8 @@ class _Loaded:
 
 def _load(plan: Plan) -> _Loaded:
     final = read_final(plan)
-    assert final is not None, "a cell that is done has a result"
+    if final is None:
+        raise StoreError(f"{plan.root} has lost its result since it was planned")
     return _Loaded(list(results(plan.root)), read_curves(plan.root, plan.config), _version(final.versions))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from experiments.published.tables import AVERAGE, BEFORE, PrintedValue, printed_ratios, printed_values
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average
@@ -12,6 +12,8 @@ from experiments.report.statistics import Summary, summarize
 from hacpo_core.evaluation.results import EvaluationResult
 
 DASH = "—"
+MUCH_CUT = 0.1
+"""a larger share of responses that end at the limit is said beside the accuracy"""
 HEADINGS = {
     "math500": "MATH-500",
     "math": "MATH",
@@ -100,8 +102,18 @@ def _accuracy_row(
             known = [sum(known) / len(known)]
         text = with_interval(summarize(known)) if known else DASH
         paper = printed.get((*key, name))
-        cells.append(TableCell(text, "" if paper is None else f"paper {paper:.3f}"))
+        found = [when(run)[column] for run in runs.values() for column in columns if column in when(run)]
+        notes = [] if paper is None else [f"paper {paper:.3f}"]
+        cells.append(TableCell(text, ", ".join([*notes, *_caveats(found)])))
     return (*cells, TableCell(seeds))
+
+
+def _caveats(found: Sequence[EvaluationResult]) -> Iterator[str]:
+    """Shares of responses that make a figure doubtful: unscored ones, which it leaves out, and many cut ones."""
+    for share, least, words in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "cut at the limit")):
+        mean = sum(getattr(result, share) for result in found) / max(1, len(found))
+        if mean > least:
+            yield f"{100 * mean:.1f} % {words}"
 
 
 def exponent_table(results: Results) -> Table:

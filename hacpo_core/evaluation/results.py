@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Estimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.store import StepStore
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,28 @@ def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
 
 
 def results(root: Path) -> Iterator[EvaluationResult]:
-    """Every complete evaluation, in the order of the steps."""
+    """Every complete evaluation, in the order of the steps.
+
+    Raises:
+        StoreError: one is torn, or of another version of hacpo.
+    """
     store = StepStore(root)
+    for step, phase in _evaluations(store):
+        yield read_result(store, step, phase)
+
+
+def intact_results(root: Path) -> Iterator[EvaluationResult]:
+    """As `results`, without those that a power cut tore: they are evaluated again, and a warning says so."""
+    store = StepStore(root)
+    for step, phase in _evaluations(store):
+        if store.is_intact(step, phase):
+            yield read_result(store, step, phase)
+        else:
+            _log.warning("%s: step %d, %s is torn, and left out until it is evaluated again", root, step, phase)
+
+
+def _evaluations(store: StepStore) -> Iterator[tuple[int, str]]:
     for step in range(store.last_step() + 1):
         for phase in store.committed(step):
             if phase.startswith("evaluate."):
-                yield read_result(store, step, phase)
+                yield step, phase

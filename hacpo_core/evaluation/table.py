@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.results import read_result, result_phase, results
+from hacpo_core.evaluation.results import intact_results, read_result, result_phase
 from hacpo_core.store import StepStore
 
 if TYPE_CHECKING:  # see hacpo_core.store
@@ -39,7 +39,7 @@ def read_evaluations(root: Path) -> pd.DataFrame:
             **{name: getattr(result, name) for name in _EVALUATIONS if hasattr(result, name) and name != "value"},
             **{name: getattr(estimate, name) for name in ("metric", "value", "low", "high")},
         }
-        for result in results(root)
+        for result in intact_results(root)
         for estimate in result.estimates
     ]
     return pd.DataFrame(rows, columns=_EVALUATIONS)
@@ -65,7 +65,7 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
 
     store, phase = StepStore(root), result_phase(benchmark, agent)
     if phase not in store.committed(step):
-        found = sorted({(result.step, result.benchmark) for result in results(root) if result.agent == agent})
+        found = sorted({(result.step, result.benchmark) for result in intact_results(root) if result.agent == agent})
         known = ", ".join(f"step {step} {name}" for step, name in found) or "none"
         raise StoreError(f"{root} has no evaluation of {agent} on {benchmark} after step {step}; it has {known}")
     frames = []

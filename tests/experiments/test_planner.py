@@ -16,10 +16,11 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.failures import read_failure
 from flows.plans import Plan, save_plan
-from flows.states import standing_of
+from flows.results import read_final
+from flows.states import RESULT_FILE, standing_of
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.errors import ConfigError, EngineError, HacpoError
-from hacpo_core.store import ExperimentLock
+from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
+from hacpo_core.store import ExperimentLock, read_json, write_json
 
 
 def write_grid(folder: Path, text: str) -> str:
@@ -81,6 +82,13 @@ def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) 
     run_experiment(planned, DirectRunner(), QuietWatcher())
     assert state(planned) == ("done", "")
     assert read_failure(planned.root) is None, "a new attempt removes the old failure"
+    (planned.root / RESULT_FILE).write_text("", encoding="utf-8")  # as a power cut leaves it
+    assert state(planned) == ("missing", "broken off at step 1 of 1")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert state(planned) == ("done", "")
+    (planned.root / RESULT_FILE).write_text('{"kind": "of another version"}', encoding="utf-8")
+    with pytest.raises(StoreError, match=r"result\.json: of another version of hacpo"):
+        read_final(planned)
 
 
 def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_path: Path) -> None:
@@ -120,6 +128,17 @@ def test_measured_rates_take_the_place_of_stated_ones(
     assert cost.sampled_tokens == pytest.approx(tokens * share)
     assert cost.device_hours is not None
     assert cost.device_hours > 0
+    assert estimate(after, after.experiments("done")).trained_tokens == sum(row["tokens_trained"] for row in done.table)
+
+    # The same on a GPU, with four ranks: its hours are those of its devices.
+    value = read_json(done.root / RESULT_FILE)
+    for row in value["table"]:
+        row["gpu_seconds"] = 4 * row["seconds"]
+    write_json(done.root / RESULT_FILE, value)
+    config = after.plans[done.id].config
+    on_gpu = dataclasses.replace(config, engine=dataclasses.replace(config.engine, device="cuda"))
+    after.plans[done.id] = dataclasses.replace(after.plans[done.id], config=on_gpu)
+    assert estimate(after, [missing]).device_hours == pytest.approx(4 * cost.device_hours)
 
 
 def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(

@@ -97,7 +97,7 @@ def _evaluate(
         num_problems=num_problems,
         num_samples=num_samples,
         cut_share=0.0,
-        unscored_share=0.0,
+        unscored_share=float(np.isnan(reward_PK).mean()),
         shards=((0, num_problems),),
         cost=PhaseCost(0.0),
     )

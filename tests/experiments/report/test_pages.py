@@ -135,6 +135,7 @@ def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: 
     against_naive = text.partition("**HACPO − Naive**")[2].partition("## ")[0]
     assert row(against_naive, "tiny", "qwen-tiny")[0] == "— (no scored problem of both)"
     assert row(against_naive, "tiny", "llama-tiny")[0] == "-25.0"
+    assert row(text, "qwen-tiny", "Naive")[0] == "— (100.0 % unscored)"
     assert "nan" not in text
 
 

@@ -20,7 +20,7 @@ StandingOf = Callable[[str], Standing]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """An agent's accuracy so far: the mean over the benchmarks that count of its last values."""
+    """An agent's accuracy where it was evaluated last: the mean over the benchmarks that count."""
 
     agent: str
     value: float
@@ -161,7 +161,8 @@ def build_matrix(record: GridRecord, standing_of: StandingOf, schedule: Schedule
         pairs.setdefault(place.pair, []).append(place)
     sections = tuple(_section(pair, places, record, standings, schedule) for pair, places in pairs.items())
     once = {cell.experiment: cell for section in sections for row in section.rows for cell in row.cells if cell}
-    return Matrix(record.name, record.title, sections, _totals(list(once.values()), standings, schedule.num_slots))
+    methods = {place.experiment: place.method for place in record.places}
+    return Matrix(record.name, record.title, sections, _totals(list(once.values()), methods, schedule.num_slots))
 
 
 def _section(
@@ -218,23 +219,22 @@ def cell_key(place: Place) -> str:
 
 
 def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:
-    """Each agent's mean over benchmarks of the newest value; agents without any are left out.
+    """Each agent's mean over benchmarks where it was evaluated last; agents without any evaluation are left out.
 
     Args:
         evaluations: in any order.
         agents: to show.
-        benchmarks: that count; empty: all.
+        benchmarks: that count, where any of them was evaluated then; empty: all.
     """
     found = []
     for agent in agents:
         own = [one for one in evaluations if one.agent == agent]
-        ordered = sorted(own, key=lambda one: one.step)
-        newest = {one.benchmark: one for one in ordered if not benchmarks or one.benchmark in benchmarks}
-        if not newest:  # those that count are evaluated at the end only
-            last = max((one.step for one in own), default=0)
-            newest = {one.benchmark: one for one in own if one.step == last}
-        if newest:
-            found.append(Score(agent, statistics.fmean(one.value for one in newest.values())))
+        last = max((one.step for one in own), default=0)
+        newest = [one for one in own if one.step == last]
+        # Those that count may be evaluated at the ends only.
+        counting = [one for one in newest if one.benchmark in benchmarks] or newest
+        if counting:
+            found.append(Score(agent, statistics.fmean(one.value for one in counting)))
     return tuple(found)
 
 
@@ -244,18 +244,18 @@ def total_spent(progress: Progress | None) -> Spent:
     return Spent(sum(s.tokens for s in spent), sum(s.seconds for s in spent), sum(s.gpu_s for s in spent))
 
 
-def _totals(cells: Sequence[Cell], standings: Mapping[str, Standing], num_slots: int) -> Totals:
+def _totals(cells: Sequence[Cell], methods: Mapping[str, str], num_slots: int) -> Totals:
     counts = Counter(cell.state for cell in cells)
     spent = [cell.spent for cell in cells]
     return Totals(
         counts={state: counts[state] for state in STATES},
         spent=Spent(sum(s.tokens for s in spent), sum(s.seconds for s in spent), sum(s.gpu_s for s in spent)),
-        seconds_left=_time_left(cells, standings, max(num_slots, counts["running"], 1)),
+        seconds_left=_time_left(cells, methods, max(num_slots, counts["running"], 1)),
         num_slots=num_slots,
     )
 
 
-def _time_left(cells: Sequence[Cell], standings: Mapping[str, Standing], num_slots: int) -> float | None:
+def _time_left(cells: Sequence[Cell], methods: Mapping[str, str], num_slots: int) -> float | None:
     """Seconds until the running, queued and missing experiments are done, so many at a time.
 
     A running one says itself how long it needs; the others take as long as the median of the complete ones of their
@@ -264,17 +264,15 @@ def _time_left(cells: Sequence[Cell], standings: Mapping[str, Standing], num_slo
     open_cells = [cell for cell in cells if cell.state in ("running", "queued", "missing")]
     known: dict[str, list[float]] = {}
     for cell in cells:
-        progress = standings[cell.experiment].progress
-        if cell.state == "done" and progress is not None and cell.spent.seconds:
-            known.setdefault(progress.method, []).append(cell.spent.seconds)
+        if cell.state == "done" and cell.spent.seconds:
+            known.setdefault(methods[cell.experiment], []).append(cell.spent.seconds)
     everything = [value for values in known.values() for value in values]
     left = []
     for cell in open_cells:
         if cell.seconds_left is not None:
             left.append(cell.seconds_left)
             continue
-        progress = standings[cell.experiment].progress
-        like = known.get(progress.method if progress is not None else "", everything)
+        like = known.get(methods[cell.experiment], everything)
         if not like:
             return None
         left.append(statistics.median(like) * (1 - cell.share))

@@ -12,12 +12,14 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, die_with_parent, end_family, free_port
+from hacpo_core.tracking_uri import is_server
 from hacpo_core.validation import has_password
 
 _log = logging.getLogger(__name__)
 PREFERRED_PORT = 5000
 PAUSE_S = 60.0
 """between two starts of a page that ends by itself"""
+_SQLITE = "sqlite:///"
 _SETTINGS = {"DO_NOT_TRACK": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job runner is eight processes
 
 
@@ -25,14 +27,16 @@ class MlflowPage:
     """Starts with the database of a runs folder, and is ended with the dashboard; where a server tracks, it is that."""
 
     def __init__(self, runs_dir: Path, record: Record) -> None:
-        self._database, self._record = runs_dir.absolute() / "mlflow.db", record
+        self._record = record
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = -PAUSE_S
         self._port = 0
         configured = os.environ.get("MLFLOW_TRACKING_URI", "")
-        is_page = configured.startswith(("http://", "https://")) and not has_password(configured)
+        is_page = is_server(configured) and not has_password(configured)
         self.server = configured.rstrip("/") if is_page else ""
         """address of the tracking server, "" where none is configured"""
+        own = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+        self._store = own if not configured or is_server(configured) else configured
         record.end()  # what a dashboard that was killed left
 
     @property
@@ -45,12 +49,23 @@ class MlflowPage:
 
     def ensure(self) -> None:
         """Start it if there is something to show and it does not run; to be called from the main thread."""
-        if self.url or not self._database.is_file() or time.monotonic() - self._started_at < PAUSE_S:
+        is_missing = self._store.startswith(_SQLITE) and not Path(self._store.removeprefix(_SQLITE)).is_file()
+        if self.url or is_missing or time.monotonic() - self._started_at < PAUSE_S:
             return
         self._started_at = time.monotonic()
         self._port = free_port(PREFERRED_PORT)
-        command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{self._database}"]
-        command += ["--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "ui",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+            "--workers",
+            "1",
+        ]
         self._record.path.parent.mkdir(parents=True, exist_ok=True)
         with self._record.path.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -58,7 +73,7 @@ class MlflowPage:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **_SETTINGS},
+                env={**os.environ, **_SETTINGS, "MLFLOW_BACKEND_STORE_URI": self._store},  # it may hold a password
                 preexec_fn=die_with_parent,
             )
         self._record.write(self._process.pid, {"port": self._port})

@@ -8,9 +8,9 @@ import ipaddress
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -167,10 +167,8 @@ def _cookie_name(scope: Scope) -> str:
 
 
 def _cookies(headers: Headers) -> Mapping[str, str]:
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(headers.get("cookie", "")).items()}
-    except CookieError:
-        return {}
+    # Not the standard library's: it drops all that comes behind a cookie of another page that it cannot read.
+    return cookie_parser(headers.get("cookie", ""))
 
 
 def _host_name(host: str) -> str:

@@ -124,10 +124,13 @@ def load_grid(name: str) -> GridConfig:
     for entry in found.entries:
         if not entry.pairs or not entry.methods:
             raise ConfigError(f"grid {name}: an entry has no pairs or no methods; mend its file")
+        for taken, instead in (("seed", "the grid's seeds"), ("runtime.runs_dir", "--runs-dir")):
+            if OmegaConf.select(OmegaConf.create(entry.settings), taken) is not None:
+                raise ConfigError(f"grid {name}: an entry sets {taken}; use {instead}")
     rates = found.rates
-    if (
-        rates is not None
-        and min(rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s) <= 0
+    # "not above" is true of nan as well
+    if rates is not None and not all(
+        rate > 0 for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
     ):
         raise ConfigError(f"grid {name}: rates must be above 0; mend its file")
     return found
@@ -160,6 +163,8 @@ def plan_grid(
     config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
     if len(set(config.seeds)) < len(config.seeds):
         raise ConfigError(f"grid {name}: seeds {config.seeds} name one twice")
+    if min(config.seeds) < 0:
+        raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected none below 0")
     found: dict[str, _Found] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
     for entry in config.entries:

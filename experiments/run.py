@@ -137,8 +137,10 @@ def run_grid(
         number = num_workers or default_workers(chosen)
         if not waits:
             warm_up(chosen, num_workers=number)
-            submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
+            submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
             _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
+            if as_json:
+                print(json.dumps({"grid": grid.name, "queued": [one.id for one in chosen], "submitted": submitted}))
             return
         failed = _train(chosen, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
@@ -184,7 +186,9 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
     for planned in grid.experiments("missing", "failed"):
         save_plan(planned)
     report = grid.config.report
-    save_grid(runs_dir, GridRecord(grid.name, grid.config.title, report.table, report.benchmarks or [], places))
+    evaluated = [benchmark for planned in grid.plans.values() for benchmark in planned.config.evaluate.final]
+    benchmarks = report.benchmarks or list(dict.fromkeys(evaluated))
+    save_grid(runs_dir, GridRecord(grid.name, grid.config.title, report.table, benchmarks, places))
 
 
 def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:

@@ -47,7 +47,7 @@ def hardware_table(hardware: str) -> str:
 
 def tables() -> str:
     """All tables, each under the name of its hardware file."""
-    return "\n\n".join(f"### hardware={name}\n\n{hardware_table(name)}" for name in HARDWARE)
+    return "\n\n".join(f"### --hardware {name}\n\n{hardware_table(name)}" for name in HARDWARE)
 
 
 def main() -> None:

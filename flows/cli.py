@@ -262,7 +262,7 @@ def samples(
     experiment: ExperimentId,
     step: Annotated[int | None, typer.Option(help="training step; default: 1, or the last evaluated one")] = None,
     benchmark: Annotated[str | None, typer.Option(help="show an evaluation, in place of training")] = None,
-    num: Annotated[int, typer.Option(help="problems shown")] = 2,
+    num: Annotated[int, typer.Option(min=1, help="problems shown")] = 2,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -357,9 +357,10 @@ def main() -> None:
         if isinstance(error, LockedError):
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
-    except KeyboardInterrupt:
-        print("hacpo: interrupted; the same command goes on from the last committed phase", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+    except SystemExit as end:
+        if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on
+            print("hacpo: interrupted; the same command goes on from the last committed phase", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

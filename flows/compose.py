@@ -131,7 +131,7 @@ def compose(
         except OmegaConfBaseException as error:
             name = getattr(error, "full_key", None) or ""
             raise ConfigError(f"{name} (in {source}): {first_line(error)}; hacpo show lists all fields") from error
-    config: ExperimentConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    config: ExperimentConfig = _resolved(merged)
     config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
     typed = [*_typed_names(words), *_typed_names(entry)]
     validate(config, overrides=typed)
@@ -183,8 +183,15 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
         except OmegaConfBaseException as error:
             key = getattr(error, "full_key", None) or ""
             raise ConfigError(f"benchmark {word}: {key}: {first_line(error)}; mend the declaration") from error
-    declared: BenchmarkConfig = OmegaConf.to_object(merged)  # type: ignore[assignment]
+    declared: BenchmarkConfig = _resolved(merged)
     return declared
+
+
+def _resolved(merged: DictConfig) -> Any:
+    try:
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:  # ${...} names nothing, or a value of the wrong kind
+        raise ConfigError(f"{getattr(error, 'full_key', None) or ''}: {first_line(error)}; mend the value") from error
 
 
 def _typed_names(tree: DictConfig) -> list[str]:

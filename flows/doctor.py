@@ -20,11 +20,13 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from flows.server import find_server, is_healthy
+from flows.processes import free_port
+from flows.server import PREFERRED_PORT, find_server, is_healthy
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
+_PORTS = {"Prefect": PREFERRED_PORT, "the dashboard": 8400, "MLflow": 5000}
 TRIAL_S = 120.0
 """an engine's trial takes some ten seconds alone on two cores; vLLM may compile, and gets longer"""
 
@@ -44,13 +46,11 @@ class Finding:
 
 
 def examine(runs_dir: Path) -> list[Finding]:
-    """Packages, the engine that is always there, verifier, disk, server, GPU, data and the extras, in that order."""
+    """Packages, the engine that is always there, verifier, disk, ports, server, GPU, data, extras, in that order."""
     with ThreadPoolExecutor() as pool:  # each waits for a process of its own
         engines = [pool.submit(look) for look in (_vllm, _deepspeed, _ray, _peft)]
         findings = [*_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
-        free = shutil.disk_usage(runs_dir if runs_dir.exists() else Path.cwd()).free / 2**30
-        findings.append(Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}"))
-        findings += [_server(runs_dir), _gpu(), _data()]
+        findings += [_disk(runs_dir), _ports(), _server(runs_dir), _gpu(), _data()]
         return findings + [engine.result() for engine in engines]
 
 
@@ -305,6 +305,20 @@ def _verify_something() -> str:
     return "math-verify takes 1/2 for 0.5, in a process of its own"
 
 
+def _disk(runs_dir: Path) -> Finding:
+    folder = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(folder).free / 2**30
+    return Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
+
+
+def _ports() -> Finding:
+    taken = [f"{port} of {page}" for page, port in _PORTS.items() if free_port(port) != port]
+    said = (
+        f"{' and '.join(taken)} taken, by what runs or by others; what starts takes the next" if taken else "all free"
+    )
+    return Finding("ports", True, said, is_required=False)
+
+
 def _server(runs_dir: Path) -> Finding:
     server = find_server(runs_dir)
     if server is None:
@@ -317,7 +331,7 @@ def _gpu() -> Finding:
     import torch
 
     if not torch.cuda.is_available():
-        return Finding("GPU", False, "none; hardware=cpu works", is_required=False)
+        return Finding("GPU", False, "none; --hardware cpu works", is_required=False)
     return Finding("GPU", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}", is_required=False)
 
 

@@ -94,11 +94,10 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
         ConfigError: there is none, or several.
     """
     folder = runs_dir / "experiments"
-    found = sorted(path.name for path in folder.glob(f"{experiment}*") if path.is_dir())
-    if experiment in found:
-        found = [experiment]
+    known = sorted(path.name for path in folder.glob("*-*") if path.is_dir())
+    found = [experiment] if experiment in known else [name for name in known if name.startswith(experiment)]
     if len(found) != 1:
-        names = ", ".join(found or sorted(path.name for path in folder.glob("*-*"))) or "none"
+        names = ", ".join(found or known) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
     config = load_config(folder / found[0] / CONFIG_FILE)
     # The folder may have been moved, or named from another working directory, since the configuration was saved.

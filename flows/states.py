@@ -52,6 +52,7 @@ def standing_of(root: Path) -> Standing:
 
 def _has_result(root: Path) -> bool:
     try:
-        return (root / RESULT_FILE).is_file() and bool(read_json(root / RESULT_FILE))
-    except StoreError:
+        read_json(root / RESULT_FILE)
+    except StoreError:  # there is none, or it is torn
         return False
+    return True

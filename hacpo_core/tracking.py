@@ -25,6 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
+from hacpo_core.store import write_json
 from hacpo_core.tracking_uri import is_server
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
@@ -76,13 +77,13 @@ def prepare_store(uri: str) -> None:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """Run ids that an earlier process wrote; without them the runs are found by their tags."""
+    """What an earlier process wrote: the training's id, by which its runs are found, and the runs' ids."""
     if not path.is_file():
         return {}
     try:
         state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        _log.warning("%s is torn; the runs are looked up by their tags", path)
+        _log.warning("%s is torn; the runs so far stay as they are, and others are opened", path)
         return {}
     return state
 
@@ -118,21 +119,22 @@ class Tracker:
         place = None if is_server(uri) else artifacts.absolute().as_uri()
         self._experiment_id = self._find_experiment(experiment, place)
         known = _read_state(state_file)
-        self._parent = self._open_run(known.get("run"), run_name, {"hacpo.experiment": run_name})
+        # A training of its own: one of the same experiment in another folder, or before this folder, has other runs.
+        training = known.get("training") or secrets.token_hex(8)
+        write_json(state_file, {**known, "training": training})
+        tags = {"hacpo.experiment": run_name, "hacpo.training": training}
+        self._parent = self._open_run(known.get("run"), run_name, tags)
         self._agents = {
             name: self._open_run(
                 known.get("agents", {}).get(name),
                 f"{run_name}/{name}",
-                {"hacpo.experiment": run_name, "hacpo.agent": name, MLFLOW_PARENT_RUN_ID: self._parent},
+                {**tags, "hacpo.agent": name, MLFLOW_PARENT_RUN_ID: self._parent},
             )
             for name in agents
         }
         self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
         self._sent_at = -math.inf
-        state_file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = state_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"run": self._parent, "agents": self._agents}), encoding="utf-8")
-        temporary.rename(state_file)
+        write_json(state_file, {"training": training, "run": self._parent, "agents": self._agents})
 
     @property
     def run_id(self) -> str:
@@ -159,9 +161,9 @@ class Tracker:
         if run_id is not None and _status(self._client, run_id) is None:
             run_id = None  # the experiment began on another store
         if run_id is None:
-            names = ("hacpo.experiment", "hacpo.agent")
-            query = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in names if key in tags)
-            found = self._client.search_runs([self._experiment_id], query)
+            found = self._client.search_runs(
+                [self._experiment_id], f"tags.`hacpo.training` = '{tags['hacpo.training']}'"
+            )
             exact = [run for run in found if run.data.tags.get(MLFLOW_RUN_NAME) == name]
             run_id = exact[0].info.run_id if exact else None
         if run_id is None:

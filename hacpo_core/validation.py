@@ -23,6 +23,8 @@ _NOT_IDENTITY = re.compile(
 # Fields that came after the first ids were published: at the value that says what was done before, they stay out.
 _LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_PAIR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
+_METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 BASELINES = ("own", "pooled", "capability")
@@ -54,6 +56,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 # field -> (least, most, is_open): is_open excludes the least itself.
 _RANGES: dict[str, tuple[float, float, bool]] = {
+    "seed": (0, 2**53, False),
     "method.cross_exponent": (0, 1e3, False),
     "method.rollout_factor": (1, 1e4, False),
     "clip.token_low": (0, 1, False),
@@ -77,8 +80,8 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "train.problems": (1, 1e9, False),
     "minibatch.problems": (1, 1e9, False),
     "optimizer.learning_rate": (0, 1e3, True),
-    "optimizer.beta1": (0, 1, False),
-    "optimizer.beta2": (0, 1, False),
+    "optimizer.beta1": (0, 0.999999, False),
+    "optimizer.beta2": (0, 0.999999, False),
     "optimizer.epsilon": (0, 1, True),
     "optimizer.weight_decay": (0, 1e3, False),
     "optimizer.max_grad_norm": (0, 1e12, True),
@@ -330,6 +333,11 @@ def _check_learner(config: ExperimentConfig) -> None:
 
 
 def _check_agents(config: ExperimentConfig) -> None:
+    # Both are parts of the id, which names a folder and is looked for in MLflow.
+    if not _PAIR_NAME.fullmatch(config.pair.name):
+        raise ConfigError(f"pair.name: got {config.pair.name!r}, expected letters, digits, '_', '.', '+' and '-' only")
+    if not _METHOD_NAME.fullmatch(config.method.name):
+        raise ConfigError(f"method.name: got {config.method.name!r}, expected letters, digits, '_', '.' and '+' only")
     if not config.pair.agents:
         raise ConfigError("pair.agents: got none, expected at least one agent; choose a file of experiments/pairs")
     for name, agent in config.pair.agents.items():
@@ -337,6 +345,8 @@ def _check_agents(config: ExperimentConfig) -> None:
             raise ConfigError(f"pair.agents: got the name {name!r}, expected letters, digits, '_', '.' and '-' only")
         if (agent.path is None) == (agent.tiny is None):
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
+        if agent.num_ranks is not None and agent.num_ranks < 1:
+            raise ConfigError(f"pair.agents.{name}.num_ranks: got {agent.num_ranks}, expected at least 1, or null")
         if agent.tiny is not None:
             _check_tiny(agent.tiny, f"pair.agents.{name}.tiny.")
 
@@ -388,7 +398,8 @@ def num_minibatches(config: ExperimentConfig) -> int:
 
 def num_ranks(config: ExperimentConfig, agent: str) -> int:
     """Processes that an agent is spread over."""
-    return config.pair.agents[agent].num_ranks or config.placement.num_ranks
+    own = config.pair.agents[agent].num_ranks
+    return config.placement.num_ranks if own is None else own
 
 
 def num_gpus(config: ExperimentConfig) -> int:

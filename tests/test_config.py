@@ -52,6 +52,13 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ),
         ("pair.agents.qwen-tiny.tiny.warmup.batch_size=0", r"qwen-tiny.tiny.warmup.batch_size: got 0"),
         ("nonsense", r"'nonsense': expected section.field=value"),
+        ("pair.name=../../escaped", r"pair.name: got '../../escaped', expected letters, digits"),
+        ("method.name=its-own", r"method.name: got 'its-own', expected letters, digits"),
+        ("seed=-1", r"seed: got -1, expected a value in \[0,"),
+        ("optimizer.beta1=1", r"optimizer.beta1: got 1.0, expected a value in \[0, 0.999999\]"),
+        ("pair.agents.qwen-tiny.num_ranks=0", r"pair.agents.qwen-tiny.num_ranks: got 0, expected at least 1, or null"),
+        ("data.system=${nobody}", r"data.system: .*nobody.*mend the value"),
+        ("seed=${oc.env:HOME}", r"seed: .*mend the value"),
     ],
 )
 def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) -> None:

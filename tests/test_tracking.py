@@ -151,6 +151,21 @@ def test_fast_steps_are_sent_together_and_slow_ones_at_once(tmp_path: Path, monk
     assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
 
 
+def test_trainings_of_one_experiment_in_two_folders_have_runs_of_their_own(tmp_path: Path) -> None:
+    def run_of(folder: str) -> str:
+        state = tmp_path / folder / "mlflow.json"
+        uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+        tracker = Tracker(uri, experiment="e", artifacts=tmp_path, run_name="r", state_file=state, agents=["one"])
+        tracker.finish("FINISHED")
+        return tracker.run_id
+
+    first, second = run_of("a"), run_of("b")
+    assert first != second
+    state = json.loads((tmp_path / "a" / "mlflow.json").read_text(encoding="utf-8"))
+    (tmp_path / "a" / "mlflow.json").write_text(json.dumps({"training": state["training"]}), encoding="utf-8")
+    assert run_of("a") == first, "a process that died before it wrote the ids down"
+
+
 @pytest.mark.parametrize("num_conflicts", [0, 1, 4, 5])
 def test_data_sets_that_another_run_adds_at_the_same_time_are_found(
     num_conflicts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -300,7 +315,6 @@ def test_reopened_tracker_continues_the_same_runs(tmp_path: Path) -> None:
 
     first = tracker("state.json")
     assert tracker("state.json").run_id == first.run_id
-    assert tracker("lost-and-found-by-tag.json").run_id == first.run_id
     other_store = f"sqlite:///{tmp_path / 'team.db'}"
     moved = tracker("state.json", other_store)
     assert moved.run_id != first.run_id, "a store that never heard of the runs gets new ones"

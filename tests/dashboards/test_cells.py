@@ -87,12 +87,21 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     assert build_matrix(record, runs.standing, two).totals.seconds_left == pytest.approx(96)
 
 
+def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir: Path) -> None:
+    names = [write_run(runs_dir, method="gspo", agents=["qwen"], seed=seed) for seed in (0, 1, 2)]  # 48 s
+    names.append(write_run(runs_dir, seed=0))  # 96 s
+    places = [Place("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
+    places += [Place("tiny", "hacpo", "", 0, "qwen", names[3]), Place("tiny", "hacpo", "", 1, "qwen", "never-begun")]
+    totals = build_matrix(GridRecord("g", "G", "plain", [], places), Runs(runs_dir).standing, ScheduleView()).totals
+    assert totals.seconds_left == pytest.approx(96)
+
+
 def test_time_left_is_not_known_before_anything_was_measured(runs_dir: Path) -> None:
     write_run(runs_dir, step=0, state="missing")
     assert matrix_of(runs_dir, "all").totals.seconds_left is None
 
 
-def test_score_is_the_mean_of_newest_values_on_benchmarks_that_count() -> None:
+def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evaluated_last() -> None:
     spent = Spent()
     found = [
         Evaluated(0, "dev", "a", 0.1, spent),
@@ -100,7 +109,7 @@ def test_score_is_the_mean_of_newest_values_on_benchmarks_that_count() -> None:
         Evaluated(10, "test", "a", 0.6, spent),
         Evaluated(20, "other", "a", 0.9, spent),
     ]
-    assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.5)),)
+    assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.4)),), "not test's of step 10"
     assert scores_of(found, ["a"], ["never"]) == (Score("a", pytest.approx(0.65)),)
     assert scores_of(evaluations(["a"], 0), ["a"], []) == (Score("a", 0.5),)
 

@@ -88,6 +88,13 @@ def test_cookie_is_for_this_page_alone(page: TestClient) -> None:
     assert "set-cookie" not in page.get("/").headers  # once is enough
 
 
+@pytest.mark.parametrize("other", ['prefs={"theme": "dark"}', "flag", "a=b"])
+def test_cookies_of_another_page_of_this_host_lock_nobody_out(page: TestClient, other: str) -> None:
+    session = page.get("/").headers["set-cookie"].partition(";")[0]
+    page.cookies.clear()
+    assert "set-cookie" not in page.get("/", headers={"cookie": f"{other}; {session}"}).headers
+
+
 def test_cookie_that_came_by_tls_is_never_sent_without(open_page: Callable[..., TestClient]) -> None:
     page = open_page(LOCKED)
     assert "Secure" not in page.get("/login").headers["set-cookie"]

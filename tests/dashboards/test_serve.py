@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -135,6 +136,33 @@ def test_tracking_server_is_linked_and_no_page_of_ours_started(runs_dir: Path, m
     assert page.url == "https://mlflow.example" and record.read() is None
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@mlflow.example/")
     assert MlflowPage(runs_dir, record).url == ""
+
+
+def test_page_of_mlflow_shows_the_store_that_runs_write_to(
+    runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_dir.mkdir()
+    (runs_dir / "mlflow.db").touch()
+    started = []
+
+    def child(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append((command, options["env"]["MLFLOW_BACKEND_STORE_URI"]))
+        return popen(["sleep", "60"])
+
+    popen = subprocess.Popen
+    monkeypatch.setattr("dashboards.mlflow_page.subprocess.Popen", child)
+    elsewhere = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    for uri, own in (("", f"sqlite:///{runs_dir / 'mlflow.db'}"), (elsewhere, elsewhere)):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        page = MlflowPage(runs_dir, Record(runs_dir / "prefect", "mlflow-page"))
+        page.ensure()
+        if uri:
+            assert page.url == "", "there is nothing to show yet"
+            (tmp_path / "elsewhere.db").touch()
+            page.ensure()
+        command, store = started.pop()
+        assert store == own and own not in command
+        page.end()
 
 
 def test_log_in_of_a_teams_server_is_said_as_such(

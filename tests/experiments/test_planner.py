@@ -188,6 +188,23 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
             "rates must be above 0",
         ),
         (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\n"
+            "rates: {response_tokens: 1, sampled_tokens_per_gpu_s: 1, trained_tokens_per_gpu_s: .nan, source: x}",
+            "rates must be above 0",
+        ),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo], settings: {seed: 7}}]",
+            "sets seed; use the grid's seeds",
+        ),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo], settings: {runtime: {runs_dir: elsewhere}}}]",
+            "sets runtime.runs_dir; use --runs-dir",
+        ),
+        (
+            "title: x\nseeds: [-1]\nentries: [{pairs: [tiny], methods: [gspo]}]",
+            "got the seed -1, expected none below 0",
+        ),
+        (
             "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
             "  - {pairs: [tiny], methods: [hacpo], settings: {clip: {cross_floor: 0.5}}}",
             "stands there twice, differently; give one entry a label",

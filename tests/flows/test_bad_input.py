@@ -133,6 +133,8 @@ def test_too_few_problems_and_unknown_baseline_are_named(folders: dict[str, Path
         (["train", "tiny", "hacpo", "rollout.nun_samples=1"], 2),
         (["show", "tiny"], 2),
         (["resume", "no-such-experiment"], 2),
+        (["resume", "/no/such/folder"], 2),
+        (["samples", "**x"], 2),
     ],
 )
 def test_command_line_says_one_line_and_exits_with_its_code(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +173,29 @@ def test_data_is_looked_for_where_the_project_reads_it(monkeypatch: pytest.Monke
     assert doctor._data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
     monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path / "elsewhere"))
     assert "elsewhere is no folder" in doctor._data().detail
+
+
+def test_disk_is_that_of_the_runs_folder_also_before_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    usage = shutil.disk_usage
+
+    def noted(path: Path) -> Any:
+        asked.append(path)
+        return usage(path)
+
+    monkeypatch.setattr("shutil.disk_usage", noted)
+    assert f"free for {tmp_path / 'not' / 'there'}" in doctor._disk(tmp_path / "not" / "there").detail
+    assert asked == [tmp_path]
+
+
+def test_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(doctor, "_PORTS", {"Prefect": port})
+        assert doctor._ports().detail.startswith(f"{port} of Prefect taken")
+    assert doctor._ports().detail == "all free"
 
 
 @pytest.mark.deepspeed

@@ -180,7 +180,7 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(runs_dir: Path) -
     process = start(runs_dir, "--workers", "1")
     wait_until(lambda: trainings_under_way(grid), process)
     process.send_signal(signal.SIGINT)
-    finish(process, code=130)
+    assert "goes on from the last committed phase" in finish(process, code=130)
     assert not marked(runs_dir)
     states = {run.state for run in Schedule(ensure_server(runs_dir), runs_dir).runs().values()}
     assert states <= {"Cancelled", "Completed"}

@@ -54,18 +54,8 @@ class MlflowPage:
             return
         self._started_at = time.monotonic()
         self._port = free_port(PREFERRED_PORT)
-        command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "ui",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self._port),
-            "--workers",
-            "1",
-        ]
+        words = f"-m mlflow ui --host 127.0.0.1 --port {self._port} --workers 1"
+        command = [sys.executable, *words.split()]
         self._record.path.parent.mkdir(parents=True, exist_ok=True)
         with self._record.path.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -205,7 +205,7 @@ def sample_with_vllm() -> str:
             model, initial=Path(folder), engine=engine, rollout=RolloutConfig(), max_tokens=32, eos_ids=[1]
         )
     with closing(sampler):
-        response = sampler.sample([SampleRequest((2, 3, 4), 1)], SamplingLimits(1.0, 1.0, 8))[0]
+        response = sampler.sample([SampleRequest((2, 3, 4), 2**64 - 1)], SamplingLimits(1.0, 1.0, 8))[0]
     scored = learner.logprobs([ScoreRequest((2, 3, 4), response.token_ids)])[0]
     error = max(abs(a - b) for a, b in zip(scored, response.logprobs, strict=True))
     if error > 1e-3:

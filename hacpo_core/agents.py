@@ -41,6 +41,7 @@ from hacpo_core.engines.models import (
     load_model,
     load_tokenizer,
 )
+from hacpo_core.engines.offload import release_unused
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import VllmSampler
@@ -171,6 +172,7 @@ class Agent:
         elif config.objective.kl_coef > 0:
             reference = load(initial).requires_grad_(False)
         self.learner = self._new_learner(reference)
+        self._release_unused()
         self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
 
     def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> Learner:
@@ -207,11 +209,16 @@ class Agent:
             trust_remote_code=agent.trust_remote_code,
         )
 
+    def _release_unused(self) -> None:
+        """Give back what torch's allocator keeps free: vLLM and other agents may live in other processes."""
+        release_unused(torch.device(self.config.engine.device))
+
     def rest(self) -> None:
         """Leave the device to other agents, with `engine.offloads`; the next call takes it back."""
         if self.config.engine.offloads:
             self.sampler.rest()
             self.learner.offload(weights=True)
+        self._release_unused()
 
     def close(self) -> None:
         """End what the sampler and the learner started."""
@@ -243,6 +250,7 @@ class Agent:
             self.learner.onload(optimizer=False)
             self.learner.offload()
         self.learner.refresh_policy()
+        self._release_unused()
         # All ranks check the same few prompts, whatever their own part is.
         self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))
         responses = self.sampler.sample(requests, task.limits)
@@ -256,6 +264,7 @@ class Agent:
         """The rollouts with the training engine's log-probabilities under the current weights."""
         torch.set_num_threads(self.config.engine.num_threads)
         old = self.learner.logprobs([ScoreRequest(rollout.prompt_ids, rollout.token_ids) for rollout in rollouts])
+        self._release_unused()
         return [replace(rollout, old_logprobs=logprobs) for rollout, logprobs in zip(rollouts, old, strict=True)]
 
     def update(
@@ -278,6 +287,7 @@ class Agent:
             measures_cosine=measures_cosine,
         )
         self.version, self.is_dirty = version, False
+        self._release_unused()
         return AppliedUpdate(outcome, self.learner.digest())
 
     def _compare(self, prompts: Sequence[tuple[int, ...]]) -> None:

@@ -61,6 +61,8 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     """
     agent.learner.refresh_policy()
     tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
+    # Before it is written: the other ranks' part of the digest would wait for that, and NCCL waits ten minutes.
+    entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}
     if writes:
         transformers_logging.disable_progress_bar()
         try:
@@ -69,7 +71,7 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
             save_file(tensors, folder / OPTIMIZER_FILE)
         except (OSError, SafetensorError) as error:  # here: from another process it would lose its kind
             raise _not_written(folder, error) from error
-    return {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}
+    return entry
 
 
 def save_checkpoint(

@@ -9,8 +9,10 @@ The cosine of two gradients needs two whole ones per rank with DeepSpeed, in sta
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,12 +212,19 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
     """
     if config.engine.device == "cpu":
         return None
-    import torch
+    known = [config.engine.gpu_memory_gb, _least_card_gib()]
+    return min((size for size in known if size is not None), default=None)
 
-    known = [] if config.engine.gpu_memory_gb is None else [config.engine.gpu_memory_gb]
-    if torch.cuda.is_available():
-        known.append(float(torch.cuda.get_device_properties(0).total_memory) / GIB)
-    return min(known, default=None)
+
+@cache
+def _least_card_gib() -> float | None:
+    """Memory of the smallest NVIDIA card here in GiB; CUDA is not asked, it would settle on its devices by that."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):  # no card, or another maker's
+        return None
+    return min((int(line) / 1024 for line in listed.split() if line.isdigit()), default=None)
 
 
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:

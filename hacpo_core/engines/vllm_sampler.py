@@ -42,6 +42,7 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
 }
+_SEEDS = 2**63  # its newer model runner, the one with a GPU, keeps seeds in signed integers, and -1 is none
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
@@ -213,7 +214,7 @@ class VllmSampler:
             SamplingParams(
                 temperature=0.0 if limits.is_greedy else limits.temperature,
                 top_p=1.0 if limits.is_greedy else limits.top_p,
-                seed=request.seed,
+                seed=request.seed % _SEEDS,
                 max_tokens=limits.max_tokens,
                 logprobs=0,
                 stop_token_ids=self._eos_ids,

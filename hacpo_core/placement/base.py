@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shutil
 from abc import ABC, abstractmethod
@@ -10,11 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from hacpo_core.agents import AgentTokenizer, AppliedUpdate, SamplingTask
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.offload import release_unused
 from hacpo_core.errors import EngineError
 from hacpo_core.records import Problem, Rollout
 
@@ -140,6 +144,8 @@ class Placement(ABC):
             del agent  # its memory is needed
             if name in self._agents:
                 self._agents.pop(name).close()
+            gc.collect()  # DeepSpeed's engine holds itself in a circle
+            release_unused(torch.device(self._config.engine.device))
             agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version))
         for step in range(agent.version + 1, version + 1):
             replay(agent, step)

@@ -32,6 +32,7 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem, Rollout
@@ -77,6 +78,9 @@ class _Rank:
             raise ConfigError(
                 f"{socket.gethostname()} does not see {root}; set runtime.runs_dir to a folder that all machines share"
             )
+        if not self._initial.is_dir():  # a copy of the hub's on the first machine's disk
+            path = self._config.pair.agents[self._name].path
+            self._initial = find_model(path or str(self._initial), agent=self._name)
         if meeting_point is not None:
             _join(meeting_point, self._rank, self._ranks, self._config.engine.device)
         tokens = AgentTokenizer(self._name, self._config.pair.agents[self._name], initial=self._initial)
@@ -381,6 +385,9 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
     address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if config.engine.device != "cpu" and visible:  # Ray itself counts cards, of which MIG devices are parts
+            options["num_gpus"] = len(visible.split(","))
         try:
             ray.init(address="local", include_dashboard=False, **common, **options)
         except _START_ERRORS as error:

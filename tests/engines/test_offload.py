@@ -5,8 +5,10 @@ On the CPU both sides are the same memory: the moves are real copies, but no dev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +16,12 @@ from torch import Tensor
 
 from flows.compose import compose
 from hacpo_core.agents import Agent, AgentTokenizer, initial_folder, rollout_task
+from hacpo_core.algorithm import method_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.offload import move_data, move_state
 from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import experiment_id, inert_fields
 from tests.engines.small import small_model
@@ -136,6 +140,38 @@ def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) 
             agent.rest()
         results.append((found, agent.learner.digest()))
     assert results[0] == results[1]
+
+
+def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_others_may_need_it(
+    small_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Noted(TransformersSampler):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            events.append("sampler starts")
+            super().__init__(*args, **options)
+
+        def synchronise(self, version: int, check: Callable[[], None]) -> None:
+            events.append("synchronise")
+
+    monkeypatch.setattr("hacpo_core.agents.release_unused", lambda device: events.append("release"))
+    monkeypatch.setattr("hacpo_core.agents.TransformersSampler", Noted)
+    config = compose(str(small_models / "small.yaml"), "hacpo")
+    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
+    tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
+    agent = Agent(tokens, config, initial=folder, folder=folder, version=0)
+    assert events == ["release", "sampler starts"]
+    rollouts = agent.sample(load_problems(config.data)[:1], rollout_task(config, 1))
+    assert events[2:] == ["release", "synchronise"]
+    for work in (lambda: agent.score(rollouts), agent.rest):
+        events.clear()
+        work()
+        assert events == ["release"]
+    monkeypatch.setattr(agent.learner, "update", lambda *_, **__: None)
+    events.clear()
+    agent.update([], method_of(config), version=1, num_agents=2, measures_cosine=False)
+    assert events == ["release"]
 
 
 @pytest.mark.gpu

@@ -122,6 +122,19 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
     assert given.get("distributed_executor_backend") == executor
 
 
+def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **o: asked.append(o["seed"])))
+    monkeypatch.setattr(vllm_sampler, "_start", lambda *_: FailingEngine())
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
+    requests = [SampleRequest((1, 2), seed=seed) for seed in (0, 2**63 - 1, 2**63 + 5, 2**64 - 1)]
+    with pytest.raises(EngineError, match="sampling failed"):
+        sampler.sample(requests, SamplingLimits(1.0, 1.0, 4))
+    assert asked == [0, 2**63 - 1, 5, 2**63 - 1]
+
+
 def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
     monkeypatch.setattr(vllm_sampler, "_start", lambda *_: FailingEngine())

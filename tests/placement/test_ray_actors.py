@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -17,9 +18,10 @@ from safetensors import SafetensorError
 
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.plans import Plan, models_dir
+from hacpo_core.agents import initial_folder
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.config import ExperimentConfig
+from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from tests.experiments_outcome import outcome
 
@@ -200,6 +202,34 @@ def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Cal
 def test_gpus_that_the_cluster_lacks_are_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents ask for 2 GPUs, but Ray's cluster has 0"):
         run(small_plan("hacpo", *RAY, "engine.device=cuda"))
+
+
+def test_parts_of_one_card_are_all_given_to_ray(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        given.update(options)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(ray_actors.ray, "init", init)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    config = small_plan("hacpo", *RAY, "engine.device=cuda").config
+    with pytest.raises(EngineError, match="enough"):
+        ray_actors._start_ray(config)
+    assert given["num_gpus"] == 2
+
+
+def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_plan("hacpo").config
+    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=models_dir(config))
+    there = AgentConfig(path="qwen/tiny")
+    config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
+    monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
+    assert ray_actors._Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, die_with_parent, end_family, free_port
-from hacpo_core.tracking_uri import is_server
+from hacpo_core.tracking_uri import SQLITE, is_server
 from hacpo_core.validation import has_password
 
 _log = logging.getLogger(__name__)
 PREFERRED_PORT = 5000
 PAUSE_S = 60.0
 """between two starts of a page that ends by itself"""
-_SQLITE = "sqlite:///"
 _SETTINGS = {"DO_NOT_TRACK": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job runner is eight processes
 
 
@@ -35,7 +34,7 @@ class MlflowPage:
         is_page = is_server(configured) and not has_password(configured)
         self.server = configured.rstrip("/") if is_page else ""
         """address of the tracking server, "" where none is configured"""
-        own = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+        own = f"{SQLITE}{runs_dir.absolute() / 'mlflow.db'}"
         self._store = own if not configured or is_server(configured) else configured
         record.end()  # what a dashboard that was killed left
 
@@ -49,7 +48,7 @@ class MlflowPage:
 
     def ensure(self) -> None:
         """Start it if there is something to show and it does not run; to be called from the main thread."""
-        is_missing = self._store.startswith(_SQLITE) and not Path(self._store.removeprefix(_SQLITE)).is_file()
+        is_missing = self._store.startswith(SQLITE) and not Path(self._store.removeprefix(SQLITE)).is_file()
         if self.url or is_missing or time.monotonic() - self._started_at < PAUSE_S:
             return
         self._started_at = time.monotonic()

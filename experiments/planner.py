@@ -159,13 +159,15 @@ def plan_grid(
     for word in overrides:
         if word.startswith("seed="):
             raise ConfigError(f"{word}: a grid's seeds are given together; use --seeds")
+        if word.startswith("runtime.runs_dir="):
+            raise ConfigError(f"{word}: a grid's experiments lie together; use --runs-dir")
     config = load_grid(name)
     config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
     if len(set(config.seeds)) < len(config.seeds):
         raise ConfigError(f"grid {name}: seeds {config.seeds} name one twice")
     if min(config.seeds) < 0:
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected none below 0")
-    found: dict[str, _Found] = {}
+    found: dict[tuple[str, tuple[str | None, ...]], _Found] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
     for entry in config.entries:
         for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
@@ -174,10 +176,10 @@ def plan_grid(
             for seed in config.seeds:
                 whole = dataclasses.replace(composed, seed=seed)
                 for part in _trainings(whole):
-                    digest = experiment_id(part, {}).rpartition("-")[2]
-                    if digest not in found:
-                        found[digest] = _find(part, runs_dir)
-                    for cell in found[digest].cells(part, whole.pair.name, method, entry.label or ""):
+                    key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
+                    if key not in found:
+                        found[key] = _find(part, runs_dir)
+                    for cell in found[key].cells(part, whole.pair.name, method, entry.label or ""):
                         place = (cell.pair, cell.method, cell.label, seed, cell.agent)
                         if cells.setdefault(place, cell) != cell:
                             raise ConfigError(
@@ -188,6 +190,13 @@ def plan_grid(
     evaluated = {benchmark for planned in plans.values() for benchmark in planned.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
     return GridPlan(Path(name).stem, config, list(cells.values()), plans)
+
+
+def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
+    """Models and data by path: of an id only their contents are a part, and to plan each cell takes a while."""
+    models = [agent.path for agent in config.pair.agents.values()]
+    benchmarks = [benchmark.file for _, benchmark in sorted(config.evaluate.benchmarks.items())]
+    return (*models, config.data.directory, config.data.train_file, *benchmarks)
 
 
 def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:

@@ -156,7 +156,7 @@ def run_grid(
         server = find_server(runs_dir)
         if server is not None:
             print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
-        print(f"MLflow   {_tracking_hint(runs_dir)}")
+        print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
         print(f"took     {time.monotonic() - started:.0f} s")
     if failed:
         first, error = next(iter(failed.items()))
@@ -164,7 +164,10 @@ def run_grid(
             f"{len(failed)} of {len(chosen)} experiments failed, the first is {first}: {error}; "
             "the same command with --run failed tries them again"
         )
-    unavailable = count_experiments(grid)["unavailable"]
+    counts = count_experiments(grid)
+    unavailable = counts["unavailable"]
+    if counts["failed"]:
+        raise EngineError(f"{counts['failed']} experiments have failed before; --run failed tries them again")
     if unavailable:
         raise EngineError(f"{unavailable} experiments could not be run; the reasons stand in the report")
 
@@ -239,7 +242,12 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
         raise
 
 
-def _tracking_hint(runs_dir: Path) -> str:
+def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
+    tracking = next(iter(grid.plans.values())).config.tracking
+    if not tracking.enabled:
+        return "holds nothing of these runs: tracking.enabled is false"
+    if tracking.uri is not None:
+        return f"at the address in tracking.uri, {tracking.uri}"
     if "MLFLOW_TRACKING_URI" in os.environ:
         return "at the address in MLFLOW_TRACKING_URI"
     return f"`make dashboard` serves it; everything lies in {runs_dir / 'mlflow.db'}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from flows.plans import Plan, load_benchmarks, models_dir
+from flows.plans import Plan, check_contents, load_benchmarks, models_dir
 from flows.slots import gpu_slots
 from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.algorithm import Experiment, method_of
@@ -44,6 +44,7 @@ def open_experiment(
         HacpoError: a model or a data file cannot be used.
     """
     config = plan.config
+    check_contents(plan)
     with ExperimentLock(plan.root), gpu_slots(config):
         if config.placement.kind == "local":
             check_device(config.engine.device)

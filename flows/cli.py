@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +72,7 @@ def _run(planned: Any, *, as_json: bool) -> None:
                 run_with_prefect(planned, watcher)
         result = read_final(planned)
         assert result is not None, "a finished experiment has a result"
+        result = replace(result, is_reused=False)
     elif not as_json:
         print(f"{planned.id} is complete and is reused.")
     if as_json:
@@ -254,7 +256,7 @@ def evaluate(
             frame = run_evaluation(with_benchmarks(planned, words), step, DirectRunner(), watcher)
         else:
             frame = evaluate_with_prefect(planned, words, step, watcher)
-    print(frame.to_json(orient="records", lines=True) if as_json else format_table(frame))
+    print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))
 
 
 @app.command()

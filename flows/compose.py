@@ -20,7 +20,7 @@ from hacpo_core.validation import validate
 _RETIRED = (("engine", "pack_tokens"),)
 """fields of earlier versions that took no effect in experiments that can still be loaded"""
 _AGENT_FIELD = re.compile(
-    r"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>path|chat_template|trust_remote_code|tiny\b[^=]*)="
+    r"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>path|num_ranks|chat_template|trust_remote_code|tiny\b[^=]*)="
 )
 KINDS = {
     "pair": "pairs",
@@ -147,7 +147,10 @@ def _check_agent_words(words: DictConfig, declared: Any) -> None:
 
 def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> EvaluateConfig:
     """The same with a declaration of each benchmark that is named: its own file < what the layers say about it."""
-    named = {benchmark_name(word): word for word in (*evaluate.during, *evaluate.final)}
+    named: dict[str, str] = {}
+    for word in (*evaluate.during, *evaluate.final):
+        if named.setdefault(benchmark_name(word), word) != word:
+            raise ConfigError(f"evaluate: {named[benchmark_name(word)]} and {word} have one name; rename a file")
     return replace(
         evaluate,
         during=[benchmark_name(word) for word in evaluate.during],

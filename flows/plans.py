@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +14,13 @@ from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
-from hacpo_core.errors import ConfigError
-from hacpo_core.store import sha256_of, write_atomically
+from hacpo_core.errors import ConfigError, DataError
+from hacpo_core.store import read_json, sha256_of, write_atomically, write_json
+from hacpo_core.tracking_uri import SQLITE
 from hacpo_core.validation import BASELINES, experiment_id
+
+CONTENTS_FILE = "contents.json"
+"""digests of what the configuration names by path"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +43,71 @@ def plan(config: ExperimentConfig) -> Plan:
     Raises:
         HacpoError: a model folder or a data file cannot be used, or the models do not fit into the GPU.
     """
+    config = _anchored(config)
     if config.method.baseline not in BASELINES:
         _check_baseline(config.method.baseline)
-    agents = config.pair.agents
-    folders = {name: find_model(agent.path, agent=name) for name, agent in agents.items() if agent.path is not None}
+    agents, folders = config.pair.agents, _model_folders(config)
     for name, folder in folders.items():
         check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
-    fingerprints = {name: model_fingerprint(folder) for name, folder in folders.items()}
     if gpu_gib(config) is not None:
         shapes = {
             name: folder_shape(folder, trust_remote_code=agents[name].trust_remote_code)
             for name, folder in folders.items()
         }
         check_fits(config, shapes)
-    fingerprints |= {context: digest for context, (_, digest) in data_files(config).items()}
     found = load_problems(config.data)
     if len(found) < config.train.problems:
         raise ConfigError(f"train.problems: got {config.train.problems}, but there are {len(found)} training problems")
     load_benchmarks(config)
-    name = experiment_id(config, fingerprints)
+    name = experiment_id(config, contents_of(config))
     return Plan(name, config, Path(config.runtime.runs_dir) / "experiments" / name)
+
+
+def _anchored(config: ExperimentConfig) -> ExperimentConfig:
+    """The same with absolute paths: a worker trains in a folder of its own. HACPO_DATA_DIR stays each machine's own,
+    unless it is relative.
+    """
+    data, tracking = config.data, config.tracking
+    directory = Path(data.directory or os.environ.get("HACPO_DATA_DIR") or "data")
+    if data.directory is not None or (directory.is_dir() and not directory.is_absolute()):
+        data = replace(data, directory=str(directory.absolute()))
+    if tracking.uri is not None and tracking.uri.startswith(SQLITE):
+        tracking = replace(tracking, uri=f"{SQLITE}{Path(tracking.uri.removeprefix(SQLITE)).absolute()}")
+    agents = dict(config.pair.agents)
+    for name, agent in agents.items():
+        if agent.path is not None and Path(agent.path).is_dir():
+            agents[name] = replace(agent, path=str(Path(agent.path).absolute()))
+    return replace(config, data=data, tracking=tracking, pair=replace(config.pair, agents=agents))
+
+
+def _model_folders(config: ExperimentConfig) -> dict[str, Path]:
+    agents = config.pair.agents.items()
+    return {name: find_model(agent.path, agent=name) for name, agent in agents if agent.path is not None}
+
+
+def contents_of(config: ExperimentConfig) -> dict[str, str]:
+    """Digests of models, data files and a user's own baseline, by what they are for."""
+    found = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
+    found |= {context: digest for context, (_, digest) in data_files(config).items()}
+    if config.method.baseline not in BASELINES:
+        source = importlib.util.find_spec(config.method.baseline.partition(":")[0])
+        if source is not None and source.origin is not None and Path(source.origin).is_file():
+            found["baseline"] = sha256_of(Path(source.origin))
+    return found
+
+
+def check_contents(plan: Plan) -> None:
+    """Raise a DataError where a model, a data file or a baseline is not what it was when the experiment was planned."""
+    path = plan.root / CONTENTS_FILE
+    if not path.is_file():  # of a version that kept none
+        return
+    before, now = read_json(path), contents_of(plan.config)
+    changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
+    if changed:
+        raise DataError(
+            f"{plan.id}: {', '.join(changed)} changed since the experiment was planned; put back what was there, or "
+            "run `hacpo train` again, which begins an experiment of its own"
+        )
 
 
 def _check_baseline(name: str) -> None:
@@ -84,6 +135,7 @@ def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
 
 def save_plan(plan: Plan) -> None:
     """Write the resolved configuration into the experiment's folder, where flows and `resume` find it."""
+    write_json(plan.root / CONTENTS_FILE, contents_of(plan.config))
     write_atomically(plan.root / CONFIG_FILE, to_yaml(plan.config).encode())
 
 

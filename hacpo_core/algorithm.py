@@ -313,7 +313,7 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
         raise VerificationError(
             f"step {step}, {k}: {num_unscored} of {len(verdicts)} responses are unscored, more than "
             f"verifier.max_unscored_fraction={x.config.verifier.max_unscored_fraction}; "
-            "raise verifier.timeout_s or verifier.memory_mb, then resume"
+            "resume to try once more, or begin anew with a larger verifier.timeout_s or verifier.memory_mb"
         )
     x.ledger.save_verdicts(step, k, problems, VerifiedBatch(tuple(verdicts), watch.cost()))
 

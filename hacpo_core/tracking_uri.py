@@ -8,6 +8,8 @@ from pathlib import Path
 from hacpo_core.errors import ConfigError
 from hacpo_core.validation import has_password
 
+SQLITE = "sqlite:///"
+
 
 def tracking_uri(configured: str | None, runs_dir: Path) -> str:
     """The configured store, else the one that MLFLOW_TRACKING_URI names, else SQLite beside the runs.
@@ -15,7 +17,7 @@ def tracking_uri(configured: str | None, runs_dir: Path) -> str:
     Raises:
         ConfigError: it is a server's address and holds a password, which errors would show.
     """
-    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{runs_dir.absolute() / 'mlflow.db'}"
     if is_server(uri) and has_password(uri):
         raise ConfigError(
             "MLFLOW_TRACKING_URI: holds a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME and "

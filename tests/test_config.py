@@ -79,6 +79,15 @@ def test_tracking_address_without_a_password_is_taken(uri: str) -> None:
     assert compose("tiny", "hacpo", overrides=[f"tracking.uri='{uri}'"]).tracking.uri == uri
 
 
+def test_two_benchmarks_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "mine.yaml").write_text("{source: arithmetic, split: dev}", encoding="utf-8")
+    words = [f"evaluate.during=[{tmp_path}/a/mine.yaml]", f"evaluate.final=[{tmp_path}/b/mine.yaml]"]
+    with pytest.raises(ConfigError, match=r"a/mine.yaml and .*b/mine.yaml have one name; rename a file"):
+        compose("tiny", "gspo", overrides=words)
+
+
 def test_unknown_names_list_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"pair: got 'huge', expected one of .*tiny"):
         compose("huge", "hacpo")

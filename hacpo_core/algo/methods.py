@@ -142,6 +142,8 @@ def find_baseline(name: str) -> BaselineFunction:
         known = ", ".join(BASELINES)
         message = f"unknown baseline: got {name!r}, expected {known} or an importable module:function ({error})"
         raise ValueError(message) from error
+    if not callable(found):
+        raise ValueError(f"method.baseline: {name} is no function")
     return found
 
 

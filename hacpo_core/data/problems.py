@@ -54,7 +54,11 @@ def _read_file(path: Path) -> list[Problem]:
     problems: dict[str, Problem] = {}
     num_unanswerable = num_doubtful = 0
     for row in read_rows(path):
-        name, text, answer = row.text("id"), row.text("problem"), row.text("answer", blanks=True)
+        name, text, answer = (
+            row.text("id", numbers=True),
+            row.text("problem"),
+            row.text("answer", numbers=True, blanks=True),
+        )
         if not answer.strip():
             num_unanswerable += 1
             continue

@@ -89,7 +89,7 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -
     except ValueError as error:
         raise ModelError(
             f"{path} has no chat template; add a `chat_template` to its tokenizer_config.json, "
-            "or a chat_template.jinja beside it, or set `agent.chat_template`"
+            "or a chat_template.jinja beside it, or set `pair.agents.<name>.chat_template`"
         ) from error
     try:
         return str(
@@ -97,11 +97,11 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -
                 conversation, tokenize=False, add_generation_prompt=True, strftime_now=_TODAY.strftime
             )
         )
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
         roles = [message.role for message in messages]
         raise ModelError(
             f"the chat template of {path} refuses a prompt with roles {roles}: {error}; "
-            "change the prompt's turns or set `agent.chat_template`"
+            "change the prompt's turns or set `pair.agents.<name>.chat_template`"
         ) from error
 
 

@@ -31,7 +31,7 @@ class Row:
     values: dict[str, Any]
 
     def text(self, name: str, *, numbers: bool = False, blanks: bool = False) -> str:
-        """Text of a column; with `numbers` a number is taken as it is written, with `blanks` it may be empty.
+        """Text of a column; with `numbers` a number is taken as it is written, with `blanks` it may be empty or null.
 
         Raises:
             DataError: the column is missing, empty or something else, such as NaN.
@@ -41,6 +41,8 @@ class Row:
             if not math.isfinite(value):
                 raise DataError(f"{self.place}: field {name!r}: got {value}, expected text or a finite number")
             return str(value)
+        if value is None and blanks and name in self.values:
+            return ""
         if not isinstance(value, str):
             columns = ", ".join(self.values) or "none"
             raise DataError(f"{self.place}: field {name!r} is missing or no text; the row has {columns}")
@@ -83,7 +85,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
         DataError: the file is broken; the message names the file, the line and the remedy.
     """
-    return _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    return _parquet_rows(path) if path.suffix.lower() == ".parquet" else _json_rows(path)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -105,7 +107,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
                 continue
             place = f"{path}, line {number}"
             try:
-                values = json.loads(line.decode("utf-8"))
+                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: not UTF-8 ({error}); save the file as UTF-8") from error
             except ValueError as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import ModelError
 
-_SAMPLES, _SAMPLE_BYTES = 16, 4096
+_SAMPLE_BYTES = 4096
 
 
 def find_model(path: str, *, agent: str) -> Path:
@@ -79,18 +80,33 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """Digest of a model: its small files and code whole, of each weight file the header, the size and 16 samples."""
+    """Digest of a model: its small files and code whole, of each weight file the size, the header, and of each tensor
+    its beginning, middle and end.
+    """
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".jinja", ".txt", ".model", ".py"):
             digest.update(path.name.encode() + path.read_bytes())
         elif path.suffix == ".safetensors":
-            size = path.stat().st_size
-            digest.update(f"{path.name}{size}".encode())
-            with path.open("rb") as file:
-                header = int.from_bytes(file.read(8), "little")
-                digest.update(file.read(min(header, 2**24)))
-                for sample in range(_SAMPLES):
-                    file.seek(max(0, (size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1)))
-                    digest.update(file.read(_SAMPLE_BYTES))
+            digest.update(f"{path.name}{path.stat().st_size}".encode())
+            for sample in _samples(path):
+                digest.update(sample)
     return digest.hexdigest()
+
+
+def _samples(path: Path) -> Iterator[bytes]:
+    """The header of a safetensors file (its length in 8 bytes, then JSON), then pieces of each tensor."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, 2**26))
+        yield header
+        try:
+            offsets = sorted(
+                entry["data_offsets"] for name, entry in json.loads(header).items() if name != "__metadata__"
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ModelError(f"{path} is no safetensors file ({error}); copy it again") from error
+        for first, end in offsets:
+            for start in (first, (first + end) // 2, max(first, end - _SAMPLE_BYTES)):
+                file.seek(8 + length + start)
+                yield file.read(min(_SAMPLE_BYTES, end - start))

@@ -10,7 +10,14 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.engines.attention import let_rows_share, rotations
@@ -96,9 +103,23 @@ def load_model(
     if missing:
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_noise(model)
+    _mend_generation_settings(model, folder)
     model = model.to(device)
     use_onednn(model)
     return model  # type: ignore[no-any-return]
+
+
+def _mend_generation_settings(model: PreTrainedModel, folder: Path) -> None:
+    """Keep of settings that contradict each other what names tokens: nothing here samples by them, and they could not
+    be saved with a checkpoint.
+    """
+    settings = model.generation_config
+    try:
+        settings.validate(strict=True)
+    except ValueError:
+        _log.warning("%s: generation_config.json contradicts itself; checkpoints keep its token ids only", folder)
+        ids = {name: getattr(settings, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        model.generation_config = GenerationConfig(**ids)
 
 
 def disable_noise(model: nn.Module) -> None:
@@ -148,7 +169,7 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
 
     Raises:
         ConfigError: past a number of tokens the model rotates by other angles all that is in the same pass, so that a
-            response's score would depend on its neighbours; and sequences may be that long.
+            response's score would depend on its neighbours, or has no positions; and sequences may be that long.
     """
     text: Any = model.config.get_text_config()
     limit: int | None = getattr(text, "max_position_embeddings", None)
@@ -160,6 +181,12 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
                 f"model rotates by other angles ({rotation['rope_type']}); lower rollout.max_prompt_tokens, "
                 "rollout.max_response_tokens and the benchmarks' max_response_tokens, or take another model"
             )
+    if limit is not None and longest > limit and not any(rotations(text)):
+        raise ConfigError(
+            f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
+            f"{limit} positions; lower rollout.max_prompt_tokens, rollout.max_response_tokens and the benchmarks' "
+            "max_response_tokens, or take another model"
+        )
     if limit is not None and longest > limit:
         _log.warning(
             "%s: prompt and response may have %d tokens, but the model has %d positions", agent, longest, limit

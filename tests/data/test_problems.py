@@ -31,6 +31,14 @@ def test_template_is_filled_and_braces_of_latex_survive(tmp_path: Path) -> None:
     assert (problem.id, problem.answer, problem.source) == ("a", "1", "train.jsonl:1")
 
 
+def test_numbers_nulls_and_the_mark_of_a_windows_editor_are_read(tmp_path: Path) -> None:
+    rows = [{"id": 7, "problem": "1+2", "answer": 3}, {"id": "b", "problem": "x", "answer": None}]
+    text = "\r\n".join(json.dumps(row) for row in rows)
+    (tmp_path / "train.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (problem,) = load_problems(DataConfig(source="jsonl", directory=str(tmp_path), train_file="train.jsonl"))
+    assert (problem.id, problem.answer) == ("7", "3")
+
+
 def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     problems = load_problems(jsonl(tmp_path, row("a"), row("b", " "), row("c", "")))
     assert [problem.id for problem in problems] == ["a"]
@@ -43,7 +51,7 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
         ('{"id": "b", "problem": "x"', r"line 2: no JSON .*; mend or remove the line"),
         ('["b"]', r"line 2: got list, expected a JSON object"),
         ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or no text; the row has id, problem"),
-        ({"id": "b", "problem": "x", "answer": 3}, r"line 2: field 'answer' is missing or no text"),
+        ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or no text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
         ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; mend or remove the row"),
     ],

@@ -135,7 +135,9 @@ def test_missing_template_names_the_tokenizer_and_the_remedy() -> None:
     tokenizer = zoo.byte_level()
     tokenizer.chat_template = None
     tokenizer.name_or_path = "/models/base"
-    with pytest.raises(ModelError, match=r"/models/base has no chat template; add a `chat_template`.*agent\.chat_"):
+    with pytest.raises(
+        ModelError, match=r"/models/base has no chat template; add a `chat_template`.*agents\.<name>\.chat_"
+    ):
         render_prompt(tokenizer, user("a"))
 
 

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -25,6 +28,7 @@ from transformers import (
 
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.layouts import ForwardPass
+from hacpo_core.engines.lora import save_model
 from hacpo_core.engines.models import (
     check_device,
     check_lengths,
@@ -230,7 +234,37 @@ def test_fingerprint_of_a_small_model_sees_a_flipped_bit(place: float, folder: P
     before = model_fingerprint(folder)
     content[int(place * (len(content) - 1))] ^= 1
     path.write_bytes(content)
-    assert model_fingerprint(folder) != before
+    if place == 0.0:
+        with pytest.raises(ModelError, match="is no safetensors file"):
+            model_fingerprint(folder)
+    else:
+        assert model_fingerprint(folder) != before
+
+
+def test_fingerprint_sees_a_change_of_any_one_tensor(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights, before = load_file(path), model_fingerprint(folder)
+    for name in weights:
+        save_file({**weights, name: weights[name] + 1}, path, metadata={"format": "pt"})
+        assert model_fingerprint(folder) != before, name
+
+
+def test_generation_settings_that_contradict_each_other_do_not_keep_a_model_from_being_saved(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"do_sample": False, "temperature": 0.6, "eos_token_id": [1, 2]}
+    (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    model = load_model(folder)
+    save_model(model, tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "generation_config.json").read_text())["eos_token_id"] == [1, 2]
+    assert "generation_config.json contradicts itself" in caplog.text
+
+
+def test_sequences_longer_than_learned_positions_are_refused() -> None:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=1))
+    check_lengths(model, 16, agent="a")
+    with pytest.raises(ConfigError, match=r"17 tokens together, but the model has learned 16 positions; lower rollout"):
+        check_lengths(model, 17, agent="a")
 
 
 def test_eos_ids_are_gathered_from_tokenizer_and_both_configurations(folder: Path) -> None:

@@ -53,6 +53,21 @@ def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_pa
     assert len({c.experiment for c in hacpo}) == 3
 
 
+def test_entries_that_differ_in_their_files_are_trained_each(small_models: Path, tmp_path: Path) -> None:
+    rows = (small_models / "p.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "other.jsonl").write_text(rows.replace('"3"', '"4"'), encoding="utf-8")
+    (tmp_path / "same.jsonl").write_text(rows, encoding="utf-8")
+    pair = small_models / "small.yaml"
+    extra = "".join(
+        f"  - {{pairs: [{pair}], methods: [hacpo], label: {name}, "
+        f"settings: {{data: {{train_file: {tmp_path / name}.jsonl}}}}}}\n"
+        for name in ("other", "same")
+    )
+    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo", extra=extra), runs_dir=tmp_path, seeds=[0])
+    of_label = {c.label: c.experiment for c in grid.cells}
+    assert of_label[""] == of_label["same"] != of_label["other"]
+
+
 def test_same_settings_under_two_names_are_trained_once(small_models: Path, tmp_path: Path) -> None:
     extra = f"  - {{pairs: [{small_models / 'small.yaml'}], methods: [hacpo_alpha1, hacpo_alpha2]}}\n"
     grid = plan_grid(small_grid(small_models, tmp_path, extra=extra), runs_dir=tmp_path, seeds=[0])

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from flows.build import open_experiment
 from flows.cli import main
 from flows.compose import compose
-from flows.plans import find_plan, plan, save_plan
+from flows.plans import check_contents, find_plan, plan, save_plan
 from hacpo_core.config import TinyModelConfig, WarmupConfig
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.tiny.models import ensure_tiny_model
@@ -90,6 +90,46 @@ def test_id_follows_the_model_and_not_its_path(folders: dict[str, Path], tmp_pat
     content[-10] ^= 1
     (moved / "model.safetensors").write_bytes(content)
     assert plan_of(tmp_path, f"pair.agents.one.path={moved}") != before
+
+
+def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dict[str, Path], tmp_path: Path) -> None:
+    planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    save_plan(planned)
+    data, weights = tmp_path / "data" / "train.jsonl", folders["two"] / "model.safetensors"
+    for path, named in ((data, "train"), (weights, "two")):
+        before = path.read_bytes()
+        path.write_bytes(before.replace(b'"1"', b'"9"') if path == data else before[:-1] + bytes([before[-1] ^ 1]))
+        with (
+            pytest.raises(DataError, match=f"{planned.id}: {named} changed since the experiment was planned"),
+            open_experiment(find_plan(tmp_path / "runs", planned.id)),
+        ):
+            pass
+        path.write_bytes(before)
+    check_contents(find_plan(tmp_path / "runs", planned.id))
+
+
+def test_a_baseline_of_ones_own_is_a_part_of_the_id_by_what_it_does(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    ids = set()
+    for constant in (0.5, 0.9):
+        (tmp_path / "own_baseline.py").write_text(f"def mine(*_): return {constant}\nother = 1\n", encoding="utf-8")
+        ids.add(plan_of(tmp_path, "method.baseline=own_baseline:mine"))
+    assert len(ids) == 2
+    with pytest.raises(ConfigError, match="own_baseline:other is no function"):
+        plan_of(tmp_path, "method.baseline=own_baseline:other")
+
+
+def test_relative_paths_mean_the_folder_in_which_the_experiment_was_planned(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["data.directory=data", f"pair.agents.one.path=one/{folders['one'].name}", "tracking.uri=sqlite:///own.db"]
+    config = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=words)).config
+    assert config.data.directory == str(tmp_path / "data")
+    assert config.pair.agents["one"].path == str(folders["one"])
+    assert config.tracking.uri == f"sqlite:///{tmp_path / 'own.db'}"
 
 
 def test_missing_chat_template_is_named(folders: dict[str, Path], tmp_path: Path) -> None:

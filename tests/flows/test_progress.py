@@ -13,7 +13,7 @@ from flows.progress import PROGRESS_FILE, Progress, read_progress
 from flows.results import read_final
 from flows.states import standing_of
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.evaluation.table import results
+from hacpo_core.evaluation.results import results
 
 
 class _StopsAfter(QuietWatcher):

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, die_with_parent, end_family, free_port
-from hacpo_core.tracking_uri import SQLITE, is_server
+from hacpo_core.tracking_uri import is_server, sqlite_path
 from hacpo_core.validation import has_password
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class MlflowPage:
         is_page = is_server(configured) and not has_password(configured)
         self.server = configured.rstrip("/") if is_page else ""
         """address of the tracking server, "" where none is configured"""
-        own = f"{SQLITE}{runs_dir.absolute() / 'mlflow.db'}"
+        own = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
         self._store = own if not configured or is_server(configured) else configured
         record.end()  # what a dashboard that was killed left
 
@@ -48,7 +48,8 @@ class MlflowPage:
 
     def ensure(self) -> None:
         """Start it if there is something to show and it does not run; to be called from the main thread."""
-        is_missing = self._store.startswith(SQLITE) and not Path(self._store.removeprefix(SQLITE)).is_file()
+        database = sqlite_path(self._store)
+        is_missing = database is not None and not database.is_file()
         if self.url or is_missing or time.monotonic() - self._started_at < PAUSE_S:
             return
         self._started_at = time.monotonic()

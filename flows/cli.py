@@ -359,6 +359,9 @@ def main() -> None:
         if isinstance(error, LockedError):
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
+    except (NotADirectoryError, FileExistsError, IsADirectoryError, PermissionError) as error:  # a folder that is none
+        print(f"hacpo: {error.filename}: {error.strerror}; name another folder", file=sys.stderr)
+        sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on
             print("hacpo: interrupted; the same command goes on from the last committed phase", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -89,11 +90,18 @@ def _words(overrides: Sequence[str]) -> DictConfig:
         if not equals or not name:
             raise ConfigError(f"{word!r}: expected section.field=value, for example rollout.num_samples=4")
     # OmegaConf would split qwen3-1.7b at its dot; brackets keep an agent's name in one piece.
-    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", word, count=1) for word in overrides]
+    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(word), count=1) for word in overrides]
     try:
         return OmegaConf.from_dotlist(bracketed)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {' '.join(overrides)!r}: {first_line(error)}") from error
+
+
+def _quoted(word: str) -> str:
+    """The word; a chat template is taken as it is, though its braces would be YAML's."""
+    name, _, value = word.partition("=")
+    is_template = name.endswith(".chat_template") and value not in ("", "null") and value[:1] not in ("'", '"')
+    return f"{name}={json.dumps(value)}" if is_template else word
 
 
 def compose(

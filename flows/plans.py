@@ -16,7 +16,7 @@ from hacpo_core.engines.folders import check_model_folder, find_model, model_fin
 from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.store import read_json, sha256_of, write_atomically, write_json
-from hacpo_core.tracking_uri import SQLITE
+from hacpo_core.tracking_uri import sqlite_path
 from hacpo_core.validation import BASELINES, experiment_id
 
 CONTENTS_FILE = "contents.json"
@@ -71,8 +71,9 @@ def _anchored(config: ExperimentConfig) -> ExperimentConfig:
     directory = Path(data.directory or os.environ.get("HACPO_DATA_DIR") or "data")
     if data.directory is not None or (directory.is_dir() and not directory.is_absolute()):
         data = replace(data, directory=str(directory.absolute()))
-    if tracking.uri is not None and tracking.uri.startswith(SQLITE):
-        tracking = replace(tracking, uri=f"{SQLITE}{Path(tracking.uri.removeprefix(SQLITE)).absolute()}")
+    database = sqlite_path(tracking.uri or "")
+    if database is not None:
+        tracking = replace(tracking, uri=f"sqlite:///{database.absolute()}")
     agents = dict(config.pair.agents)
     for name, agent in agents.items():
         if agent.path is not None and Path(agent.path).is_dir():

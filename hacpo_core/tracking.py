@@ -9,7 +9,7 @@ import fcntl
 import json
 import logging
 import math
-import re
+import os
 import secrets
 import sqlite3
 import time
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
 
 import pandas as pd
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
@@ -25,8 +26,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from hacpo_core.store import write_json
-from hacpo_core.tracking_uri import is_server
+from hacpo_core.tracking_uri import is_server, sqlite_path
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
     from matplotlib.figure import Figure
@@ -39,12 +39,6 @@ SEND_EVERY_S = 2.0
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
 STATE_FILE = "mlflow.json"
-
-
-def sqlite_path(uri: str) -> Path | None:
-    """File of a SQLite tracking URI, None for any other store."""
-    match = re.fullmatch(r"sqlite:///(.+)", uri)
-    return Path(match.group(1)) if match else None
 
 
 def import_store() -> None:
@@ -76,6 +70,21 @@ def prepare_store(uri: str) -> None:
         MlflowClient(uri).search_experiments(max_results=1)
 
 
+def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
+    """Tell a store that was moved together with its artifacts where those are now: it holds whole paths."""
+    found = MlflowClient(uri).get_experiment_by_name(experiment)
+    before, now = found.artifact_location if found is not None else "", artifacts.as_uri()
+    if before in ("", now) or Path(unquote(urlparse(before).path)).is_dir():
+        return
+    _log.info("%s: artifacts that were at %s are at %s", uri, before, now)
+    with closing(sqlite3.connect(sqlite_path(uri) or "")) as connection, connection:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            connection.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                (now, len(before) + 1, len(before), before),
+            )
+
+
 def _read_state(path: Path) -> dict[str, Any]:
     """What an earlier process wrote: the training's id, by which its runs are found, and the runs' ids."""
     if not path.is_file():
@@ -86,6 +95,16 @@ def _read_state(path: Path) -> dict[str, Any]:
         _log.warning("%s is torn; the runs so far stay as they are, and others are opened", path)
         return {}
     return state
+
+
+def _write_state(path: Path, state: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(state))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
 
 
 def _status(client: MlflowClient, run_id: str) -> str | None:
@@ -117,11 +136,13 @@ class Tracker:
         prepare_store(uri)
         self._client = MlflowClient(uri)
         place = None if is_server(uri) else artifacts.absolute().as_uri()
+        if sqlite_path(uri) == artifacts.absolute().with_name("mlflow.db"):
+            _follow_artifacts(uri, experiment, artifacts.absolute())
         self._experiment_id = self._find_experiment(experiment, place)
         known = _read_state(state_file)
         # A training of its own: one of the same experiment in another folder, or before this folder, has other runs.
         training = known.get("training") or secrets.token_hex(8)
-        write_json(state_file, {**known, "training": training})
+        _write_state(state_file, {**known, "training": training})
         tags = {"hacpo.experiment": run_name, "hacpo.training": training}
         self._parent = self._open_run(known.get("run"), run_name, tags)
         self._agents = {
@@ -134,7 +155,7 @@ class Tracker:
         }
         self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
         self._sent_at = -math.inf
-        write_json(state_file, {"training": training, "run": self._parent, "agents": self._agents})
+        _write_state(state_file, {"training": training, "run": self._parent, "agents": self._agents})
 
     @property
     def run_id(self) -> str:

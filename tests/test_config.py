@@ -88,6 +88,12 @@ def test_two_benchmarks_of_one_name_are_refused(tmp_path: Path) -> None:
         compose("tiny", "gspo", overrides=words)
 
 
+@pytest.mark.parametrize("template", ["{% for m in messages %}{{ m }}{% endfor %}", "{{ messages }}", "a: b"])
+def test_chat_template_of_a_word_is_taken_as_it_is(template: str) -> None:
+    words = [f"pair.agents.qwen-tiny.chat_template={template}"]
+    assert compose("tiny", "gspo", overrides=words).pair.agents["qwen-tiny"].chat_template == template
+
+
 def test_unknown_names_list_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"pair: got 'huge', expected one of .*tiny"):
         compose("huge", "hacpo")

@@ -108,7 +108,7 @@ def test_address_with_a_password_is_refused_before_anything_is_written(
         with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: holds a password") as refused:
             start()
         assert "s3cret" not in str(refused.value)
-    assert [path.name for path in planned.root.rglob("*")] == ["config.yaml"], "no failure either"
+    assert {path.name for path in planned.root.rglob("*")} == {"config.yaml", "contents.json"}, "no failure either"
     assert "s3cret" not in (planned.root / "config.yaml").read_text(encoding="utf-8")
 
 
@@ -149,6 +149,26 @@ def test_fast_steps_are_sent_together_and_slow_ones_at_once(tmp_path: Path, monk
     client = MlflowClient(uri)
     runs = client.search_runs([tracker.experiment_id], "tags.`hacpo.agent` = 'one'")
     assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
+
+
+def test_store_that_was_moved_with_its_artifacts_is_told_where_they_are(tmp_path: Path) -> None:
+    def opened(folder: str) -> Tracker:
+        runs_dir, database = tmp_path / folder, tmp_path / folder / "mlflow.db"
+        return Tracker(
+            f"sqlite:///{database}",
+            experiment="e",
+            artifacts=runs_dir / "mlartifacts",
+            run_name="r",
+            state_file=runs_dir / "mlflow.json",
+            agents=["one"],
+        )
+
+    opened("here").finish("FINISHED")
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = opened("there")
+    client, now = MlflowClient(f"sqlite:///{tmp_path / 'there' / 'mlflow.db'}"), (tmp_path / "there").as_uri()
+    assert client.get_experiment(moved.experiment_id).artifact_location == f"{now}/mlartifacts"
+    assert client.get_run(moved.run_id).info.artifact_uri == f"{now}/mlartifacts/{moved.run_id}/artifacts"
 
 
 def test_trainings_of_one_experiment_in_two_folders_have_runs_of_their_own(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def render_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequenc
     text; the template's own control tokens are not touched.
 
     Raises:
-        ModelError: there is no chat template, or it refuses the messages.
+        ModelError: there is no chat template, or it refuses the messages, or writes nothing.
         DataError: there are no messages, or a message spells a control token and the tokenizer is not a fast one.
     """
     if not all(prompts):
@@ -69,10 +69,17 @@ def render_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequenc
     spelling = {n for n, spells in enumerate(_spell_control(tokenizer, plain)) if spells}
     texts = [_rendered(tokenizer, messages) for n, messages in enumerate(plain) if n not in spelling]
     encoded = _encoded(tokenizer, texts)
-    return [
+    found = [
         _encode_masked(tokenizer, messages) if n in spelling else tuple(next(encoded))
         for n, messages in enumerate(plain)
     ]
+    if not all(found):
+        raise ModelError(f"the chat template of {_path_of(tokenizer)} writes nothing for a prompt; mend the template")
+    return found
+
+
+def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    return str(tokenizer.name_or_path or "a tokenizer in memory")
 
 
 def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
@@ -82,7 +89,7 @@ def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterat
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    path = tokenizer.name_or_path or "a tokenizer in memory"
+    path = _path_of(tokenizer)
     conversation = [{"role": message.role, "content": message.content} for message in messages]
     try:
         tokenizer.get_chat_template()
@@ -120,7 +127,7 @@ def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequenc
 def _encode_masked(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
     """Names the template's control tokens so that no text spells them, and leaves the messages' text as it is."""
     if not tokenizer.is_fast:
-        path = tokenizer.name_or_path or "a tokenizer in memory"
+        path = _path_of(tokenizer)
         raise DataError(
             f"a prompt spells a control token of {path}, whose tokenizer cannot read it as text; "
             "leave the problem out or give the model a tokenizer.json"

@@ -13,6 +13,7 @@ D model width, V vocabulary.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,6 +97,8 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
         raise
     except Exception as error:
         raise ModelError(f"{name} cannot be sampled from token by token ({first_line(error)}); {_REMEDY}") from error
+    if math.isnan(difference):
+        raise ModelError(f"{name}: logits are no numbers; its weights hold nan or infinity, save the model again")
     if not difference <= max(1e-3, 2**5 * torch.finfo(model.dtype).eps):
         raise ModelError(f"{name}: logits token by token are off by {difference:.1e} of the largest; {_REMEDY}")
     return general

@@ -131,6 +131,17 @@ def test_slow_tokenizer_refuses_a_problem_that_spells_its_control_token() -> Non
         render_prompt(SLOW, user("What does </s> mean?"))
 
 
+@pytest.mark.parametrize(
+    ("template", "message"), [("", "writes nothing"), ("{{ messages + 1 }}", "refuses a prompt with roles")]
+)
+def test_template_that_cannot_be_used_names_the_tokenizer(template: str, message: str) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = template or "{# nothing #}"
+    tokenizer.name_or_path = "/models/base"
+    with pytest.raises(ModelError, match=f"template of /models/base {message}"):
+        render_prompt(tokenizer, user("a"))
+
+
 def test_missing_template_names_the_tokenizer_and_the_remedy() -> None:
     tokenizer = zoo.byte_level()
     tokenizer.chat_template = None

@@ -189,6 +189,14 @@ def test_decoder_that_computes_something_else_is_not_taken(
     assert "the model's own class samples" in caplog.text
 
 
+def test_weights_that_are_no_numbers_are_named_as_such() -> None:
+    model = model_of(MODELS["llama"])
+    with torch.no_grad():
+        next(model.parameters())[3] = torch.nan
+    with pytest.raises(ModelError, match="its weights hold nan or infinity, save the model again"):
+        decoder_of(model)
+
+
 @pytest.mark.parametrize(
     ("family", "said"),
     [

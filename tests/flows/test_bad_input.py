@@ -189,6 +189,17 @@ def test_command_line_says_one_line_and_exits_with_its_code(
     assert printed[0].startswith("hacpo: ")
 
 
+def test_file_in_place_of_a_runs_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["hacpo", "worker", "--runs-dir", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "Not a directory; name another folder" in capsys.readouterr().err
+
+
 def test_show_prints_the_resolved_configuration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

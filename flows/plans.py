@@ -44,8 +44,6 @@ def plan(config: ExperimentConfig) -> Plan:
         HacpoError: a model folder or a data file cannot be used, or the models do not fit into the GPU.
     """
     config = _anchored(config)
-    if config.method.baseline not in BASELINES:
-        _check_baseline(config.method.baseline)
     agents, folders = config.pair.agents, _model_folders(config)
     for name, folder in folders.items():
         check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
@@ -87,10 +85,15 @@ def _model_folders(config: ExperimentConfig) -> dict[str, Path]:
 
 
 def contents_of(config: ExperimentConfig) -> dict[str, str]:
-    """Digests of models, data files and a user's own baseline, by what they are for."""
+    """Digests of models, data files and a user's own baseline, by what they are for.
+
+    Raises:
+        HacpoError: one of them is not there.
+    """
     found = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
     found |= {context: digest for context, (_, digest) in data_files(config).items()}
     if config.method.baseline not in BASELINES:
+        _check_baseline(config.method.baseline)
         source = importlib.util.find_spec(config.method.baseline.partition(":")[0])
         if source is not None and source.origin is not None and Path(source.origin).is_file():
             found["baseline"] = sha256_of(Path(source.origin))

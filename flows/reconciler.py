@@ -9,6 +9,7 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Crashed                                         -> the worker saw it die, or Prefect failed it   -> again
     Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
     Crashed, cancelled before that                  -> its end was reported as a crash              -> Cancelled
+    Running, a command's own, nobody holds the lock -> `hacpo train` was killed                     -> Crashed
 
 "Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
 as failed. MLflow runs of
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
@@ -77,6 +79,9 @@ class Reconciler:
             for words in self._judge(experiment, run, standing, suspects):
                 _log.warning("%s: %s", experiment, words)
                 done.append(f"{experiment}: {words}")
+        for words in self._end_commands(suspects):
+            _log.warning("%s", words)
+            done.append(words)
         self._since = {key: since for key, since in self._since.items() if key in suspects}
         return done + self._close_tracking()
 
@@ -112,6 +117,27 @@ class Reconciler:
         elif kind is StateType.RUNNING:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"
+
+    def _end_commands(self, suspects: set[Any]) -> Iterator[str]:
+        """Report the end of each `hacpo train` that was killed: it had no worker, and nobody starts it again."""
+        with answers():
+            running = self.schedule.client.read_flow_runs(
+                flow_filter=FlowFilter.model_validate({"name": {"any_": ["experiment"]}}),
+                flow_run_filter=FlowRunFilter.model_validate(
+                    {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": True}}
+                ),
+            )
+        for run in running:
+            experiment = run.parameters.get("experiment", "")
+            if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():
+                continue
+            standing = standing_of(self.schedule.root(experiment))
+            if standing.state != "running" and self._is_due(run, self.patience.running_s, suspects):
+                if standing.state == "done":
+                    self._set(run, Completed(message="its result is there"))
+                else:
+                    self._set(run, Crashed(message="it was killed"))
+                yield f"{experiment}: the command that trained it is gone"
 
     def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
         """Whether the run was seen in this state for long enough, and no process here belongs to it."""

@@ -172,6 +172,6 @@ def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
     """Run the experiment flow in this process."""
     token = watcher_of_flow.set(watcher)
     try:
-        experiment_flow(experiment=plan.id, runs_dir=plan.config.runtime.runs_dir)
+        experiment_flow(experiment=plan.id, runs_dir=str(Path(plan.config.runtime.runs_dir).absolute()))
     finally:
         watcher_of_flow.reset(token)

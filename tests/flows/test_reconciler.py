@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,6 +176,30 @@ def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> No
     schedule = schedule_of(tmp_path, "CRASHED")
     schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
     assert look(schedule) == [f"x: Prefect did not run a task; in the queue again (1 of {MOST_RESTARTS})"]
+
+
+@pytest.mark.parametrize(
+    ("place", "folder", "set_to"),
+    [
+        ("here", "", ["CRASHED"]),
+        ("here", "done", ["COMPLETED"]),
+        ("here", "held", []),
+        ("elsewhere", "", []),  # another folder's, on a server for all
+    ],
+)
+def test_command_that_was_killed_is_reported_and_not_started_again(
+    place: str, folder: str, set_to: list[str], tmp_path: Path
+) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING")
+    run, root = schedule.run, schedule.root("x")
+    run.parameters["runs_dir"] = str(tmp_path if place == "here" else tmp_path / "elsewhere")
+    schedule.flow_runs = dict  # type: ignore[method-assign]
+    schedule.client.read_flow_runs = lambda **asked: [run] if "flow_filter" in asked else []
+    if folder == "done":
+        (root / RESULT_FILE).write_text("{}", encoding="utf-8")
+    with ExperimentLock(root) if folder == "held" else nullcontext():
+        look(schedule)
+    assert (schedule.states, schedule.submitted) == (set_to, [])
 
 
 def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

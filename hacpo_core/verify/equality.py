@@ -134,13 +134,12 @@ def answers_equal(
     if tolerance and _is_within(expressions, expected_expressions, tolerance):
         return True
     one, other = expressions[0], expected_expressions[0]
-    if _is_rounded_away(one, other):
-        return False
     if isinstance(one, Interval | Union) or isinstance(other, Interval | Union):
-        one, other = _numbers_of(one), _numbers_of(other)
-        if one is not None and one == other:
+        numbers = _numbers_of(one)
+        if numbers is not None and numbers == _numbers_of(other):
             return True
-    return bool(verify(list(expected_expressions), list(expressions), timeout_seconds=None, raise_on_error=True))
+    is_equal = verify(list(expected_expressions), list(expressions), timeout_seconds=None, raise_on_error=True)
+    return bool(is_equal) and not _is_rounded_away(one, other)
 
 
 def _has_as_many(given: str, expected: str) -> bool:
@@ -215,8 +214,8 @@ def _parsed(answer: str) -> tuple[tuple[str, ...], tuple[object, ...]]:
     if _TWO_NUMBERS.search(latex) or _SENTENCE.search(_IN_TEXT.sub("", latex)):
         return (), ()
     strings, expressions = _parse(latex, _WITHOUT_UNITS)
-    has_no_unit = not expressions or any(map(_has_variables, expressions))
-    if has_no_unit and not _UNIT_IN_TEXT.search(latex):
+    may_lack_a_letter = any(map(_has_variables, expressions)) or (not expressions and latex[-1:].isalpha())
+    if may_lack_a_letter and not _UNIT_IN_TEXT.search(latex):
         return _parse(latex, _AS_WRITTEN)
     return strings, expressions
 

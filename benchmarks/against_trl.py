@@ -185,8 +185,8 @@ class Ours:
             ),
             retokenizers={},
             prompt_ids=self.prompts,
-            eos_ids=None,
-            source_eos_ids={0: self.eos_ids},
+            eos_ids={0: self.eos_ids},
+            drops_eos=False,
         ).minibatches
 
 

@@ -165,7 +165,7 @@ def _method() -> Method:
 def measure_learner(device: Device, model: PreTrainedModel, size: str, dtype: str, peak: float) -> dict[str, Any]:
     """Log-probabilities and one update over the same rows; per token 2 N operations forward, 6 N with backward."""
     rows = _rows(size)
-    tokens = sum(row.num_tokens for row in rows)
+    tokens = sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
     learner = _learner(model, size, dtype)
     requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
     scoring, scoring_gib = device.measure(lambda: learner.logprobs(requests))

@@ -151,7 +151,7 @@ def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
     body = sum(p.numel() for p in model.parameters()) - head
     targets = sum(len(row.response_ids) for row in minibatch.rows)
     # 2 FLOP per weight and token forwards, 4 backwards; of the head's product the forward part once more.
-    flop = 6 * body * sum(row.num_tokens for row in minibatch.rows) + 8 * head * targets
+    flop = 6 * body * sum(len(row.prompt_ids) + len(row.response_ids) for row in minibatch.rows) + 8 * head * targets
     return {
         "vocabulary": shape.vocabulary,
         "weights": body + head,

@@ -9,13 +9,14 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dashboards.cells import StandingOf
-from experiments.published.tables import AVERAGE, BEFORE, printed_values
+from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, summarize
+from experiments.report.tables import Printed, printed_in
 from flows.gridfile import GridRecord, Place
 from flows.progress import Evaluated
 
@@ -25,15 +26,6 @@ _COLUMNS = [
     *("grid", "pair", "agent", "method", "label", "benchmark", "mean", "half_width_95", "seeds", "seeds_planned"),
     *("paper", "tokens_sampled", "gpu_hours", "phase_hours"),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """A method of the grid, and the entry's label where it has the method more than once."""
-
-    method: str
-    label: str
-    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ class Line:
     """A row of the table: an agent (or all together) under a method. Costs are means over seeds of complete runs."""
 
     agent: str
-    arm: Arm
+    variant: Variant
     figures: tuple[Figure, ...]
     num_seeds: int
     num_planned: int
@@ -77,7 +69,7 @@ class Comparison:
     grid: str
     pair: str
     agents: tuple[str, ...]
-    arms: tuple[Arm, ...]
+    variants: tuple[Variant, ...]
     benchmarks: tuple[str, ...]
     columns: tuple[str, ...]
     """benchmarks, and their average where there are several"""
@@ -107,13 +99,11 @@ class Comparer:
         self._record, self._pair = record, pair
         self._places = [place for place in record.places if place.pair == pair]
         self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
-        variants = dict.fromkeys((place.method, place.label) for place in self._places)
-        self._arms = tuple(Arm(method, label, Variant(method, label).title) for method, label in variants)
+        self._variants = tuple(dict.fromkeys(Variant(place.method, place.label) for place in self._places))
         self._trained = {self._key(place): _trained(place, standing_of) for place in self._places}
         everything = [one for trained in self._trained.values() for one in trained.evaluations]
         found = dict.fromkeys(one.benchmark for one in everything)
         self.benchmarks = tuple(name for name in record.benchmarks if name in found) or tuple(found)
-        self.all_benchmarks = tuple(found)
         self._has_gpu = any(one.spent.gpu_s > 0 for one in everything)
 
     def extent(self) -> list[tuple[int, tuple[Evaluated, ...], int | None]]:
@@ -124,51 +114,51 @@ class Comparer:
     def _key(place: Place) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent
 
-    def _seeds(self, arm: Arm) -> list[int]:
-        return sorted({p.seed for p in self._places if (p.method, p.label) == (arm.method, arm.label)})
+    def _seeds(self, variant: Variant) -> list[int]:
+        return sorted({p.seed for p in self._places if (p.method, p.label) == (variant.method, variant.label)})
 
-    def _of(self, arm: Arm, seed: int, agents: Sequence[str]) -> list[_Trained] | None:
+    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[_Trained] | None:
         """Trainings of these agents; None where one is missing."""
-        found = [self._trained.get((arm.method, arm.label, seed, agent)) for agent in agents]
+        found = [self._trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
         return [one for one in found if one is not None] if None not in found else None
 
     def comparison(self) -> Comparison:
         """The table: each agent before training and under every method, then all agents together."""
-        printed = _printed(self._record.table)
+        printed = printed_in(self._record.table)
         several = len(self.benchmarks) > 1
         columns = (*self.benchmarks, *([AVERAGE] if several else []))
         groups: list[tuple[str, ...]] = [(agent,) for agent in self._agents]
         groups += [self._agents] if len(self._agents) > 1 else []
         lines: list[Line] = []
         for agents in groups:
-            lines.append(self._line(Arm(BEFORE, "", "before training"), agents, columns, printed))
-            lines += [self._line(arm, agents, columns, printed) for arm in self._arms]
-        by_arm: dict[tuple[str, str, int], set[str]] = {}
+            lines.append(self._line(Variant(BEFORE), agents, columns, printed))
+            lines += [self._line(variant, agents, columns, printed) for variant in self._variants]
+        by_training: dict[tuple[str, str, int], set[str]] = {}
         for place in self._places:
-            by_arm.setdefault((place.method, place.label, place.seed), set()).add(place.experiment)
+            by_training.setdefault((place.method, place.label, place.seed), set()).add(place.experiment)
         return Comparison(
             grid=self._record.name,
             pair=self._pair,
             agents=self._agents,
-            arms=self._arms,
+            variants=self._variants,
             benchmarks=self.benchmarks,
             columns=columns,
             lines=tuple(line for line in lines if line.num_planned),
-            is_alone=any(len(found) > 1 for found in by_arm.values()),
+            is_alone=any(len(found) > 1 for found in by_training.values()),
             has_gpu=self._has_gpu,
         )
 
     def _line(
         self,
-        arm: Arm,
+        variant: Variant,
         agents: tuple[str, ...],
         columns: Sequence[str],
-        printed: Mapping[tuple[str, str, str, str], float],
+        printed: Printed,
     ) -> Line:
         name = agents[0] if len(agents) == 1 else TOGETHER
-        is_before = arm.method == BEFORE
-        arms = self._arms if is_before else (arm,)
-        runs = [(a, seed, self._of(a, seed, agents)) for a in arms for seed in self._seeds(a)]
+        is_before = variant.method == BEFORE
+        variants = self._variants if is_before else (variant,)
+        runs = [(v, seed, self._of(v, seed, agents)) for v in variants for seed in self._seeds(v)]
         done = [found for _, _, found in runs if found and (is_before or all(one.last is not None for one in found))]
         figures = []
         for column in columns:
@@ -179,12 +169,12 @@ class Comparer:
             known = [value for value in values if not math.isnan(value)]
             if is_before and known:  # one model, read in several runs: no seeds that could vary
                 known = [statistics.fmean(known)]
-            paper = None if arm.label else printed.get((self._pair, name, arm.method, column))
+            paper = None if variant.label else printed.get((self._pair, name, variant.method, column))
             figures.append(Figure(summarize(known) if known else None, paper))
         costs = [[_last(one) for one in found] for found in done] if not is_before else []
         return Line(
             agent=name,
-            arm=arm,
+            variant=variant,
             figures=tuple(figures),
             num_seeds=len(done),
             num_planned=len(runs),
@@ -193,13 +183,13 @@ class Comparer:
             hours=_mean([sum(e.spent.seconds for e in ends if e) / 3600 for ends in costs]),
         )
 
-    def curve(self, arm: Arm, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
+    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
         """Accuracy against cost on the way: accuracy is the mean over agents, costs are their sum.
 
         Seeds count that are complete; where none is, all that have begun, up to the last step that all were evaluated
         after: every point is a mean over the same seeds.
         """
-        runs = [found for seed in self._seeds(arm) if (found := self._of(arm, seed, agents))]
+        runs = [found for seed in self._seeds(variant) if (found := self._of(variant, seed, agents))]
         runs = [found for found in runs if all(one.last is not None for one in found)] or runs
         paths = [path for path in (_path(found, benchmarks) for found in runs) if path]
         shared = set.intersection(*(set(path) for path in paths)) if paths else set()
@@ -233,10 +223,9 @@ def _path(trained: Sequence[_Trained], benchmarks: Sequence[str]) -> dict[int, P
     found = {}
     for step in sorted({one.step for one in trained[0].evaluations}):
         value = statistics.fmean(one.value(step, benchmarks) for one in trained)
-        ends = [next((e for e in one.evaluations if e.step == step), None) for one in trained]
         if math.isnan(value):
             continue
-        spent = [end.spent for end in ends if end is not None]
+        spent = [next(e.spent for e in one.evaluations if e.step == step) for one in trained]
         gpu_hours, hours = sum(s.gpu_s for s in spent) / 3600, sum(s.seconds for s in spent) / 3600
         found[step] = Point(step, sum(s.tokens for s in spent), gpu_hours, hours, value, math.nan)
     return found
@@ -248,11 +237,6 @@ def _last(trained: _Trained) -> Evaluated | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _printed(table: str) -> Mapping[tuple[str, str, str, str], float]:
-    """The printed table's values by (pair, agent, method, benchmark); of a pair's mean the paper prints nothing."""
-    return {(c.pair, c.agent, c.method, c.benchmark): c.value for c in printed_values() if c.table == table}
 
 
 def as_csv(found: Comparison) -> str:
@@ -271,7 +255,7 @@ def as_csv(found: Comparison) -> str:
                 figure.printed,
                 *(line.tokens, line.gpu_hours, line.hours),
             )
-            words = (found.grid, found.pair, line.agent, line.arm.method, line.arm.label, name)
+            words = (found.grid, found.pair, line.agent, line.variant.method, line.variant.label, name)
             writer.writerow([_harmless(word) for word in words] + ["" if n is None else f"{n:.6g}" for n in numbers])
     return out.getvalue()
 

@@ -19,6 +19,7 @@ from hacpo_core.store import is_locked
 
 ALL_RUNS = "all"
 """the name, among the grids, of everything that lies in the folder"""
+_ALL_TITLE = "All runs"
 _ID = re.compile(r"(?P<pair>.+)-(?P<method>[^-]+)-s(?P<seed>\d+)-[0-9a-f]{8}")
 _Signature = tuple[object, ...]
 
@@ -82,6 +83,10 @@ class Runs:
                 self._grids = signature, read_grids(self.runs_dir)
             return self._grids[1]
 
+    def chooser(self) -> list[tuple[str, str]]:
+        """Grids by name and title, everything in the folder last."""
+        return list(dict([(grid.name, grid.title) for grid in self.grids()] + [(ALL_RUNS, _ALL_TITLE)]).items())
+
     def grid(self, name: str) -> GridRecord:
         """A grid by name, or everything in the folder under the name "all".
 
@@ -104,7 +109,7 @@ class Runs:
             seen[key] += 1  # the same pair, method and seed under other settings
             label = f"variant {seen[key]}" if seen[key] > 1 else ""
             places += [replace(place, label=label) for place in found]
-        return GridRecord(name=ALL_RUNS, title="All runs", table="plain", places=places)
+        return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", places=places)
 
     def _places(self, experiment: str) -> list[Place]:
         progress = self.standing(experiment).progress

@@ -12,7 +12,8 @@ import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from dashboards.comparison import Arm, Comparison, Point
+from dashboards.comparison import Comparison, Point
+from experiments.report.cells import Variant
 
 COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours"}
 _INK = {"light": "#1c2126", "dark": "#e8eaed"}
@@ -29,7 +30,12 @@ def hours_label(found: Comparison) -> str:
 
 
 def curves_svg(
-    found: Comparison, curves: Mapping[Arm, Sequence[Point]], *, cost: str, printed: Mapping[Arm, float], scheme: str
+    found: Comparison,
+    curves: Mapping[Variant, Sequence[Point]],
+    *,
+    cost: str,
+    printed: Mapping[Variant, float],
+    scheme: str,
 ) -> str:
     """Accuracy against cost: a line per method with its interval over seeds, and the paper's end values as marks.
 
@@ -44,19 +50,19 @@ def curves_svg(
     FigureCanvasSVG(figure)
     axes = figure.subplots()
     label = COSTS["tokens"] if cost == "tokens" else hours_label(found)
-    for arm, points in curves.items():
+    for variant, points in curves.items():
         if not points:
             continue
-        color = _color(found, arm, scheme)
+        color = _color(found, variant, scheme)
         costs = [_cost(point, cost, found) for point in points]
         values = [point.value for point in points]
-        axes.plot(costs, values, color=color, marker="o", markersize=3, label=arm.title)
+        axes.plot(costs, values, color=color, marker="o", markersize=3, label=variant.title)
         if not any(math.isnan(point.half_width) for point in points):
             low = [point.value - point.half_width for point in points]
             high = [point.value + point.half_width for point in points]
             axes.fill_between(costs, low, high, color=color, alpha=0.15, linewidth=0)
-        if arm in printed:
-            axes.plot([costs[-1]], [printed[arm]], color=color, marker="D", markersize=8, fillstyle="none", ls="")
+        if variant in printed:
+            axes.plot([costs[-1]], [printed[variant]], color=color, marker="D", markersize=8, fillstyle="none", ls="")
     axes.set_xlabel(label, parse_math=False)
     axes.set_ylabel("accuracy", parse_math=False)
     _legend(axes, figure)
@@ -66,7 +72,7 @@ def curves_svg(
 def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
     """Accuracy after training: a panel per agent, a row per method, the paper's value as a diamond."""
     agents = list(dict.fromkeys(line.agent for line in found.lines))
-    height = 0.34 * max(len(found.arms) + 1, 3) + 0.7
+    height = 0.34 * max(len(found.variants) + 1, 3) + 0.7
     figure = Figure(figsize=(7.2, height * max(len(agents), 1)), layout="constrained")
     FigureCanvasSVG(figure)
     panels = figure.subplots(max(len(agents), 1), 1, squeeze=False, sharex=True)[:, 0]
@@ -74,7 +80,7 @@ def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
         lines = [line for line in found.lines if line.agent == agent]
         for row, line in enumerate(lines):
             shown = line.figures[column]
-            color = _color(found, line.arm, scheme)
+            color = _color(found, line.variant, scheme)
             if shown.summary is not None:
                 width = shown.summary.half_width
                 axes.errorbar(
@@ -83,7 +89,7 @@ def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
                 )  # fmt: skip
             if shown.printed is not None:
                 axes.plot([shown.printed], [row], marker="D", markersize=8, color=color, fillstyle="none", ls="")
-        axes.set_yticks(range(len(lines)), [line.arm.title for line in lines], parse_math=False)
+        axes.set_yticks(range(len(lines)), [line.variant.title for line in lines], parse_math=False)
         axes.set_ylim(len(lines) - 0.5, -0.5)
         axes.set_title(agent, parse_math=False, fontsize="medium")
     panels[-1].set_xlabel(f"accuracy, {found.columns[column]} (diamond: the paper's)", parse_math=False)
@@ -96,9 +102,9 @@ def _cost(point: Point, cost: str, found: Comparison) -> float:
     return point.gpu_hours if found.has_gpu else point.hours
 
 
-def _color(found: Comparison, arm: Arm, scheme: str) -> str:
+def _color(found: Comparison, variant: Variant, scheme: str) -> str:
     colors = _COLORS[scheme]
-    return colors[found.arms.index(arm) % len(colors)] if arm in found.arms else _INK[scheme]
+    return colors[found.variants.index(variant) % len(colors)] if variant in found.variants else _INK[scheme]
 
 
 def _legend(axes: mpl.axes.Axes, figure: Figure) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from flows.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
 from flows.server import PrefectServer, find_server
-from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
@@ -28,7 +27,6 @@ class ScheduleView:
     runs: Mapping[str, ScheduledRun] = field(default_factory=dict)
     workers: Sequence[WorkerRecord] = ()
     notice: str = ""
-    is_known: bool = False
 
     @property
     def num_slots(self) -> int:
@@ -83,8 +81,8 @@ class Scheduling:
             if schedule is None:
                 return ScheduleView(notice=NO_SERVER)
             runs = schedule.runs()
-            workers = _workers(schedule)
-            return ScheduleView(runs, workers, "" if workers else NO_WORKER, is_known=True)
+            workers = schedule.workers()
+            return ScheduleView(runs, workers, "" if workers else NO_WORKER)
         except Exception as error:  # noqa: BLE001  whatever a server's client raises, the page goes on from the files
             _log.info("the schedule could not be asked: %s: %s", type(error).__name__, error)
             return ScheduleView(
@@ -106,14 +104,6 @@ class Scheduling:
         if found is None:
             raise RefusedError("no Prefect server runs for this folder; `hacpo worker` or `hacpo server start` first")
         return found
-
-
-def _workers(schedule: Schedule) -> list[WorkerRecord]:
-    try:
-        return list(schedule.workers())
-    except ServerError as error:  # the pool is made with the first worker or the first run
-        _log.info("no pool to ask for workers: %s", error)
-        return []
 
 
 def connector(runs_dir: Path) -> Callable[[], Schedule | None]:

@@ -23,6 +23,7 @@ from dashboards.curves import CurveReader
 from dashboards.listing import Runs
 from dashboards.scheduling import Scheduling
 from dashboards.security import is_loopback
+from experiments.report.tables import with_interval
 from flows.server import find_server
 
 HERE = Path(__file__).parent
@@ -127,7 +128,7 @@ def environment() -> Environment:
         "version": version_of,
     }
     made.filters |= dict(filters)
-    made.globals |= {"asset": asset, "with_interval": words.with_interval}
+    made.globals |= {"asset": asset, "with_interval": with_interval}
     return made
 
 

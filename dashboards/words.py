@@ -39,11 +39,6 @@ def score(value: float | None) -> str:
     return "—" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
-def with_interval(mean: float, half_width: float) -> str:
-    """Mean ± half width; the mean alone with one seed."""
-    return score(mean) if math.isnan(half_width) else f"{mean:.3f} ± {half_width:.3f}"
-
-
 def short(text: str, most: int = 140) -> str:
     """The beginning of a long text."""
     line = " ".join(text.split())

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.compose import compose, declaration
+from flows.compose import compose, declaration, file_stem
 from flows.plans import Plan, plan
 from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
@@ -189,7 +189,7 @@ def plan_grid(
     plans = {item.plan.id: item.plan for item in found.values()}
     evaluated = {benchmark for planned in plans.values() for benchmark in planned.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
-    return GridPlan(Path(name).stem, config, list(cells.values()), plans)
+    return GridPlan(file_stem(name), config, list(cells.values()), plans)
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:

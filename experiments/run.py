@@ -28,7 +28,7 @@ from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
 from hacpo_core.errors import EngineError, HacpoError, ServerError
-from hacpo_core.validation import num_minibatches
+from hacpo_core.validation import total_updates
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]
@@ -210,7 +210,7 @@ def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[
 
 
 def _num_updates(planned: Plan) -> int:
-    return len(planned.config.pair.agents) * num_minibatches(planned.config)
+    return len(planned.config.pair.agents) * total_updates(planned.config)
 
 
 def _schedule(runs_dir: Path, *, as_json: bool) -> Schedule:
@@ -248,7 +248,7 @@ def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
         return "holds nothing of these runs: tracking.enabled is false"
     if tracking.uri is not None:
         return f"at the address in tracking.uri, {tracking.uri}"
-    if "MLFLOW_TRACKING_URI" in os.environ:
+    if os.environ.get("MLFLOW_TRACKING_URI"):
         return "at the address in MLFLOW_TRACKING_URI"
     return f"`make dashboard` serves it; everything lies in {runs_dir / 'mlflow.db'}"
 

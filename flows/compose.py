@@ -157,18 +157,18 @@ def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> 
     """The same with a declaration of each benchmark that is named: its own file < what the layers say about it."""
     named: dict[str, str] = {}
     for word in (*evaluate.during, *evaluate.final):
-        if named.setdefault(benchmark_name(word), word) != word:
-            raise ConfigError(f"evaluate: {named[benchmark_name(word)]} and {word} have one name; rename a file")
+        if named.setdefault(file_stem(word), word) != word:
+            raise ConfigError(f"evaluate: {named[file_stem(word)]} and {word} have one name; rename a file")
     return replace(
         evaluate,
-        during=[benchmark_name(word) for word in evaluate.during],
-        final=[benchmark_name(word) for word in evaluate.final],
+        during=[file_stem(word) for word in evaluate.during],
+        final=[file_stem(word) for word in evaluate.final],
         benchmarks={name: benchmark(word, layers) for name, word in named.items()},
     )
 
 
-def benchmark_name(word: str) -> str:
-    """Name of a benchmark: the word itself, or the stem of its YAML file."""
+def file_stem(word: str) -> str:
+    """Name of a declaration: the word itself, or the stem of its YAML file."""
     return Path(word).stem if Path(word).suffix in (".yaml", ".yml") else word
 
 
@@ -182,9 +182,9 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
     Raises:
         ConfigError: nobody declares it, or its file has an unknown field or a value of the wrong kind.
     """
-    parts = [OmegaConf.select(layer, f"evaluate.benchmarks[{benchmark_name(word)}]") for layer in layers]
+    parts = [OmegaConf.select(layer, f"evaluate.benchmarks[{file_stem(word)}]") for layer in layers]
     parts = [part for part in parts if part is not None]
-    if word in available("benchmark") or benchmark_name(word) != word or not parts:
+    if word in available("benchmark") or file_stem(word) != word or not parts:
         parts.insert(0, declaration("benchmark", word))
     merged = OmegaConf.structured(BenchmarkConfig)
     for part in parts:

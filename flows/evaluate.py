@@ -14,7 +14,7 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 
 from flows.build import open_experiment
-from flows.compose import benchmark, benchmark_name
+from flows.compose import benchmark, file_stem
 from flows.display import Watcher
 from flows.experiment import evaluate_agents, side_by_side
 from flows.plans import Plan, find_plan
@@ -45,7 +45,7 @@ def with_benchmarks(plan: Plan, words: Sequence[str]) -> Plan:
     own = plan.config.evaluate.benchmarks
     declared: dict[str, BenchmarkConfig] = {} if words else own
     for word in words:
-        name = benchmark_name(word)
+        name = file_stem(word)
         found = own[word] if word in own else benchmark(word)
         if found != {**declared, **own}.get(name, found):
             owner = plan.id if name in own else "another of these files"

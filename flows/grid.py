@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -158,5 +159,5 @@ class _Bars:
         if bar is not None:
             bar.close()
         seconds = "" if bar is None else f" ({bar.format_dict['elapsed']:.0f} s)"
-        tqdm.write(f"{name}: {f'FAILED, {reason}' if reason else 'done'}{seconds}")
+        tqdm.write(f"{name}: {f'FAILED, {reason}' if reason else 'done'}{seconds}", file=sys.stderr)
         self._all.update()

@@ -176,7 +176,8 @@ class Reconciler:
         return False
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
-        self.schedule.client.set_flow_run_state(run.id, state, force=True)
+        with answers():
+            self.schedule.client.set_flow_run_state(run.id, state, force=True)
 
     def _close_tracking(self) -> list[str]:
         """Close MLflow runs of experiments that nobody writes to any more; once per time that they were opened."""

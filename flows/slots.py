@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import logging
 import os
 import stat
@@ -26,10 +27,11 @@ _LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 60.0
 
 
 def visible_devices() -> list[str]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; behind a negative number CUDA sees none."""
     chosen = os.environ.get(VISIBLE)
     if chosen is not None:
-        return [name for name in chosen.split(",") if name]
+        names = [name.strip() for name in chosen.split(",")]
+        return [name for name in itertools.takewhile(lambda name: not name.startswith("-"), names) if name]
     import torch  # a second, which most commands need not wait for
 
     return [str(i) for i in range(torch.cuda.device_count())]
@@ -57,7 +59,7 @@ def cards_of(devices: Sequence[str]) -> dict[str, str]:
     found = {}
     for name in devices:
         begun = [uuid for uuid in known.values() if name.startswith("GPU-") and uuid.startswith(name)]
-        found[name] = known.get(name.strip()) or (begun[0] if len(begun) == 1 else name)
+        found[name] = known.get(name) or (begun[0] if len(begun) == 1 else name)
     return found
 
 

@@ -132,7 +132,6 @@ def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
         RUNS_DIR: str(runs_dir.absolute()),
         "PREFECT_WORKER_QUERY_SECONDS": "2" if shared_server() is not None else "0.5",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
         "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
         "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",
     }

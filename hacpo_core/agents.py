@@ -49,7 +49,7 @@ from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.records import Message, Problem, Rollout
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
-from hacpo_core.validation import longest_sequence, num_minibatches, num_samples
+from hacpo_core.validation import longest_sequence, num_samples, total_updates
 
 
 def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress: Progress | None = None) -> Path:
@@ -184,7 +184,7 @@ class Agent:
             optimizer=config.optimizer,
             engine=config.engine,
             temperature=config.rollout.temperature,
-            total_updates=config.train.num_steps * num_minibatches(config),
+            total_updates=total_updates(config),
             reference=reference,
         )
 

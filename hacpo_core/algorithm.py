@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -309,10 +309,11 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
     num_unscored = sum(verdict.status == "unscored" for verdict in verdicts)
     if num_unscored:
         _log.warning("step %d, %s: %d of %d responses are unscored", step, k, num_unscored, len(verdicts))
-    if num_unscored > math.ceil(x.config.verifier.max_unscored_fraction * len(verdicts)):
+    most = x.config.verifier.max_unscored_fraction
+    if num_unscored == len(verdicts) or num_unscored > math.ceil(most * len(verdicts)):
         raise VerificationError(
-            f"step {step}, {k}: {num_unscored} of {len(verdicts)} responses are unscored, more than "
-            f"verifier.max_unscored_fraction={x.config.verifier.max_unscored_fraction}; "
+            f"step {step}, {k}: {num_unscored} of {len(verdicts)} responses are unscored, all of them or more than "
+            f"verifier.max_unscored_fraction={most}; "
             "resume to try once more, or begin anew with a larger verifier.timeout_s or verifier.memory_mb"
         )
     x.ledger.save_verdicts(step, k, problems, VerifiedBatch(tuple(verdicts), watch.cost()))
@@ -342,16 +343,19 @@ def advantage(x: Experiment, step: int, problems: Sequence[Problem]) -> None:
             "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded",
             *(step, ratios.num_floored, ratios.num_clipped, joint.baseline.num_guarded),
         )
-    by_name = dict(enumerate(x.names))
+
+    def by_name(value_A: torch.Tensor) -> dict[str, Any]:
+        return dict(zip(x.names, value_A.tolist(), strict=True))
+
     state = CapabilityState(
-        batch={k: float(batch_A[i]) for i, k in by_name.items()},
+        batch=by_name(batch_A),
         window=window,
-        smoothed={k: float(smoothed_A[i]) for i, k in by_name.items()},
-        ratio={k: {j: float(ratios.ratio_AA[i, h]) for h, j in by_name.items()} for i, k in by_name.items()},
+        smoothed=by_name(smoothed_A),
+        ratio={k: by_name(ratio_A) for k, ratio_A in zip(x.names, ratios.ratio_AA, strict=True)},
         num_floored=ratios.num_floored,
         num_clipped=ratios.num_clipped,
         num_guarded=joint.baseline.num_guarded,
-        uniform_share={k: float(joint.baseline.is_uniform_PA[:, i].double().mean()) for i, k in by_name.items()},
+        uniform_share=by_name(joint.baseline.is_uniform_PA.double().mean(dim=0)),
     )
     x.ledger.save_advantages(step, problems, JointBatch(joint, state, watch.cost()))
 
@@ -400,11 +404,7 @@ def _apply_update(x: Experiment, agent: PlacedAgent, step: int) -> None:
                 )
             _log.warning("%s; accepted", message)
         return
-    counts = {name: getattr(batch, name) for name in ("num_unscored", "num_truncated", "num_empty")}
-    record = UpdateRecord(
-        outcome=outcome, digest=digest, length_drift_mean=batch.length_drift_mean, cost=watch.cost(), **counts
-    )
-    x.ledger.save_update(step, k, record)
+    x.ledger.save_update(step, k, UpdateRecord(outcome, digest, batch.counts, watch.cost()))
 
 
 def _sources(x: Experiment, k: str) -> list[int]:
@@ -418,8 +418,7 @@ def build_batch(x: Experiment, step: int, k: str) -> LearnerBatch:
     config, tokens = x.config, x.placement.tokenizers[k]
     problems = step_batch(x.problems, step=step, size=config.train.problems, seed=config.seed)
     sources = _sources(x, k)
-    drops_eos = config.retokenize.eos == "drop"
-    others = {j: x.placement.tokenizers[x.names[j]] for j in sources[1:]}
+    of_sources = {j: x.placement.tokenizers[x.names[j]] for j in sources}
     _, is_scored_PAG = _rewards(x, step, len(problems))
     rollouts = [x.ledger.rollouts(step, j).rollouts if i in sources else () for i, j in enumerate(x.names)]
     slots = minibatch_slots(
@@ -437,10 +436,10 @@ def build_batch(x: Experiment, step: int, k: str) -> LearnerBatch:
             is_scored_PAG=is_scored_PAG.numpy(),
             joint=x.ledger.advantages(step).joint,
             slots=slots,
-            retokenizers={j: x.retokenizer(other, tokens) for j, other in others.items()},
+            retokenizers={j: x.retokenizer(of_sources[j], tokens) for j in sources[1:]},
             prompt_ids=[tokens.prompt_ids(problem) for problem in problems],
-            eos_ids=tokens.eos_ids if drops_eos else None,
-            source_eos_ids={sources[0]: tokens.eos_ids, **{j: other.eos_ids for j, other in others.items()}},
+            eos_ids={j: source.eos_ids for j, source in of_sources.items()},
+            drops_eos=config.retokenize.eos == "drop",
         )
 
 

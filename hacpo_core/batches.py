@@ -9,12 +9,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from hacpo_core.algo.methods import JointAdvantages
-from hacpo_core.data.retokenize import Retokenizer, strip_eos
+from hacpo_core.data.retokenize import Retokenizer, SharedResponse, strip_eos
 from hacpo_core.records import Rollout
 from hacpo_core.seeds import generator
 
@@ -39,11 +39,6 @@ class Row:
     old_mean_logprob: float
     old_logprobs: tuple[float, ...] | None
 
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and response together."""
-        return len(self.prompt_ids) + len(self.response_ids)
-
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
@@ -53,22 +48,36 @@ class Minibatch:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerBatch:
-    """A learner's mini-batches and what happened on the way into them.
+class BatchCounts:
+    """What happened to responses on the way into a learner's mini-batches.
 
-    `num_unscored` and `num_empty` count responses that were left out, own ones too, `num_truncated` cross-agent ones;
-    `length_drift_mean` is the mean of (learner tokens - source tokens) / source tokens over retokenised responses, 0
-    when none was.
+    `num_unscored` and `num_empty` count those that were left out, own ones too, `num_truncated` cross-agent ones that
+    were cut at the learner's limit; `num_control_dropped` control tokens that others' texts spelled and that the
+    learner's tokenizer could not write in any other way; `length_drift_mean` is the mean of
+    (learner tokens - source tokens) / source tokens over retokenised responses, 0 when none was.
     """
 
+    num_unscored: int = 0
+    num_truncated: int = 0
+    num_empty: int = 0
+    length_drift_mean: float = 0.0
+    num_control_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerBatch:
+    """A learner's mini-batches and what happened on the way into them."""
+
     minibatches: tuple[Minibatch, ...]
-    num_unscored: int
-    num_truncated: int
-    num_empty: int
-    length_drift_mean: float
+    counts: BatchCounts
 
 
-Slot = tuple[int, int, int]
+class Slot(NamedTuple):
+    """Whose response to which problem of the batch: indices."""
+
+    source: int
+    problem: int
+    sample: int
 
 
 def minibatch_slots(
@@ -80,11 +89,11 @@ def minibatch_slots(
     order: Literal["mixed", "own_first"],
     seed_parts: Sequence[int | str],
 ) -> list[list[Slot]]:
-    """Which (source, problem, sample) goes into which mini-batch: a function of the seed parts alone.
+    """Which response goes into which mini-batch: a function of the seed parts alone.
 
     The problems are shuffled once; all sources follow that order, so that a mini-batch holds whole groups wherever
-    the numbers allow it. `mixed` cuts each source into `num_minibatches` nearly equal shares (they differ by one row at
-    most); `own_first` cuts the learner's own rows first, then the others', source by source.
+    the numbers allow it. `mixed` deals mini-batches of one size in which the sources' shares differ by one row at most;
+    `own_first` cuts the learner's own rows first, then the others', source by source.
 
     Args:
         num_problems: P.
@@ -95,18 +104,18 @@ def minibatch_slots(
         seed_parts: for example (seed, "minibatch", step, learner name).
 
     Returns:
-        one list of slots per update.
+        one list of slots per update, source by source.
     """
     permutation = generator(*seed_parts).permutation(num_problems).tolist()
-    slots_of = {j: [(j, p, i) for p in permutation for i in range(num_samples)] for j in sources}
-    if order == "own_first":
-        own, *others = sources
+    own, *others = sources
+    if order == "own_first" and others:
         share = num_minibatches // len(sources)
-        groups = (slice(p * num_samples, (p + 1) * num_samples) for p in range(num_problems))
-        other_slots = [slot for group in groups for j in others for slot in slots_of[j][group]]
-        return [*_cut(slots_of[own], share), *(_cut(other_slots, num_minibatches - share) if others else [])]
-    pieces = {j: _cut(slots, num_minibatches) for j, slots in slots_of.items()}
-    return [[slot for j in sources for slot in pieces[j][m]] for m in range(num_minibatches)]
+        first = [Slot(own, p, i) for p in permutation for i in range(num_samples)]
+        then = [Slot(j, p, i) for p in permutation for j in others for i in range(num_samples)]
+        return [*_cut(first, share), *_cut(then, num_minibatches - share)]
+    together = [Slot(j, p, i) for p in permutation for i in range(num_samples) for j in sources]
+    place = {j: position for position, j in enumerate(sources)}
+    return [sorted(piece, key=lambda slot: place[slot.source]) for piece in _cut(together, num_minibatches)]
 
 
 def _cut(slots: Sequence[Slot], num_pieces: int) -> list[list[Slot]]:
@@ -124,8 +133,8 @@ def learner_batch(
     slots: Sequence[Sequence[Slot]],
     retokenizers: Mapping[int, Retokenizer],
     prompt_ids: Sequence[tuple[int, ...]],
-    eos_ids: frozenset[int] | None,
-    source_eos_ids: Mapping[int, frozenset[int]],
+    eos_ids: Mapping[int, frozenset[int]],
+    drops_eos: bool,
 ) -> LearnerBatch:
     """Build a learner's rows.
 
@@ -138,59 +147,67 @@ def learner_batch(
         retokenizers: from each other agent's tokens to the learner's.
         prompt_ids: per problem, the prompt under the learner's tokenizer and chat template, for others' responses; the
             learner's own keep the one that they were sampled behind.
-        eos_ids: EOS ids to remove at the end of own responses (`retokenize.eos: drop`), None to keep them.
-        source_eos_ids: the same for every source, so that its old log-probabilities lose the EOS as well.
+        eos_ids: EOS ids of every source.
+        drops_eos: remove the EOS at the end of own responses, and its log-probability from every source's
+            (`retokenize.eos: drop`).
 
     Returns:
         the mini-batches; responses that are unscored or became empty are left out and counted.
     """
     num_samples = is_scored_PAG.shape[2]
-    num_unscored = num_truncated = num_empty = 0
-    drifts: list[float] = []
+    num_unscored = num_empty = 0
+    shared: list[SharedResponse] = []
     minibatches = []
     advantage_PAG, weight_A = joint.advantage_LPAG[learner].numpy(), joint.weight_LA[learner].numpy()
     for piece in slots:
-        kept = [slot for slot in piece if is_scored_PAG[slot[1], slot[0], slot[2]]]
+        kept = [slot for slot in piece if is_scored_PAG[slot.problem, slot.source, slot.sample]]
         num_unscored += len(piece) - len(kept)
-        responses = [rollouts[j][p * num_samples + i] for j, p, i in kept]
-        converted: dict[int, tuple[int, ...]] = {}
-        for j, retokenizer in retokenizers.items():
-            positions = [position for position, slot in enumerate(kept) if slot[0] == j]
-            shared = retokenizer.convert_batch([responses[position] for position in positions])
-            for position, response in zip(positions, shared, strict=True):
-                num_truncated += response.status == "truncated"
-                converted[position] = response.token_ids
-                if not response.is_passed_through:
-                    drifts.append(response.length_drift)
+        responses = [rollouts[slot.source][slot.problem * num_samples + slot.sample] for slot in kept]
+        converted = _converted(kept, responses, retokenizers)
+        shared += converted.values()
         rows = []
-        for position, ((j, p, i), response) in enumerate(zip(kept, responses, strict=True)):
+        for position, (slot, response) in enumerate(zip(kept, responses, strict=True)):
             old = response.logprobs if response.old_logprobs is None else response.old_logprobs
-            if eos_ids is not None:
-                old = old[: len(strip_eos(response.token_ids, source_eos_ids[j]))]
-            is_own = j == learner
-            ids = response.token_ids[: len(old)] if is_own else converted[position]
+            if drops_eos:
+                old = old[: len(strip_eos(response.token_ids, eos_ids[slot.source]))]
+            is_own = slot.source == learner
+            ids = response.token_ids[: len(old)] if is_own else converted[position].token_ids
             if not ids or not old:
                 num_empty += 1
                 continue
             rows.append(
                 Row(
-                    source=j,
-                    problem=p,
-                    index=i,
+                    source=slot.source,
+                    problem=slot.problem,
+                    index=slot.sample,
                     is_own=is_own,
-                    prompt_ids=response.prompt_ids if is_own else prompt_ids[p],
+                    prompt_ids=response.prompt_ids if is_own else prompt_ids[slot.problem],
                     response_ids=ids,
-                    advantage=float(advantage_PAG[p, j, i]),
-                    cross_weight=1.0 if is_own else float(weight_A[j]),
+                    advantage=float(advantage_PAG[slot.problem, slot.source, slot.sample]),
+                    cross_weight=float(weight_A[slot.source]),
                     old_mean_logprob=fmean(old),
                     old_logprobs=old if is_own else None,
                 )
             )
         minibatches.append(Minibatch(tuple(rows)))
-    return LearnerBatch(
-        minibatches=tuple(minibatches),
+    drifts = [response.length_drift for response in shared if not response.is_passed_through]
+    counts = BatchCounts(
         num_unscored=num_unscored,
-        num_truncated=num_truncated,
+        num_truncated=sum(response.status == "truncated" for response in shared),
         num_empty=num_empty,
         length_drift_mean=fmean(drifts) if drifts else 0.0,
+        num_control_dropped=sum(response.num_control_dropped for response in shared),
     )
+    return LearnerBatch(tuple(minibatches), counts)
+
+
+def _converted(
+    slots: Sequence[Slot], responses: Sequence[Rollout], retokenizers: Mapping[int, Retokenizer]
+) -> dict[int, SharedResponse]:
+    """Others' responses in the learner's tokens, by position."""
+    found: dict[int, SharedResponse] = {}
+    for j, retokenizer in retokenizers.items():
+        positions = [position for position, slot in enumerate(slots) if slot.source == j]
+        shared = retokenizer.convert_batch([responses[position] for position in positions])
+        found |= zip(positions, shared, strict=True)
+    return found

@@ -16,6 +16,7 @@ import torch
 
 from hacpo_core.algo.advantages import Baseline
 from hacpo_core.algo.methods import JointAdvantages
+from hacpo_core.batches import BatchCounts
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, UpdateOutcome
 from hacpo_core.records import PhaseCost, Problem, Rollout, Verdict
 from hacpo_core.store import StepStore
@@ -74,17 +75,11 @@ class JointBatch:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """Outcome of one agent's update phase.
-
-    `digest` is of the weights after it. The counts are those of `hacpo_core.batches.LearnerBatch`.
-    """
+    """Outcome of one agent's update phase; `digest` is of the weights after it."""
 
     outcome: UpdateOutcome
     digest: str
-    num_unscored: int
-    num_truncated: int
-    num_empty: int
-    length_drift_mean: float
+    counts: BatchCounts
     cost: PhaseCost
 
 
@@ -217,8 +212,8 @@ class Ledger:
         """Commit phase update.<agent>."""
         value = {
             "minibatches": [asdict(minibatch) for minibatch in record.outcome.minibatches],
-            **{name: getattr(record, name) for name in ("digest", "num_unscored", "num_truncated", "num_empty")},
-            "length_drift_mean": record.length_drift_mean,
+            "digest": record.digest,
+            **asdict(record.counts),
             "cost": asdict(record.cost),
         }
         rows = _columns(record.outcome.rows, RowOutcome)
@@ -238,9 +233,9 @@ class Ledger:
                     minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                     rows=tuple(RowOutcome(**row) for row in _rows(rows)),
                 ),
+                digest=value["digest"],
+                counts=BatchCounts(**{f.name: value[f.name] for f in fields(BatchCounts) if f.name in value}),
                 cost=PhaseCost(**value["cost"]),
-                **{name: value[name] for name in ("digest", "num_unscored", "num_truncated", "num_empty")},
-                length_drift_mean=value["length_drift_mean"],
             )
             self._keep(step, phase, found)
         return found

@@ -42,6 +42,7 @@ MANIFEST = "manifest.json"
 HEARTBEAT_S = 10.0
 STALE_S = 90.0
 _PATIENCE_S, _PAUSE_S = 1.0, 0.05
+_RECORD_BYTES = 256
 
 
 def sha256_of(path: Path) -> str:
@@ -263,12 +264,12 @@ class ExperimentLock:
         self._path = root / "lock"
         self._file: Any = None
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="experiment-lock", daemon=True)
 
     def __enter__(self) -> ExperimentLock:
         with _write_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a+", encoding="utf-8")
+            self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8")
         try:
             self._acquire()
         except BlockingIOError as error:
@@ -286,16 +287,13 @@ class ExperimentLock:
                 f"{STALE_S:.0f} s; wait for it or end it, then try again"
             )
         self._beat()
-        self._thread = threading.Thread(target=self._run, name="experiment-lock", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._file.seek(0)
-        self._file.truncate()
+        self._thread.join()
+        self._file.truncate(0)
         self._file.close()
 
     def _acquire(self) -> None:
@@ -311,11 +309,10 @@ class ExperimentLock:
             time.sleep(_PAUSE_S)
 
     def _beat(self) -> None:
-        record = {"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()}
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(json.dumps(record))
-        self._file.flush()
+        record = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()})
+        # In place and at one length: whoever reads on another machine, or after a write that failed, finds a whole one.
+        os.pwrite(self._file.fileno(), record.ljust(_RECORD_BYTES).encode(), 0)
+        os.fsync(self._file.fileno())
 
     def _run(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
@@ -327,24 +324,16 @@ class ExperimentLock:
 
 def is_locked(root: Path) -> bool:
     """True while a process holds the experiment's lock, here or on another machine that shares the disk."""
-    path = root / "lock"
-    if not path.exists():
+    try:
+        file = (root / "lock").open(encoding="utf-8")
+    except FileNotFoundError:
         return False
-    with path.open("a+", encoding="utf-8") as file:
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         return _beats_elsewhere(_holder(file))
-
-
-def lock_holder(root: Path) -> dict[str, Any]:
-    """Who wrote the last heartbeat into an experiment's lock: pid, host, heartbeat; empty where nobody holds it."""
-    try:
-        with (root / "lock").open(encoding="utf-8") as file:
-            return _holder(file)
-    except OSError:
-        return {}
 
 
 def _holder(file: IO[str]) -> dict[str, Any]:

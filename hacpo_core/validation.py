@@ -396,6 +396,11 @@ def num_minibatches(config: ExperimentConfig) -> int:
     return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
 
 
+def total_updates(config: ExperimentConfig) -> int:
+    """Updates of one learner in a whole training."""
+    return config.train.num_steps * num_minibatches(config)
+
+
 def num_ranks(config: ExperimentConfig, agent: str) -> int:
     """Processes that an agent is spread over."""
     own = config.pair.agents[agent].num_ranks
@@ -448,8 +453,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         mark(f"method.cross_bounds is {method.cross_bounds}", "clip.cross_floor", "clip.cross_step")
     if method.baseline in ("own", "pooled") and (method.cross_weight == "one" or not method.shares_rollouts):
         mark(f"method {method.name} uses no capability ratio", *capability_names)
-    if method.baseline in ("own", "pooled"):
-        mark("a plain mean never exceeds the rewards", "advantage.binary_guard")
+    if method.baseline != "capability":
+        mark("the guard is the capability baseline's", "advantage.binary_guard")
     if method.ratio == "token":
         mark("method.ratio is token", "clip.sequence_low", "clip.sequence_high")
     else:

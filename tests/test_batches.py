@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.algo.advantages import Baseline
 from hacpo_core.algo.methods import JointAdvantages
-from hacpo_core.batches import LearnerBatch, Row, Slot, learner_batch, minibatch_slots
+from hacpo_core.batches import BatchCounts, LearnerBatch, Row, Slot, learner_batch, minibatch_slots
 from hacpo_core.data.retokenize import EosRule, Retokenizer, decode_response
 from hacpo_core.records import FinishReason, Rollout
 from tests import tokenizers_zoo as zoo
@@ -47,10 +47,20 @@ def test_mixed_mini_batches_hold_equal_shares_of_every_source(sources: list[int]
     assert shares(slots_of(sources=sources)) == [dict.fromkeys(sources, 8)] * 4
 
 
-@pytest.mark.parametrize("sources", [[0], [1, 0], [2, 0, 1]])
-def test_shares_that_do_not_divide_differ_by_one_row(sources: list[int]) -> None:
-    found = shares(slots_of(sources=sources, num_problems=5, num_samples=3, num_minibatches=4))
-    assert found == [dict.fromkeys(sources, size) for size in (3, 4, 4, 4)]
+@pytest.mark.parametrize(
+    ("num_agents", "sizes", "num_minibatches", "rows"),
+    [
+        (3, {"num_problems": 128, "num_samples": 8}, 6, 512),  # 64 problems each, as in the paper, of three agents
+        (2, {"num_problems": 4, "num_samples": 3}, 8, 3),
+        (2, {"num_problems": 2, "num_samples": 1}, 4, 1),
+    ],
+)
+def test_where_shares_do_not_divide_mini_batches_are_of_one_size_and_shares_differ_by_one_row(
+    num_agents: int, sizes: dict[str, int], num_minibatches: int, rows: int
+) -> None:
+    found = shares(slots_of(sources=range(num_agents), num_minibatches=num_minibatches, **sizes))
+    assert [sum(share.values()) for share in found] == [rows] * num_minibatches
+    assert all(max(share.values()) - min(share.get(j, 0) for j in range(num_agents)) <= 1 for share in found)
 
 
 def test_mini_batches_hold_whole_groups_where_the_numbers_allow_it() -> None:
@@ -180,8 +190,8 @@ def batch_of(
         ),
         retokenizers={other: retokenizer},
         prompt_ids=[(5,), (6, 6)],
-        eos_ids=eos_ids[learner] if eos == "drop" else None,
-        source_eos_ids=dict(enumerate(eos_ids)),
+        eos_ids=dict(enumerate(eos_ids)),
+        drops_eos=eos == "drop",
     )
 
 
@@ -203,7 +213,6 @@ def test_row_carries_the_advantage_weight_and_prompt_of_its_response(learner: in
         assert row.cross_weight == (1.0 if j == learner else WEIGHT_LA[learner][j])
         assert row.is_own is (j == learner)
         assert row.prompt_ids == ((1, 2) if row.is_own else [(5,), (6, 6)][p]), "own: what it was sampled behind"
-        assert row.num_tokens == len(row.prompt_ids) + len(row.response_ids)
 
 
 def test_own_rows_keep_their_sampled_ids_and_old_logprobs() -> None:
@@ -229,7 +238,7 @@ def test_cross_rows_hold_the_text_in_the_learners_tokens(source: str, target: st
         assert row.response_ids[-1] == eos_of(target)
         assert decode_response(tokenizer(target), row.response_ids).strip() == text
         assert row.old_logprobs is None
-    assert (batch.num_unscored, batch.num_truncated, batch.num_empty) == (0, 0, 0)
+    assert batch.counts == replace(BatchCounts(), length_drift_mean=batch.counts.length_drift_mean)
 
 
 def test_old_mean_of_a_cross_row_runs_over_the_sources_tokens() -> None:
@@ -276,7 +285,7 @@ def test_unscored_responses_are_left_out_and_counted() -> None:
     is_scored_PAG[0, 1, 0] = is_scored_PAG[1, 0, 1] = False
     batch = batch_of(rollouts_of(names), names, is_scored_PAG=is_scored_PAG)
     assert set(rows_of(batch)) == {(j, p, i) for p, j, i in np.argwhere(is_scored_PAG).tolist()}
-    assert batch.num_unscored == 2
+    assert batch.counts.num_unscored == 2
 
 
 def test_shared_response_without_text_is_left_out_and_counted() -> None:
@@ -286,7 +295,7 @@ def test_shared_response_without_text_is_left_out_and_counted() -> None:
     kept, dropped = (batch_of(rollouts, names, eos=eos) for eos in ("keep", "drop"))
     assert rows_of(kept)[1, 0, 0].response_ids == (eos_of("byte_level"),)
     assert (1, 0, 0) not in rows_of(dropped)
-    assert (kept.num_empty, dropped.num_empty) == (0, 1)
+    assert (kept.counts.num_empty, dropped.counts.num_empty) == (0, 1)
 
 
 def test_shared_response_beyond_the_limit_is_truncated_and_counted() -> None:
@@ -294,7 +303,16 @@ def test_shared_response_beyond_the_limit_is_truncated_and_counted() -> None:
     batch = batch_of(rollouts_of(names), names, max_response_tokens=8)
     row = rows_of(batch)[1, 1, 0]
     assert decode_response(tokenizer("character"), row.response_ids) == "x + y = "
-    assert batch.num_truncated == 1
+    assert batch.counts.num_truncated == 1
+
+
+def test_control_token_that_cannot_be_written_as_text_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("byte_level", "character")
+    control = encoded("byte_level", "12")[0]
+    monkeypatch.setattr("hacpo_core.data.retokenize.control_ids", lambda _: frozenset({control}))
+    batch = batch_of(rollouts_of(names), names)
+    assert batch.counts.num_control_dropped == sum(encoded("byte_level", text).count(control) for text in TEXTS[1]) > 0
+    assert control not in rows_of(batch)[1, 0, 1].response_ids
 
 
 def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:
@@ -302,7 +320,7 @@ def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:
     rollouts = rollouts_of(names)
     lengths = [(len(encoded("byte_level", text)) + 1, len(text) + 1) for text in TEXTS[1]]
     expected = np.mean([(target - source) / source for source, target in lengths])
-    assert batch_of(rollouts, names).length_drift_mean == pytest.approx(expected, abs=1e-15)
+    assert batch_of(rollouts, names).counts.length_drift_mean == pytest.approx(expected, abs=1e-15)
     assert expected != 0.0
 
 
@@ -312,7 +330,7 @@ def test_equal_tokenizers_pass_the_ids_through() -> None:
     batch = batch_of(rollouts, names)
     for (j, p, i), row in rows_of(batch).items():
         assert row.response_ids == rollouts[j][2 * p + i].token_ids
-    assert batch.length_drift_mean == 0.0
+    assert batch.counts.length_drift_mean == 0.0
 
 
 def test_mini_batches_keep_the_order_of_their_slots() -> None:

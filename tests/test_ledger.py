@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hacpo_core.batches import BatchCounts
 from hacpo_core.engines.base import RowOutcome, UpdateOutcome
 from hacpo_core.ledger import Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.records import Gold, Message, PhaseCost, Problem, Rollout, Verdict
@@ -44,6 +45,6 @@ def test_verdicts_are_read_as_they_were_given(verdicts: tuple[Verdict, ...], tmp
 @pytest.mark.parametrize("rows", [(), (ROW, replace(ROW, index=2))])
 def test_update_is_read_as_it_was_made(rows: tuple[RowOutcome, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    record = UpdateRecord(UpdateOutcome((), rows), "digest", 1, 2, 3, 0.5, COST)
+    record = UpdateRecord(UpdateOutcome((), rows), "digest", BatchCounts(1, 2, 3, 0.5, 4), COST)
     before.save_update(1, "qwen", record)
     assert repr(after.update(1, "qwen")) == repr(record), "nan is not equal to itself"

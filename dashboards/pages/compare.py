@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.changes import version_of
-from dashboards.comparison import TOGETHER, Arm, Comparer, Comparison, as_csv
+from dashboards.comparison import TOGETHER, Comparer, Comparison, as_csv
 from dashboards.listing import ALL_RUNS, UnknownError
 from dashboards.pictures import COSTS, curves_svg, hours_label, results_svg
 from dashboards.security import PICTURE_CSP
 from dashboards.site import Site, part
+from experiments.report.cells import Variant
 
 Scheme = Literal["light", "dark"]
 Cost = Literal["tokens", "hours"]
@@ -26,6 +27,8 @@ class Asked:
 
     comparer: Comparer
     found: Comparison
+    pairs: tuple[str, ...]
+    """of the grid"""
     column: int
     agents: tuple[str, ...]
 
@@ -40,7 +43,7 @@ def _asked(request: Request, grid: str = "", pair: str = "", benchmark: str = ""
     site: Site = request.app.state.site
     grids = site.runs.grids()
     record = site.runs.grid(grid or (grids[0].name if grids else ALL_RUNS))
-    pairs = list(dict.fromkeys(place.pair for place in record.places))
+    pairs = tuple(dict.fromkeys(place.pair for place in record.places))
     if not pairs and not pair:
         return None
     if pair and pair not in pairs:
@@ -53,7 +56,7 @@ def _asked(request: Request, grid: str = "", pair: str = "", benchmark: str = ""
         raise UnknownError(f"the pair {found.pair} has no agent {agent!r}")
     column = found.columns.index(benchmark) if benchmark else max(len(found.columns) - 1, 0)
     agents = (agent,) if agent and agent != TOGETHER else found.agents
-    return Asked(comparer, found, column, agents)
+    return Asked(comparer, found, pairs, column, agents)
 
 
 Question = Annotated[Asked | None, Depends(_asked)]
@@ -85,7 +88,9 @@ def compare_routes(site: Site) -> APIRouter:
     @router.get("/compare/curves.svg")
     def curves(question: Question, cost: Cost = "tokens", scheme: Scheme = "light", download: bool = False) -> Response:
         asked = _needed(question)
-        points = {arm: asked.comparer.curve(arm, asked.agents, asked.benchmarks) for arm in asked.found.arms}
+        points = {
+            variant: asked.comparer.curve(variant, asked.agents, asked.benchmarks) for variant in asked.found.variants
+        }
         svg = curves_svg(asked.found, points, cost=cost, printed=_printed(asked), scheme=scheme)
         return _picture(svg, "curves.svg" if download else "")
 
@@ -98,12 +103,10 @@ def _shown(site: Site, question: Asked | None, cost: Cost, seen: str | None = No
     Args:
         seen: version of a browser whose choices are sent again where they are others; None: they are on the page.
     """
-    grids = [(record.name, record.title) for record in site.runs.grids()] + [(ALL_RUNS, "All runs")]
     found = question.found if question is not None else None
-    record = site.runs.grid(found.grid) if found is not None else None
     choices: dict[str, Any] = {
-        "grids": list(dict(grids).items()),
-        "pairs": list(dict.fromkeys(place.pair for place in record.places)) if record is not None else [],
+        "grids": site.runs.chooser(),
+        "pairs": question.pairs if question is not None else (),
         "column": question.column if question is not None else 0,
         "agent": TOGETHER if question is None or len(question.agents) != 1 else question.agents[0],
         "together": TOGETHER,
@@ -126,10 +129,10 @@ def _needed(question: Asked | None) -> Asked:
     return question
 
 
-def _printed(asked: Asked) -> dict[Arm, float]:
+def _printed(asked: Asked) -> dict[Variant, float]:
     """The paper's values of the shown agent; of several agents it prints no common one."""
     lines = [line for line in asked.found.lines if (line.agent,) == asked.agents]
-    return {line.arm: value for line in lines if (value := line.figures[asked.column].printed) is not None}
+    return {line.variant: value for line in lines if (value := line.figures[asked.column].printed) is not None}
 
 
 def _picture(svg: str, name: str) -> Response:

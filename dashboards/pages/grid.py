@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.cells import STATES, Matrix, beginning, build_matrix, judge
+from dashboards.cells import Matrix, beginning, build_matrix, judge
 from dashboards.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
@@ -47,7 +47,7 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/grid/{name}")
     def show(request: Request, name: str) -> Response:
         matrix = _matrix(site, name)
-        chooser, notice = _chooser(site), site.scheduling.view().notice
+        chooser, notice = site.runs.chooser(), site.scheduling.view().notice
         shown = beginning(matrix, FIRST_CELLS)
         is_whole = shown == matrix
         parts = _parts(shown, chooser, notice)
@@ -63,13 +63,12 @@ def grid_routes(site: Site) -> APIRouter:
             chooser=chooser,
             notice=notice,
             priorities=PRIORITIES,
-            states=STATES,
         )
 
     @router.get("/grid/{name}/changes")
     def changes(name: str, since: Annotated[str, Query(max_length=64)] = "") -> Response:
         matrix = _matrix(site, name)
-        chooser, notice = _chooser(site), site.scheduling.view().notice
+        chooser, notice = site.runs.chooser(), site.scheduling.view().notice
         parts = _parts(matrix, chooser, notice)
         difference = site.changes(name).note(parts, since)
         if difference.version == since:
@@ -103,11 +102,6 @@ def grid_routes(site: Site) -> APIRouter:
 def _matrix(site: Site, name: str) -> Matrix:
     schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
     return build_matrix(site.runs.grid(name), site.runs.standing, schedule)
-
-
-def _chooser(site: Site) -> list[tuple[str, str]]:
-    """Grids by name and title, everything in the folder last."""
-    return list(dict([(grid.name, grid.title) for grid in site.runs.grids()] + [(ALL_RUNS, "All runs")]).items())
 
 
 def _parts(matrix: Matrix, chooser: Sequence[tuple[str, str]], notice: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from experiments.audit import (
 )
 from experiments.published.tables import BENCHMARKS, pair_settings, printed_ratios
 from experiments.report import words
-from experiments.report.cells import TITLES, Variant
+from experiments.report.cells import TITLES
 from experiments.report.document import Block, Bullets, Heading, Paragraph, Table, TableCell
 from experiments.report.tables import HEADINGS
 
@@ -45,7 +45,7 @@ def _averages(rows: Sequence[Row]) -> Iterator[Block]:
             _TABLES[row.table],
             row.pair,
             row.agent,
-            Variant(row.method).title if row.method in TITLES else "before training",
+            TITLES[row.method],
             f"{row.printed_average:.3f}",
             f"{row.average:.3f}",
             f"{100 * (row.printed_average - row.average):+.1f}",
@@ -91,7 +91,7 @@ def _repetitions(rows: Sequence[Row]) -> Iterator[Block]:
     items = []
     for found in repetitions(rows):
         places = f"beside {_partner(found.first)} and beside {_partner(found.second)}"
-        row = f"{found.first.agent}, {TITLES.get(found.first.method, 'before training')}"
+        row = f"{found.first.agent}, {TITLES[found.first.method]}"
         if found.is_expected:
             unequal = [
                 f"{HEADINGS[name]} {a:.3f} against {b:.3f}"
@@ -115,7 +115,7 @@ def _impossible(rows: Sequence[Row]) -> Iterator[Block]:
     listed = ", ".join(f"{HEADINGS[name]} {number}" for name, number in numbers.items())
     yield Paragraph(words.AUDIT_COUNTS.format(numbers=listed))
     items = [
-        f"{HEADINGS[one.benchmark]} {one.value:.3f}: {one.row.agent}, {TITLES.get(one.row.method, 'before training')}"
+        f"{HEADINGS[one.benchmark]} {one.value:.3f}: {one.row.agent}, {TITLES[one.row.method]}"
         for one in found
         if one.benchmark != "aime2025"
     ]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.planner import Cell, GridPlan
-from experiments.published.tables import BENCHMARKS
+from experiments.published.tables import BEFORE, BENCHMARKS
 from flows.plans import Plan
 from flows.results import read_curves, read_final
 from hacpo_core.errors import StoreError
@@ -21,6 +21,7 @@ from hacpo_core.evaluation.results import EvaluationResult, results
 from hacpo_core.evaluation.table import read_responses
 
 TITLES = {
+    BEFORE: "before training",
     "grpo": "GRPO",
     "gspo": "GSPO",
     "gspo_x2": "GSPO x 2",
@@ -83,6 +84,21 @@ class Results:
     def places(self) -> list[tuple[str, str]]:
         """(pair, agent) in the grid's order."""
         return list(dict.fromkeys((cell.pair, cell.agent) for cell in self.grid.cells))
+
+    @property
+    def pairs(self) -> list[str]:
+        """In the grid's order."""
+        return list(dict.fromkeys(pair for pair, _ in self.places))
+
+    def agents(self, pair: str) -> list[str]:
+        """Of a pair, in the grid's order."""
+        return [agent for where, agent in self.places if where == pair]
+
+    def holds(self, place: tuple[str, str], variant: Variant) -> bool:
+        """Whether the grid has a cell of the method at this place."""
+        return any(
+            (cell.pair, cell.agent) == place and Variant(cell.method, cell.label) == variant for cell in self.grid.cells
+        )
 
     @property
     def variants(self) -> list[Variant]:

@@ -61,7 +61,7 @@ def difference_table(results: Results, printed: Printed, benchmarks: Sequence[st
     rows: list[Section | tuple[TableCell, ...]] = []
     for other in others:
         rows.append(Section(f"{REFERENCE.title} − {other.title}"))
-        places = [place for place in results.places if _has_both(results, place, other)]
+        places = [place for place in results.places if all(results.holds(place, one) for one in (REFERENCE, other))]
         for pair, agent in places:
             leads = [_printed_lead(printed, (pair, agent), other)]
             rows.append(_difference_row(pair, agent, compare(results, other, [(pair, agent)], benchmarks), leads))
@@ -72,11 +72,6 @@ def difference_table(results: Results, printed: Printed, benchmarks: Sequence[st
     if not printed:
         return Table(tuple(columns), tuple(row if isinstance(row, Section) else row[:-1] for row in rows), num_labels=2)
     return Table((*columns, "paper, points"), tuple(rows), num_labels=2)
-
-
-def _has_both(results: Results, place: Place, other: Variant) -> bool:
-    found = {(c.method, c.label) for c in results.grid.cells if (c.pair, c.agent) == place}
-    return {(REFERENCE.method, REFERENCE.label), (other.method, other.label)} <= found
 
 
 def _printed_lead(printed: Printed, place: Place, other: Variant) -> float | None:
@@ -131,7 +126,7 @@ class Cost:
 
 def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequence[str]) -> Cost | None:
     """Cost over the seeds that every agent of the pair has; None where there is none."""
-    agents = [agent for where, agent in results.places if where == pair]
+    agents = results.agents(pair)
     runs = [results.of(pair, agent, variant) for agent in agents]
     seeds = sorted(set.intersection(*(set(found) for found in runs)))
     chosen = [[found[seed] for found in runs] for seed in seeds]
@@ -166,7 +161,7 @@ def cost_table(results: Results, benchmarks: Sequence[str]) -> Table:
     Without hours where all runs are on the CPU.
     """
     rows: list[Section | tuple[TableCell, ...]] = []
-    for pair in dict.fromkeys(pair for pair, _ in results.places):
+    for pair in results.pairs:
         costs = {variant: pair_cost(results, pair, variant, benchmarks) for variant in results.variants}
         found = {variant: cost for variant, cost in costs.items() if cost is not None}
         if found:
@@ -221,11 +216,11 @@ def count(value: float) -> str:
 def gained_for_half(results: Results, benchmarks: Sequence[str]) -> Mapping[str, tuple[float, Difference | str]]:
     """The claim of half the rollout cost: by pair, HACPO's share of GSPO x 2's sampled tokens, and its lead."""
     found = {}
-    for pair in dict.fromkeys(pair for pair, _ in results.places):
+    for pair in results.pairs:
         ours = pair_cost(results, pair, REFERENCE, benchmarks)
         theirs = pair_cost(results, pair, Variant("gspo_x2"), benchmarks)
         if ours is not None and theirs is not None:
-            places = [place for place in results.places if place[0] == pair]
+            places = [(pair, agent) for agent in results.agents(pair)]
             lead = compare(results, Variant("gspo_x2"), places, benchmarks)
             found[pair] = (tokens_share(ours, theirs), lead)
     return found

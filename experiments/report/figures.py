@@ -66,10 +66,10 @@ def _draw(results: Results, variants: Sequence[Variant], metric: str, label: str
     tables = {
         (place, variant): _by_seed(results, place, variant, metric) for place in results.places for variant in variants
     }
-    pairs = [pair for pair in dict.fromkeys(pair for pair, _ in results.places) if _has_any(tables, pair)]
+    pairs = [pair for pair in results.pairs if _has_any(tables, pair)]
     if not pairs:
         return ""
-    agents = {pair: [agent for where, agent in results.places if where == pair] for pair in pairs}
+    agents = {pair: results.agents(pair) for pair in pairs}
     num_columns = max(len(found) for found in agents.values())
     figure = Figure(figsize=(5.2 * num_columns, 3.4 * len(pairs)), layout="constrained")
     FigureCanvasSVG(figure)

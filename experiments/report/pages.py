@@ -33,7 +33,7 @@ from experiments.report.document import (
 )
 from experiments.report.figures import training_curves
 from experiments.report.statistics import NUM_RESAMPLES
-from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
+from experiments.report.tables import Printed, accuracy_table, exponent_table, printed_in, ratio_table
 from flows.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.store import write_atomically
@@ -79,7 +79,7 @@ def report_blocks(grid: GridPlan) -> Iterator[Block]:
         yield accuracy_table(results, printed, benchmarks)
     yield from _missing(results.missing)
     if results.runs:
-        yield from _differences(results, benchmarks, layout)
+        yield from _differences(results, benchmarks, printed)
         yield from _costs(results, benchmarks)
         if layout != "table6":
             yield from _ratios(results, is_printed=False)
@@ -159,8 +159,8 @@ def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
     )
 
 
-def _differences(results: Results, benchmarks: Sequence[str], layout: str) -> Iterator[Block]:
-    table = difference_table(results, printed_in(layout), benchmarks)
+def _differences(results: Results, benchmarks: Sequence[str], printed: Printed) -> Iterator[Block]:
+    table = difference_table(results, printed, benchmarks)
     if table is None:
         return
     yield Heading(f"{REFERENCE.title} against the other methods")
@@ -207,7 +207,7 @@ def _curves(results: Results) -> Iterator[Block]:
 
 def _settings(results: Results) -> Iterator[Block]:
     """The whole configuration of one experiment, and what is different in each other one."""
-    plans = {plan.id: plan for plan in results.grid.plans.values()}
+    plans = results.grid.plans
     if not plans:
         return
     chosen = next((plan for plan in plans.values() if plan.config.method.name == REFERENCE.method), None)
@@ -219,10 +219,13 @@ def _settings(results: Results) -> Iterator[Block]:
     lines = []
     for plan in plans.values():
         fields = flatten(as_dict(plan.config))
-        changed = {name: value for name, value in fields.items() if name not in base or base[name] != value}
-        changed = {name: value for name, value in changed.items() if not name.startswith("pair.")}
+        changed = [
+            f"{name}={value}"
+            for name, value in fields.items()
+            if not name.startswith("pair.") and (name not in base or base[name] != value)
+        ]
         if plan is not first:
-            lines.append(f"{plan.id}: {', '.join(f'{name}={value}' for name, value in changed.items()) or 'the same'}")
+            lines.append(f"{plan.id}: {', '.join(changed) or 'the same'}")
     if lines:
         yield Paragraph("What is different in the others, their agents aside:")
         yield Listing("\n".join(lines))

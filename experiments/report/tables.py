@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from experiments.published.tables import AVERAGE, BEFORE, PrintedValue, printed_ratios, printed_values
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average
@@ -47,64 +47,42 @@ def with_interval(summary: Summary, digits: int = 3) -> str:
 def accuracy_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> Table:
     """Rows: an agent before training and with every method; columns: benchmarks and, of several, their average."""
     rows: list[Section | tuple[TableCell, ...]] = []
-    pair_before = None
-    for pair, agent in results.places:
-        if pair != pair_before:
-            rows.append(Section(pair))
-            pair_before = pair
-        runs = results.of(pair, agent)
-        rows.append(_accuracy_row(agent, "before training", runs, printed, (pair, agent, BEFORE), benchmarks, _before))
-        for variant in results.variants:
-            if not _is_in_grid(results, pair, agent, variant):
-                continue
-            method = variant.method if not variant.label else ""
-            runs = results.of(pair, agent, variant)
-            key = (pair, agent, method)
-            seeds = f"{len(runs)} of {len(results.grid.config.seeds)}"
-            rows.append(_accuracy_row(agent, variant.title, runs, printed, key, benchmarks, _after, seeds))
+    for pair in results.pairs:
+        rows.append(Section(pair))
+        for agent in results.agents(pair):
+            before = [run.before for run in results.of(pair, agent).values()]
+            rows.append(_accuracy_row(pair, agent, Variant(BEFORE), before, printed, benchmarks, ""))
+            for variant in (one for one in results.variants if results.holds((pair, agent), one)):
+                after = [run.after for run in results.of(pair, agent, variant).values()]
+                seeds = f"{len(after)} of {len(results.grid.config.seeds)}"
+                rows.append(_accuracy_row(pair, agent, variant, after, printed, benchmarks, seeds))
     metrics = {name: run.after[name].headline for run in results.runs for name in run.after}
     columns = [f"{HEADINGS.get(name, name)}{' ' + metrics[name] if name in metrics else ''}" for name in benchmarks]
     columns += ["AVG"] if len(benchmarks) > 1 else []
     return Table(("agent", "method", *columns, "seeds"), tuple(rows), num_labels=2)
 
 
-def _is_in_grid(results: Results, pair: str, agent: str, variant: Variant) -> bool:
-    return any(
-        (cell.pair, cell.agent, cell.method, cell.label) == (pair, agent, variant.method, variant.label)
-        for cell in results.grid.cells
-    )
-
-
-def _before(run: Run) -> dict[str, EvaluationResult]:
-    return run.before
-
-
-def _after(run: Run) -> dict[str, EvaluationResult]:
-    return run.after
-
-
 def _accuracy_row(
+    pair: str,
     agent: str,
-    title: str,
-    runs: Mapping[int, Run],
+    variant: Variant,
+    evaluations: Sequence[dict[str, EvaluationResult]],
     printed: Printed,
-    key: tuple[str, str, str],
     benchmarks: Sequence[str],
-    when: Callable[[Run], dict[str, EvaluationResult]],
-    seeds: str = "",
+    seeds: str,
 ) -> tuple[TableCell, ...]:
-    cells = [TableCell(agent), TableCell(title)]
+    cells = [TableCell(agent), TableCell(variant.title)]
     averaged = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
     for columns, name in [*(((name,), name) for name in benchmarks), *averaged]:
-        values = [average(when(run), columns) for run in runs.values()]
+        values = [average(found, columns) for found in evaluations]
         known = [value for value in values if not math.isnan(value)]
-        if known and when is _before:  # one model, read in several runs: no seeds that could vary
+        if known and variant.method == BEFORE:  # one model, read in several runs: no seeds that could vary
             known = [sum(known) / len(known)]
         text = with_interval(summarize(known)) if known else DASH
-        paper = printed.get((*key, name))
-        found = [when(run)[column] for run in runs.values() for column in columns if column in when(run)]
+        paper = None if variant.label else printed.get((pair, agent, variant.method, name))
         notes = [] if paper is None else [f"paper {paper:.3f}"]
-        cells.append(TableCell(text, ", ".join([*notes, *_caveats(found)])))
+        shown = [found[column] for found in evaluations for column in columns if column in found]
+        cells.append(TableCell(text, ", ".join([*notes, *_caveats(shown)])))
     return (*cells, TableCell(seeds))
 
 
@@ -120,9 +98,9 @@ def exponent_table(results: Results) -> Table:
     """Table 4: agents by exponent, on MATH-500."""
     printed, variants = printed_in("table4"), results.variants
     rows: list[Section | tuple[TableCell, ...]] = []
-    for pair in dict.fromkeys(pair for pair, _ in results.places):
+    for pair in results.pairs:
         rows.append(Section(pair))
-        for agent in (agent for where, agent in results.places if where == pair):
+        for agent in results.agents(pair):
             cells = [TableCell(agent)]
             for variant in variants:
                 runs = results.of(pair, agent, variant).values()

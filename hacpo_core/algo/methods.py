@@ -143,7 +143,7 @@ def find_baseline(name: str) -> BaselineFunction:
         message = f"unknown baseline: got {name!r}, expected {known} or an importable module:function ({error})"
         raise ValueError(message) from error
     if not callable(found):
-        raise ValueError(f"method.baseline: {name} is no function")
+        raise ValueError(f"{name} is no function; expected an importable module:function")
     return found
 
 

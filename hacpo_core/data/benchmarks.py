@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from hacpo_core.boxes import boxed
 from hacpo_core.config import BenchmarkConfig, HubConfig
@@ -146,7 +146,7 @@ def _download(name: str, config: BenchmarkConfig, path: Path) -> Path:
         return Path(
             hf_hub_download(hub.name, hub.file, repo_type="dataset", revision=hub.revision, local_files_only=is_silent)
         )
-    except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+    except (OSError, ValueError) as error:
         if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
             _silent_hubs.add(constants.ENDPOINT)
         raise DataError(

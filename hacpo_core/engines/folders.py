@@ -24,16 +24,15 @@ def find_model(path: str, *, agent: str) -> Path:
     if folder.is_dir():
         return folder
     remedy = f"set pair.agents.{agent}.path to a local model folder"
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or folder.is_absolute():
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", path):
         raise ModelError(f"pair.agents.{agent}.path: {path} is no folder; {remedy}")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(
             snapshot_download(path, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"])
         )
-    except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+    except (OSError, ValueError) as error:  # no answer, or `../model`, which is no hub's name
         raise ModelError(
             f"pair.agents.{agent}.path: {path} is no folder here and no hub answers for it; "
             f"copy the model to this machine and {remedy}"

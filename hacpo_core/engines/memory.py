@@ -104,7 +104,7 @@ class AgentMemory:
     def resting(self) -> float:
         """While another agent has the GPU."""
         awake = 0.0 if self.sampler_sleeps else self.sampler
-        return self.reference + awake + (0.0 if self.offloads else self.weights + self.optimizer)
+        return awake + (0.0 if self.offloads else self.weights + self.reference + self.optimizer)
 
 
 def agent_memory(

@@ -17,7 +17,7 @@ from flows.plans import Plan
 from flows.processes import end_family
 from flows.schedule import Schedule
 from flows.server import ensure_server, find_reconciler, stop_server
-from hacpo_core.store import lock_holder
+from hacpo_core.store import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots, wait_until
 
 pytestmark = [
@@ -90,7 +90,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
 
         wait_until(lambda: step() >= 4, limit_s=LIMIT_S)  # it advances
         press("Retry failed", "refused, it is running")
-        holder = psutil.Process(int(lock_holder(planned.root)["pid"]))
+        holder = psutil.Process(int(read_json(planned.root / "lock")["pid"]))
         holder.kill()
         see("failed", "failed")
         press("Retry failed", "retry: asked for 1")

@@ -163,7 +163,7 @@ def comparer(runs_dir: Path, **grid: object) -> Comparer:
 
 def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
     found = comparer(runs_dir).comparison()
-    lines = {(line.agent, line.arm.method): line for line in found.lines}
+    lines = {(line.agent, line.variant.method): line for line in found.lines}
     qwen = lines["qwen", "hacpo"]
     summary = qwen.figures[0].summary
     assert summary is not None
@@ -179,7 +179,7 @@ def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
 
 def test_before_training_is_one_model_and_has_no_interval(runs_dir: Path) -> None:
     line = comparer(runs_dir).comparison().lines[0]
-    assert line.arm.title == "before training" and line.figures[0].summary is not None
+    assert line.variant.title == "before training" and line.figures[0].summary is not None
     assert line.figures[0].summary.mean == 0.5 and math.isnan(line.figures[0].summary.half_width)
 
 
@@ -189,14 +189,14 @@ def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
     (runs_dir / "experiments" / record.places[-1].experiment / "result.json").unlink()
     line = next(
         line for line in Comparer(record, "tiny", Runs(runs_dir).standing).comparison().lines
-        if (line.agent, line.arm.method) == ("qwen", "hacpo")
+        if (line.agent, line.variant.method) == ("qwen", "hacpo")
     )  # fmt: skip
     assert (line.num_seeds, line.num_planned) == (2, 3)
 
 
 def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
     made = comparer(runs_dir)
-    gspo = next(arm for arm in made.comparison().arms if arm.method == "gspo")
+    gspo = next(one for one in made.comparison().variants if one.method == "gspo")
     points = made.curve(gspo, ("qwen", "llama"), ["dev"])
     assert [point.step for point in points] == [0, 10, 20, 30, 40]
     assert [point.tokens for point in points] == [0, 20_000, 40_000, 60_000, 80_000]
@@ -208,7 +208,7 @@ def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> N
 
 def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: Path) -> None:
     made = comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
-    hacpo = next(arm for arm in made.comparison().arms if arm.method == "hacpo")
+    hacpo = next(one for one in made.comparison().variants if one.method == "hacpo")
     write_run(runs_dir, seed=1, step=20, state="missing")
     record = Runs(runs_dir).grid("small_grid")
     under_way = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
@@ -227,7 +227,7 @@ def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
         path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
     record.benchmarks[:] = ["math500"]
     lines = Comparer(record, pair, Runs(runs_dir).standing).comparison().lines
-    printed = {(line.agent, line.arm.method): line.figures[0].printed for line in lines}
+    printed = {(line.agent, line.variant.method): line.figures[0].printed for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None
 
@@ -245,8 +245,8 @@ def test_csv_has_a_line_per_value_and_no_formula(runs_dir: Path) -> None:
 def test_pictures_name_all_methods_and_escape(scheme: str, runs_dir: Path) -> None:
     made = comparer(runs_dir, agents=("a<b>&$x$", "llama"))
     found = made.comparison()
-    points = {arm: made.curve(arm, found.agents, found.benchmarks) for arm in found.arms}
-    svg = curves_svg(found, points, cost="tokens", printed={found.arms[0]: 0.5}, scheme=scheme)
+    points = {one: made.curve(one, found.agents, found.benchmarks) for one in found.variants}
+    svg = curves_svg(found, points, cost="tokens", printed={found.variants[0]: 0.5}, scheme=scheme)
     assert svg.startswith("<svg") and "<b>" not in svg
     assert "<b>" not in results_svg(found, column=0, scheme=scheme)
 

@@ -24,7 +24,7 @@ from flows.server import ensure_server, find_server, is_healthy, stop_server
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import find_worker
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.store import lock_holder
+from hacpo_core.store import read_json
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
@@ -263,7 +263,7 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
     with pytest.raises(RefusedError, match="a live run cannot be started again"):
         site.schedule.start(planned.id)
     site.kill_worker()
-    holder = lock_holder(planned.root)
+    holder = read_json(planned.root / "lock")
     assert psutil.pid_exists(holder["pid"])
     assert holder["pid"] != os.getpid()
     site.schedule.cancel(planned.id)

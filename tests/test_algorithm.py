@@ -139,6 +139,14 @@ def test_one_unscored_response_stops_a_small_step_only_where_none_is_allowed(
         run(small_plan("hacpo", "train.num_steps=1", "verifier.max_unscored_fraction=0"))
 
 
+def test_step_without_a_single_verdict_stops_the_run_whatever_is_allowed(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscored_after(0, monkeypatch)
+    with pytest.raises(VerificationError, match=r"16 of 16 responses are unscored, all of them"):
+        run(small_plan("hacpo", "train.num_steps=1", "verifier.max_unscored_fraction=1"))
+
+
 def logprobs_off_by(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the sampler report one response's tokens as too likely by `error` nats, the next one's as too unlikely."""
     inner = TransformersSampler.sample

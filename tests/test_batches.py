@@ -312,7 +312,7 @@ def test_control_token_that_cannot_be_written_as_text_is_dropped_and_counted(mon
     monkeypatch.setattr("hacpo_core.data.retokenize.control_ids", lambda _: frozenset({control}))
     batch = batch_of(rollouts_of(names), names)
     assert batch.counts.num_control_dropped == sum(encoded("byte_level", text).count(control) for text in TEXTS[1]) > 0
-    assert control not in rows_of(batch)[1, 0, 1].response_ids
+    assert control not in rows_of(batch)[1, 1, 1].response_ids
 
 
 def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:

@@ -7,14 +7,18 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hacpo_core.errors import LockedError, StoreError
-from hacpo_core.store import ExperimentLock, StepStore, is_locked, write_json
+from hacpo_core.store import ExperimentLock, StepStore, is_locked, read_json, write_json
 
 TABLE = {"id": ["a", "b"], "tokens": [[1, 2], [3]]}
 
@@ -104,6 +108,56 @@ def test_lock_is_refused_to_another_process_and_free_after_its_death(tmp_path: P
     with ExperimentLock(tmp_path):
         assert True, "the kernel freed the lock at the kill"
     assert not is_locked(tmp_path)
+
+
+def test_heartbeat_is_whole_at_every_moment_and_outlives_a_write_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sizes = tmp_path / "lock", set()
+    with ExperimentLock(tmp_path) as lock:
+        first = read_json(path)
+        inner = os.pwrite
+
+        def look_then_write(*words: Any) -> int:
+            sizes.add(path.stat().st_size)
+            return inner(*words)
+
+        monkeypatch.setattr(os, "pwrite", look_then_write)
+        lock._beat()
+        assert read_json(path)["heartbeat"] > first["heartbeat"]
+        sizes.add(path.stat().st_size)
+        assert len(sizes) == 1, "it is written over, never emptied first"
+        monkeypatch.setattr(os, "pwrite", broken)
+        with pytest.raises(OSError, match="full"):
+            lock._beat()
+        assert read_json(path)["pid"] == os.getpid()
+
+
+def broken(*_: Any) -> int:
+    raise OSError(28, "the disk is full")
+
+
+def test_reader_without_the_right_to_write_sees_the_lock() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        with ExperimentLock(folder):
+            (folder / "lock").chmod(0o444)
+            with reading_only():
+                assert is_locked(folder)
+        assert not is_locked(folder)
+
+
+@contextmanager
+def reading_only() -> Iterator[None]:
+    """As another user, where the tests run as the one whom no permission stops."""
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(me)
 
 
 def test_lock_waits_for_a_reader_that_looks_at_it_for_an_instant(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import html
 import importlib.util
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from dashboards.security import Access
 from flows.compose import compose
 from flows.failures import Failure
 from flows.gridfile import GridRecord, Place, save_grid
-from flows.schedule import Schedule
+from flows.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
+from hacpo_core.errors import ServerError
 from tests.dashboards.browsing import wait_until
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps, write_thousand
@@ -167,6 +168,19 @@ def test_notice_where_no_worker_is_alive(page: TestClient, schedule: Remembering
     schedule.alive = []
     other = TestClient(create_app(runs_dir, connect=lambda: schedule), base_url=ORIGIN)  # type: ignore[arg-type, return-value]
     assert "No worker is alive" in other.get("/").text
+
+
+def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
+    page: TestClient, schedule: RememberingSchedule, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent() -> Sequence[WorkerRecord]:
+        raise ServerError("timed out")
+
+    write_run(runs_dir)
+    monkeypatch.setattr(schedule, "workers", silent)
+    text = page.get("/").text
+    assert "The Prefect server does not answer" in text
+    assert "No worker is alive" not in text
 
 
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:

@@ -133,6 +133,11 @@ def test_agents_of_one_gpu_add_up_and_those_of_ray_do_not() -> None:
     assert away == pytest.approx(alone)
     apart = peak_gib(config_of(*words, "placement.kind=ray"), shapes, gpu_gib=79, is_least=False)
     assert apart == pytest.approx(alone)
+    words += ["engine.offloads=true", "objective.kl_coef=0.001"]  # an agent that rests takes its reference along
+    alone, together = (
+        peak_gib(config_of(*words), found, gpu_gib=79, is_least=False) for found in ({"qwen3-4b-base": BILLION}, shapes)
+    )
+    assert together == pytest.approx(alone)
 
 
 def test_published_models_have_the_published_numbers_of_parameters() -> None:

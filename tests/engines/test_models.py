@@ -131,6 +131,8 @@ def test_template_that_is_null_is_no_template(folder: Path) -> None:
 def test_neither_folder_nor_hub_name_is_named_with_its_agent(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"pair\.agents\.qwen\.path: .*nowhere is no folder; set pair\.agents\.qwen"):
         find_model(str(tmp_path / "nowhere"), agent="qwen")
+    with pytest.raises(ModelError, match=r"pair\.agents\.qwen\.path: \.\./nowhere is no folder here and no hub"):
+        find_model("../nowhere", agent="qwen")
     assert find_model(str(tmp_path), agent="qwen") == tmp_path
 
 

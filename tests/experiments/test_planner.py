@@ -11,12 +11,13 @@ import pytest
 
 from experiments.estimate import estimate, num_evaluation_responses, num_rollouts
 from experiments.planner import plan_grid
-from experiments.run import count_experiments, run_grid, show_grid
+from experiments.run import count_experiments, run_grid, show_grid, submit
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.failures import read_failure
 from flows.plans import Plan, save_plan
 from flows.results import read_final
+from flows.schedule import ScheduledRun
 from flows.states import RESULT_FILE, standing_of
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
@@ -256,6 +257,20 @@ def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys
 def test_unknown_grid_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected one of .*table1.*tiny_table1"):
         plan_grid("table9", runs_dir=tmp_path)
+
+
+def test_longest_training_is_submitted_first(small_plan: Callable[..., Plan]) -> None:
+    short, long = (small_plan("hacpo", f"train.num_steps={steps}") for steps in (2, 9))
+    alone = small_plan("gspo", "train.num_steps=5")
+    queue = Queue()
+    assert submit([short, alone, long], queue, priority="normal") == [long.id, alone.id, short.id]  # type: ignore[arg-type]
+
+
+class Queue:
+    """Takes everything."""
+
+    def start(self, experiment: str, priority: str) -> ScheduledRun:
+        return ScheduledRun("", experiment, "Scheduled", "", priority, 1)
 
 
 def test_every_declared_grid_can_be_planned(tmp_path: Path) -> None:

@@ -149,6 +149,14 @@ def test_lock_file_of_another_user_will_do_and_a_link_or_a_pipe_will_not(tmp_pat
             slots.held([device], 1, tmp_path).__enter__()
 
 
+@pytest.mark.parametrize(("named", "seen"), [("-1", []), ("", []), ("1, 3", ["1", "3"]), ("2,-1,3", ["2"])])
+def test_visible_gpus_end_before_a_negative_number_as_for_cuda(
+    named: str, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert slots.visible_devices() == seen
+
+
 @pytest.mark.parametrize(
     ("engine", "placement", "seen", "locked"),
     [

@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, die_with_parent, end_family, free_port
-from hacpo_core.tracking_uri import is_server, sqlite_path
-from hacpo_core.validation import has_password
+from hacpo_core.addresses import has_password, is_server, sqlite_path
 
 _log = logging.getLogger(__name__)
 PREFERRED_PORT = 5000

@@ -12,7 +12,7 @@ from flows.plans import Plan
 from flows.results import read_final
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.validation import benchmarks_after, num_samples, num_sources
+from hacpo_core.sizes import benchmarks_after, num_samples, num_sources
 
 
 @dataclass(frozen=True, slots=True)

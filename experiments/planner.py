@@ -23,7 +23,8 @@ from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.engines.memory import check_fits
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError, first_line
-from hacpo_core.validation import experiment_id, validate
+from hacpo_core.identity import experiment_id
+from hacpo_core.validation import validate
 
 
 @dataclass(frozen=True)

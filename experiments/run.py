@@ -28,7 +28,7 @@ from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
 from hacpo_core.errors import EngineError, HacpoError, ServerError
-from hacpo_core.validation import total_updates
+from hacpo_core.sizes import total_updates
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]

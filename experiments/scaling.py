@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.published.models import published_shapes
 from flows.compose import compose
 from hacpo_core.engines.memory import agent_memory, peak_gib
-from hacpo_core.validation import num_ranks
+from hacpo_core.sizes import num_ranks
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 BEGIN, END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"

@@ -18,10 +18,11 @@ from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.models import check_device
 from hacpo_core.errors import DataError, StoreError
 from hacpo_core.ledger import Ledger
+from hacpo_core.lock import ExperimentLock
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem
-from hacpo_core.store import ExperimentLock, StepStore
+from hacpo_core.store import StepStore
 from hacpo_core.tiny.models import Progress
 from hacpo_core.verify.pool import VerifierPool
 

@@ -23,9 +23,9 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.files import write_json
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
-from hacpo_core.store import write_json
-from hacpo_core.validation import benchmarks_after
+from hacpo_core.sizes import benchmarks_after
 from hacpo_core.versions import version_tags
 
 _log = logging.getLogger(__name__)

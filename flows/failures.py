@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from hacpo_core.errors import LockedError, ServerError, StoreError
-from hacpo_core.store import write_json
+from hacpo_core.files import write_json
 
 _log = logging.getLogger(__name__)
 FAILURE_FILE = "failure.json"

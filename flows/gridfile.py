@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hacpo_core.errors import StoreError
-from hacpo_core.store import read_json, write_json
+from hacpo_core.files import read_json, write_json
 
 _log = logging.getLogger(__name__)
 

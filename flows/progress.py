@@ -15,7 +15,8 @@ from flows.display import Watcher
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult
-from hacpo_core.store import StepStore, write_json
+from hacpo_core.files import write_json
+from hacpo_core.store import StepStore
 
 _log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.json"

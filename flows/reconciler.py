@@ -39,9 +39,10 @@ from flows.processes import home_of, only_one
 from flows.schedule import Schedule, answers, host_of
 from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
+from hacpo_core.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import EngineError, HacpoError
-from hacpo_core.store import StepStore, is_locked
-from hacpo_core.tracking_uri import tracking_uri
+from hacpo_core.lock import is_locked
+from hacpo_core.store import StepStore
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
@@ -182,7 +183,7 @@ class Reconciler:
     def _close_tracking(self) -> list[str]:
         """Close MLflow runs of experiments that nobody writes to any more; once per time that they were opened."""
         abandoned: dict[Path, int] = {}
-        for path in (self.runs_dir / "experiments").glob("*/mlflow.json"):  # written anew whenever the runs are opened
+        for path in (self.runs_dir / "experiments").glob(f"*/{STATE_FILE}"):  # written whenever they are opened
             opened_ns = path.stat().st_mtime_ns
             if self._closed.get(path.parent.name) != opened_ns and _is_abandoned(path.parent, opened_ns):
                 abandoned[path.parent] = opened_ns

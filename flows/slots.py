@@ -16,7 +16,7 @@ from typing import IO
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import EngineError
-from hacpo_core.validation import num_gpus
+from hacpo_core.sizes import num_gpus
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"

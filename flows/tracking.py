@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from flows.plans import Plan, data_files
 from flows.results import result_values
 from flows.states import CONFIG_FILE
+from hacpo_core.addresses import STATE_FILE, tracking_uri
 from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
 from hacpo_core.background import Background
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.tracking_uri import tracking_uri
 from hacpo_core.versions import version_tags
 
 if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampling need not wait for
@@ -104,7 +104,7 @@ class ExperimentTracking:
         self._is_sending = True
 
     def _open(self, plan: Plan) -> None:
-        from hacpo_core.tracking import STATE_FILE, Tracker
+        from hacpo_core.tracking import Tracker
 
         assert self._uri is not None, "nothing is done where tracking is off"
         config, x = plan.config, self._x

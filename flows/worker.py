@@ -34,8 +34,8 @@ from flows.server import (
     shared_server,
 )
 from flows.slots import visible_devices
+from hacpo_core.addresses import tracking_uri
 from hacpo_core.errors import EngineError, ServerError
-from hacpo_core.tracking_uri import tracking_uri
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""

@@ -48,8 +48,8 @@ from hacpo_core.engines.vllm_sampler import VllmSampler
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.records import Message, Problem, Rollout
 from hacpo_core.seeds import derive_seed
+from hacpo_core.sizes import longest_sequence, num_samples, total_updates
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
-from hacpo_core.validation import longest_sequence, num_samples, total_updates
 
 
 def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress: Progress | None = None) -> Path:

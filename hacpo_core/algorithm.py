@@ -33,8 +33,8 @@ from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch,
 from hacpo_core.metrics import step_metrics
 from hacpo_core.placement.base import PlacedAgent, Placement
 from hacpo_core.records import Problem, Rollout
+from hacpo_core.sizes import measures_cosine, num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.stopwatch import Stopwatch
-from hacpo_core.validation import measures_cosine, num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.verify.pool import VerifierPool
 
 NUM_PROBED = 8

@@ -26,7 +26,8 @@ from hacpo_core.agents import Agent, AgentTokenizer
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.lora import save_model
 from hacpo_core.errors import StoreError
-from hacpo_core.store import MANIFEST, read_json, sha256_of, sync, write_json
+from hacpo_core.files import read_json, sha256_of, sync, write_json
+from hacpo_core.store import MANIFEST
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 _log = logging.getLogger(__name__)

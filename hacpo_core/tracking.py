@@ -9,7 +9,6 @@ import fcntl
 import json
 import logging
 import math
-import os
 import secrets
 import sqlite3
 import time
@@ -26,7 +25,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
-from hacpo_core.tracking_uri import is_server, sqlite_path
+from hacpo_core.addresses import STATE_FILE, is_server, sqlite_path
+from hacpo_core.files import write_json
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
     from matplotlib.figure import Figure
@@ -38,7 +38,6 @@ SEND_EVERY_S = 2.0
 """steps that are faster than this wait for each other: a call costs more than what it carries"""
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
-STATE_FILE = "mlflow.json"
 
 
 def import_store() -> None:
@@ -97,16 +96,6 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def _write_state(path: Path, state: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(state))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-
-
 def _status(client: MlflowClient, run_id: str) -> str | None:
     """Status of a run, None where this store has no such run."""
     try:
@@ -142,7 +131,7 @@ class Tracker:
         known = _read_state(state_file)
         # A training of its own: one of the same experiment in another folder, or before this folder, has other runs.
         training = known.get("training") or secrets.token_hex(8)
-        _write_state(state_file, {**known, "training": training})
+        write_json(state_file, {**known, "training": training})
         tags = {"hacpo.experiment": run_name, "hacpo.training": training}
         self._parent = self._open_run(known.get("run"), run_name, tags)
         self._agents = {
@@ -155,7 +144,7 @@ class Tracker:
         }
         self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
         self._sent_at = -math.inf
-        _write_state(state_file, {"training": training, "run": self._parent, "agents": self._agents})
+        write_json(state_file, {"training": training, "run": self._parent, "agents": self._agents})
 
     @property
     def run_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks of a filled configuration: what contradicts itself, what cannot take effect, what identifies a run."""
+"""Checks of a filled configuration: what is out of range, what contradicts itself, what cannot take effect."""
 
 from __future__ import annotations
 
@@ -6,29 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hacpo_core.config import ALL_LINEAR, ExperimentConfig, TinyModelConfig, as_dict, digest_of, flatten
+from hacpo_core.addresses import has_password
+from hacpo_core.config import ALL_LINEAR, ExperimentConfig, TinyModelConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError
+from hacpo_core.identity import inert_fields
+from hacpo_core.sizes import num_gpus, num_ranks, num_sources
 
-# Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
-# folders and data files enter the identity through `fingerprints`, their paths do not.
-_NOT_IDENTITY = re.compile(
-    r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
-    r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
-    r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
-    r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
-    r"|^engine\.deepspeed\.offload_\w+$"
-    r"|^engine\.offloads$"
-    r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
-)
-# Fields that came after the first ids were published: at the value that says what was done before, they stay out.
-_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PAIR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]{0,63}")
 _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
-BASELINES = ("own", "pooled", "capability")
-"""built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "conformance": ("paper", "official"),
     "old_logprobs": ("checked", "learner", "sampler"),
@@ -150,8 +138,6 @@ _TINY_RANGES: dict[str, tuple[float, float, bool]] = {
     "warmup.batch_size": (1, 1e9, False),
     "warmup.learning_rate": (0, 1e3, True),
 }
-_PASSWORD = re.compile(r"://[^@/]*:[^@]*@|[?&](password|passwd|sslpassword)=", re.IGNORECASE)
-
 _REMEDIES = {
     "clip.cross_floor": "it is 1 - delta of the paper, so 0.8 for delta = 0.2",
     "capability.window": "K counts the steps that are averaged, the current one included; 5 in the paper",
@@ -201,11 +187,6 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             )
         if name in inert:
             raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
-
-
-def has_password(uri: str) -> bool:
-    """Whether an address holds a password, before its host or among its options."""
-    return _PASSWORD.search(uri) is not None
 
 
 def _check_fields(
@@ -369,57 +350,6 @@ def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
         raise ConfigError(f"{prefix}warmup.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]")
 
 
-def num_samples(config: ExperimentConfig) -> int:
-    """Responses per problem and agent, the method's factor included."""
-    return config.rollout.num_samples * config.method.rollout_factor
-
-
-def num_sources(config: ExperimentConfig) -> int:
-    """Agents whose responses a learner trains on."""
-    return len(config.pair.agents) if config.method.shares_rollouts else 1
-
-
-def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
-    """Benchmarks that the agents are evaluated on after a step; one may come twice. Before training it is all."""
-    chosen, is_last = config.evaluate, step == config.train.num_steps
-    names = [*chosen.during] if chosen.every and step % chosen.every == 0 else []
-    return [*names, *chosen.final] if is_last else names
-
-
-def measures_cosine(config: ExperimentConfig) -> bool:
-    """Whether some updates take the cosine of two gradients, of own and of others' responses."""
-    return config.diagnostics.every > 0 and num_sources(config) > 1 and config.minibatch.order != "own_first"
-
-
-def num_minibatches(config: ExperimentConfig) -> int:
-    """Updates of one learner in one step."""
-    return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
-
-
-def total_updates(config: ExperimentConfig) -> int:
-    """Updates of one learner in a whole training."""
-    return config.train.num_steps * num_minibatches(config)
-
-
-def num_ranks(config: ExperimentConfig, agent: str) -> int:
-    """Processes that an agent is spread over."""
-    own = config.pair.agents[agent].num_ranks
-    return config.placement.num_ranks if own is None else own
-
-
-def num_gpus(config: ExperimentConfig) -> int:
-    """GPUs of one process of an agent."""
-    if config.engine.device == "cpu":
-        return 0
-    return config.engine.vllm.tensor_parallel_size if config.engine.sampler == "vllm" else 1
-
-
-def longest_sequence(config: ExperimentConfig) -> int:
-    """Most tokens of a prompt and its response, in training or in an evaluation."""
-    limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
-    return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)
-
-
 def _check_minibatches(config: ExperimentConfig) -> None:
     own = config.train.problems * config.method.rollout_factor
     rows = own if config.minibatch.order == "own_first" else own * num_sources(config)
@@ -428,104 +358,3 @@ def _check_minibatches(config: ExperimentConfig) -> None:
             f"minibatch.problems: got {config.minibatch.problems}, which does not divide the {rows} problem groups "
             f"that a learner is given per step; set it to a divisor or change train.problems ({config.train.problems})"
         )
-
-
-def inert_fields(config: ExperimentConfig) -> dict[str, str]:
-    """Dotted names of fields that cannot change this run's results, each with the reason."""
-    inert: dict[str, str] = {}
-
-    def mark(reason: str, *names: str) -> None:
-        for name in names:
-            inert.setdefault(name, reason)
-
-    method = config.method
-    capability_names = [f"capability.{name}" for name in ("window", "metric", "floor", "lowest_ratio", "highest_ratio")]
-    cross_names = [
-        *(f"method.{name}" for name in ("cross_weight", "cross_exponent", "cross_bounds", "cross_is_pessimistic")),
-        *("clip.cross_floor", "clip.cross_step"),
-        *("advantage.cross_baseline", "objective.aggregation", "minibatch.order"),
-    ]
-    if not method.shares_rollouts:
-        mark(f"method {method.name} shares no rollouts", *cross_names)
-    if len(config.pair.agents) == 1:
-        mark("one agent has nobody to share with", *cross_names, *capability_names)
-    if method.cross_bounds != "stepwise":
-        mark(f"method.cross_bounds is {method.cross_bounds}", "clip.cross_floor", "clip.cross_step")
-    if method.baseline in ("own", "pooled") and (method.cross_weight == "one" or not method.shares_rollouts):
-        mark(f"method {method.name} uses no capability ratio", *capability_names)
-    if method.baseline != "capability":
-        mark("the guard is the capability baseline's", "advantage.binary_guard")
-    if method.ratio == "token":
-        mark("method.ratio is token", "clip.sequence_low", "clip.sequence_high")
-    else:
-        mark("method.ratio is sequence", "clip.token_low", "clip.token_high", "objective.token_aggregation")
-    if config.engine.sampler != "vllm":
-        mark(
-            f"engine.sampler is {config.engine.sampler}",
-            *(f"engine.vllm.{name}" for name in as_dict(config.engine.vllm)),
-        )
-    if config.engine.device == "cpu":
-        mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
-        mark("engine.device is cpu", "engine.gpu_memory_gb")
-        mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
-    if config.placement.kind != "ray":
-        names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
-        mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))
-    if len(config.pair.agents) == 1:
-        mark("one agent shares its devices with nobody", "placement.colocated")
-    if all(agent.num_ranks is not None for agent in config.pair.agents.values()):
-        mark("every agent has a number of its own", "placement.num_ranks")
-    if config.engine.learner != "deepspeed":
-        mark(
-            f"engine.learner is {config.engine.learner}",
-            *(f"engine.deepspeed.{name}" for name in as_dict(config.engine.deepspeed)),
-        )
-    elif config.engine.deepspeed.stage == 3:
-        mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
-    if config.minibatch.order == "own_first":
-        mark("minibatch.order is own_first, where no update has own and others' responses", "diagnostics.every")
-    if config.engine.lora.rank == 0:
-        mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
-    if config.engine.dtype == "float32":
-        mark("engine.dtype is float32 anyway", "engine.head_dtype")
-    if config.data.source == "arithmetic":
-        mark("data.source is arithmetic", "data.train_file")
-    benchmarks = config.evaluate.benchmarks
-    if config.data.source == "arithmetic" and all(b.source == "arithmetic" for b in benchmarks.values()):
-        mark("nothing is read from a file", "data.directory")
-    if not config.evaluate.during:
-        mark("evaluate.during is empty", "evaluate.every")
-    if not any(benchmark.max_response_tokens is None for benchmark in benchmarks.values()):
-        mark("no benchmark lacks a limit of its own", "evaluate.max_response_tokens")
-    file_fields = ("file", "count", *(f"{name}_field" for name in ("id", "problem", "answer", "unit")))
-    file_fields += ("answer_form", "tolerance_field", "multiple_field")
-    for name, benchmark in benchmarks.items():
-        field = f"evaluate.benchmarks.{name}"
-        if benchmark.source == "arithmetic":
-            hub = [f"hub.{column}" for column in as_dict(benchmark.hub)]
-            mark(f"{field}.source is arithmetic", *(f"{field}.{column}" for column in (*file_fields, *hub)))
-        else:
-            mark(f"{field}.source is file", f"{field}.split")
-        if benchmark.temperature == 0:
-            mark(f"{field}.temperature is 0, greedy", f"{field}.top_p")
-    return inert
-
-
-def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:
-    """Name of the experiment: what it is, for people, and the hash of all that changes its results.
-
-    Args:
-        config: a valid configuration.
-        fingerprints: content digest of every model folder and data file that the configuration names by path.
-
-    Returns:
-        "<pair>-<method>-s<seed>-<8 hex digits>".
-    """
-    inert, later = inert_fields(config), _LATER.items()
-    identity = {
-        name: value
-        for name, value in flatten(as_dict(config)).items()
-        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
-    }
-    digest = digest_of({"fields": identity, "agents": list(config.pair.agents), "contents": dict(fingerprints)})
-    return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest[:8]}"

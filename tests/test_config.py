@@ -9,7 +9,9 @@ import pytest
 
 from flows.compose import available, compose, load_config, to_yaml
 from hacpo_core.errors import ConfigError
-from hacpo_core.validation import experiment_id, inert_fields, num_minibatches, validate
+from hacpo_core.identity import experiment_id, inert_fields
+from hacpo_core.sizes import num_minibatches
+from hacpo_core.validation import validate
 
 
 @pytest.mark.parametrize("method", available("method"))

@@ -18,8 +18,10 @@ from dashboards.settings import differences, read_settings
 from dashboards.site import Link, Site, fragment, part
 from dashboards.timeline import KINDS, timeline
 from dashboards.tracebacks import frames
+from hacpo_core.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
-from hacpo_core.store import StepStore, read_json
+from hacpo_core.files import read_json
+from hacpo_core.store import StepStore
 
 SHOWN_STEPS = 5
 MOST_OFFERED = 200
@@ -122,7 +124,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
 def _mlflow_run(root: Path) -> str:
     """Id of the experiment's run in MLflow, "" where it was not tracked."""
     try:
-        run = str(read_json(root / "mlflow.json")["run"])
+        run = str(read_json(root / STATE_FILE)["run"])
     except (StoreError, KeyError, TypeError):
         return ""
     return run if run.isalnum() else ""

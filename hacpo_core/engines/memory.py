@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import CapacityError, ModelError
-from hacpo_core.validation import longest_sequence, measures_cosine, num_ranks
+from hacpo_core.sizes import longest_sequence, measures_cosine, num_ranks
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -36,7 +36,7 @@ from hacpo_core.engines.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem, Rollout
-from hacpo_core.validation import num_gpus, num_ranks
+from hacpo_core.sizes import num_gpus, num_ranks
 
 try:
     import ray

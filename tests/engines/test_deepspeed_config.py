@@ -10,7 +10,7 @@ from flows.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.validation import experiment_id, inert_fields
+from hacpo_core.identity import experiment_id, inert_fields
 from tests.engines.small import small_model
 
 DEEPSPEED = "engine.learner=deepspeed"

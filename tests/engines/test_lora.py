@@ -28,7 +28,7 @@ from hacpo_core.engines.models import scoring_head
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.validation import experiment_id, inert_fields
+from hacpo_core.identity import experiment_id, inert_fields
 from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
 from tests.engines.training import GSPO, HACPO, learner_of, requests, rows_of, run
 from tests.test_resume import break_off, finish

@@ -23,7 +23,7 @@ from hacpo_core.engines.offload import move_data, move_state
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
-from hacpo_core.validation import experiment_id, inert_fields
+from hacpo_core.identity import experiment_id, inert_fields
 from tests.engines.small import small_model
 from tests.engines.training import GSPO, HACPO, requests, rows_of, run
 

@@ -21,7 +21,8 @@ from flows.schedule import ScheduledRun
 from flows.states import RESULT_FILE, standing_of
 from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
-from hacpo_core.store import ExperimentLock, read_json, write_json
+from hacpo_core.files import read_json, write_json
+from hacpo_core.lock import ExperimentLock
 
 
 def write_grid(folder: Path, text: str) -> str:

@@ -15,8 +15,8 @@ from flows.experiment import run_experiment, side_by_side
 from flows.plans import Plan
 from flows.states import standing_of
 from flows.tracking import store_of
+from hacpo_core.addresses import STATE_FILE
 from hacpo_core.algorithm import DirectRunner
-from hacpo_core.tracking import STATE_FILE
 
 
 class _Ended(BaseException):

@@ -1,14 +1,17 @@
-"""Address of the tracking store; needs no MLflow."""
+"""Addresses of the tracking store and of servers; needs no MLflow."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from hacpo_core.errors import ConfigError
-from hacpo_core.validation import has_password
 
+STATE_FILE = "mlflow.json"
+"""in an experiment's folder: which runs in MLflow are its own"""
 _SQLITE = "sqlite:///"
+_PASSWORD = re.compile(r"://[^@/]*:[^@]*@|[?&](password|passwd|sslpassword)=", re.IGNORECASE)
 
 
 def tracking_uri(configured: str | None, runs_dir: Path) -> str:
@@ -34,3 +37,8 @@ def sqlite_path(uri: str) -> Path | None:
 def is_server(uri: str) -> bool:
     """Whether a tracking server answers at the address: it keeps the artifacts, too."""
     return uri.startswith(("http://", "https://"))
+
+
+def has_password(uri: str) -> bool:
+    """Whether an address holds a password, before its host or among its options."""
+    return _PASSWORD.search(uri) is not None

@@ -1,0 +1,92 @@
+"""Files that are whole or absent: written beside their place and renamed, told apart by their digests."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hacpo_core.errors import StoreError
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames inside a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn what the system says of a write into a StoreError with its remedy."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the disk is full; free some space, then resume" if full else error.strerror or str(error)
+        raise StoreError(f"cannot write {path}: {what}") from error
+
+
+def write_atomically(path: Path, content: bytes, *, syncs: bool = True) -> None:
+    """Write a temporary file beside `path` and rename it into place.
+
+    Args:
+        path: final name; its folder is made when missing.
+        content: of the file.
+        syncs: return when the file would survive a power cut.
+
+    Raises:
+        StoreError: the disk is full or not writable; nothing stands at `path` that did not stand there before.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    with write_errors(path):
+        try:
+            try:
+                temporary.write_bytes(content)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(content)
+            if syncs:
+                sync(temporary)
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if syncs:
+            sync(path.parent)
+
+
+def write_json(path: Path, value: Any, *, syncs: bool = True) -> None:
+    """`write_atomically` for a JSON-able value, indented."""
+    write_atomically(path, as_json(value, indent=1), syncs=syncs)
+
+
+def as_json(value: Any, *, indent: int | None = None) -> bytes:
+    """A JSON-able value as a file's content."""
+    return (json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=True) + "\n").encode()
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file.
+
+    Raises:
+        StoreError: it is missing or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error

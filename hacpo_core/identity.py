@@ -1,0 +1,126 @@
+"""What identifies an experiment: every field that can change its results, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hacpo_core.config import ExperimentConfig, as_dict, digest_of, flatten
+
+BASELINES = ("own", "pooled", "capability")
+"""built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
+# Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
+# folders and data files enter the identity through `fingerprints`, their paths do not.
+_NOT_IDENTITY = re.compile(
+    r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
+    r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
+    r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
+    r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
+    r"|^engine\.deepspeed\.offload_\w+$"
+    r"|^engine\.offloads$"
+    r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
+)
+# Fields that came after the first ids were published: at the value that says what was done before, they stay out.
+_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
+
+
+def inert_fields(config: ExperimentConfig) -> dict[str, str]:
+    """Dotted names of fields that cannot change this run's results, each with the reason."""
+    inert: dict[str, str] = {}
+
+    def mark(reason: str, *names: str) -> None:
+        for name in names:
+            inert.setdefault(name, reason)
+
+    method = config.method
+    capability_names = [f"capability.{name}" for name in ("window", "metric", "floor", "lowest_ratio", "highest_ratio")]
+    cross_names = [
+        *(f"method.{name}" for name in ("cross_weight", "cross_exponent", "cross_bounds", "cross_is_pessimistic")),
+        *("clip.cross_floor", "clip.cross_step"),
+        *("advantage.cross_baseline", "objective.aggregation", "minibatch.order"),
+    ]
+    if not method.shares_rollouts:
+        mark(f"method {method.name} shares no rollouts", *cross_names)
+    if len(config.pair.agents) == 1:
+        mark("one agent has nobody to share with", *cross_names, *capability_names)
+    if method.cross_bounds != "stepwise":
+        mark(f"method.cross_bounds is {method.cross_bounds}", "clip.cross_floor", "clip.cross_step")
+    if method.baseline in ("own", "pooled") and (method.cross_weight == "one" or not method.shares_rollouts):
+        mark(f"method {method.name} uses no capability ratio", *capability_names)
+    if method.baseline != "capability":
+        mark("the guard is the capability baseline's", "advantage.binary_guard")
+    if method.ratio == "token":
+        mark("method.ratio is token", "clip.sequence_low", "clip.sequence_high")
+    else:
+        mark("method.ratio is sequence", "clip.token_low", "clip.token_high", "objective.token_aggregation")
+    if config.engine.sampler != "vllm":
+        mark(
+            f"engine.sampler is {config.engine.sampler}",
+            *(f"engine.vllm.{name}" for name in as_dict(config.engine.vllm)),
+        )
+    if config.engine.device == "cpu":
+        mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
+        mark("engine.device is cpu", "engine.gpu_memory_gb")
+        mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
+    if config.placement.kind != "ray":
+        names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
+        mark(f"placement.kind is {config.placement.kind}", *(f"placement.{name}" for name in names))
+    if len(config.pair.agents) == 1:
+        mark("one agent shares its devices with nobody", "placement.colocated")
+    if all(agent.num_ranks is not None for agent in config.pair.agents.values()):
+        mark("every agent has a number of its own", "placement.num_ranks")
+    if config.engine.learner != "deepspeed":
+        mark(
+            f"engine.learner is {config.engine.learner}",
+            *(f"engine.deepspeed.{name}" for name in as_dict(config.engine.deepspeed)),
+        )
+    elif config.engine.deepspeed.stage == 3:
+        mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
+    if config.minibatch.order == "own_first":
+        mark("minibatch.order is own_first, where no update has own and others' responses", "diagnostics.every")
+    if config.engine.lora.rank == 0:
+        mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
+    if config.engine.dtype == "float32":
+        mark("engine.dtype is float32 anyway", "engine.head_dtype")
+    if config.data.source == "arithmetic":
+        mark("data.source is arithmetic", "data.train_file")
+    benchmarks = config.evaluate.benchmarks
+    if config.data.source == "arithmetic" and all(b.source == "arithmetic" for b in benchmarks.values()):
+        mark("nothing is read from a file", "data.directory")
+    if not config.evaluate.during:
+        mark("evaluate.during is empty", "evaluate.every")
+    if not any(benchmark.max_response_tokens is None for benchmark in benchmarks.values()):
+        mark("no benchmark lacks a limit of its own", "evaluate.max_response_tokens")
+    file_fields = ("file", "count", *(f"{name}_field" for name in ("id", "problem", "answer", "unit")))
+    file_fields += ("answer_form", "tolerance_field", "multiple_field")
+    for name, benchmark in benchmarks.items():
+        field = f"evaluate.benchmarks.{name}"
+        if benchmark.source == "arithmetic":
+            hub = [f"hub.{column}" for column in as_dict(benchmark.hub)]
+            mark(f"{field}.source is arithmetic", *(f"{field}.{column}" for column in (*file_fields, *hub)))
+        else:
+            mark(f"{field}.source is file", f"{field}.split")
+        if benchmark.temperature == 0:
+            mark(f"{field}.temperature is 0, greedy", f"{field}.top_p")
+    return inert
+
+
+def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:
+    """Name of the experiment: what it is, for people, and the hash of all that changes its results.
+
+    Args:
+        config: a valid configuration.
+        fingerprints: content digest of every model folder and data file that the configuration names by path.
+
+    Returns:
+        "<pair>-<method>-s<seed>-<8 hex digits>".
+    """
+    inert, later = inert_fields(config), _LATER.items()
+    identity = {
+        name: value
+        for name, value in flatten(as_dict(config)).items()
+        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
+    }
+    digest = digest_of({"fields": identity, "agents": list(config.pair.agents), "contents": dict(fingerprints)})
+    return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest[:8]}"

@@ -1,0 +1,119 @@
+"""The right to write to an experiment's folder: one process at a time, on whatever machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from hacpo_core.errors import LockedError
+from hacpo_core.files import write_errors
+
+HEARTBEAT_S = 10.0
+STALE_S = 90.0
+_PATIENCE_S, _PAUSE_S = 1.0, 0.05
+_RECORD_BYTES = 256
+
+
+class ExperimentLock:
+    """Exclusive right to write to an experiment's folder.
+
+    The kernel's lock frees itself at kill -9. Across machines that share a disk without shared locks, a heartbeat
+    that is younger than `STALE_S` counts as held.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "lock"
+        self._file: Any = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="experiment-lock", daemon=True)
+
+    def __enter__(self) -> ExperimentLock:
+        with write_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8")
+        try:
+            self._acquire()
+        except BlockingIOError as error:
+            holder = _holder(self._file)
+            self._file.close()
+            raise LockedError(
+                f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
+                f"{holder.get('host', 'an unknown host')}; wait for it or end it, then try again"
+            ) from error
+        holder = _holder(self._file)
+        if _beats_elsewhere(holder):
+            self._file.close()
+            raise LockedError(
+                f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
+                f"{STALE_S:.0f} s; wait for it or end it, then try again"
+            )
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._file.truncate(0)
+        self._file.close()
+
+    def _acquire(self) -> None:
+        # is_locked of another process holds the file for an instant, so one refusal does not mean a writer.
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _beat(self) -> None:
+        record = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()})
+        # In place and at one length: whoever reads on another machine, or after a write that failed, finds a whole one.
+        os.pwrite(self._file.fileno(), record.ljust(_RECORD_BYTES).encode(), 0)
+        os.fsync(self._file.fileno())
+
+    def _run(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                self._beat()
+            except OSError:  # a full disk: the kernel's lock still holds, the next beat may succeed
+                continue
+
+
+def is_locked(root: Path) -> bool:
+    """True while a process holds the experiment's lock, here or on another machine that shares the disk."""
+    try:
+        file = (root / "lock").open(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return _beats_elsewhere(_holder(file))
+
+
+def _holder(file: IO[str]) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        holder: dict[str, Any] = json.loads(file.read() or "{}")
+    except ValueError:
+        return {}
+    return holder
+
+
+def _beats_elsewhere(holder: Mapping[str, Any]) -> bool:
+    """Whether another machine wrote a heartbeat lately: its kernel's lock may not be seen here."""
+    is_fresh = time.time() - float(holder.get("heartbeat", 0.0)) < STALE_S
+    return is_fresh and holder.get("host", socket.gethostname()) != socket.gethostname()

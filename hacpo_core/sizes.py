@@ -1,0 +1,56 @@
+"""How many of what a configuration comes to: responses, updates, processes, GPUs, evaluations."""
+
+from __future__ import annotations
+
+from hacpo_core.config import ExperimentConfig
+
+
+def num_samples(config: ExperimentConfig) -> int:
+    """Responses per problem and agent, the method's factor included."""
+    return config.rollout.num_samples * config.method.rollout_factor
+
+
+def num_sources(config: ExperimentConfig) -> int:
+    """Agents whose responses a learner trains on."""
+    return len(config.pair.agents) if config.method.shares_rollouts else 1
+
+
+def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
+    """Benchmarks that the agents are evaluated on after a step; one may come twice. Before training it is all."""
+    chosen, is_last = config.evaluate, step == config.train.num_steps
+    names = [*chosen.during] if chosen.every and step % chosen.every == 0 else []
+    return [*names, *chosen.final] if is_last else names
+
+
+def measures_cosine(config: ExperimentConfig) -> bool:
+    """Whether some updates take the cosine of two gradients, of own and of others' responses."""
+    return config.diagnostics.every > 0 and num_sources(config) > 1 and config.minibatch.order != "own_first"
+
+
+def num_minibatches(config: ExperimentConfig) -> int:
+    """Updates of one learner in one step."""
+    return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
+
+
+def total_updates(config: ExperimentConfig) -> int:
+    """Updates of one learner in a whole training."""
+    return config.train.num_steps * num_minibatches(config)
+
+
+def num_ranks(config: ExperimentConfig, agent: str) -> int:
+    """Processes that an agent is spread over."""
+    own = config.pair.agents[agent].num_ranks
+    return config.placement.num_ranks if own is None else own
+
+
+def num_gpus(config: ExperimentConfig) -> int:
+    """GPUs of one process of an agent."""
+    if config.engine.device == "cpu":
+        return 0
+    return config.engine.vllm.tensor_parallel_size if config.engine.sampler == "vllm" else 1
+
+
+def longest_sequence(config: ExperimentConfig) -> int:
+    """Most tokens of a prompt and its response, in training or in an evaluation."""
+    limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
+    return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)

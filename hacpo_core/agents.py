@@ -22,7 +22,6 @@ from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
 from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import (
-    Learner,
     SampledResponse,
     Sampler,
     SampleRequest,
@@ -32,6 +31,7 @@ from hacpo_core.engines.base import (
 )
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.folders import find_model
+from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.lora import add_adapters, base_head
 from hacpo_core.engines.models import (
     ScoringHead,
@@ -167,15 +167,15 @@ class Agent:
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
-        if config.objective.kl_coef > 0 and engine.lora.rank > 0:
-            reference = base_head(self.model, is_wide=engine.head_dtype == "float32")
-        elif config.objective.kl_coef > 0:
-            reference = load(initial).requires_grad_(False)
+        if config.objective.kl_coef > 0:
+            has_own_base = engine.lora.rank > 0
+            is_wide = engine.head_dtype == "float32"
+            reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
         self.learner = self._new_learner(reference)
         self._release_unused()
         self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
 
-    def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> Learner:
+    def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> BaseLearner:
         """The learner that the configuration names."""
         config = self.config
         kind = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner

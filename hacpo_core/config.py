@@ -38,7 +38,7 @@ class TinyModelConfig:
     family: str = "qwen3"
     """qwen3 | llama | gpt_neox"""
     tokenizer: str = "character"
-    """character | merged (numbers and phrases as single tokens) | word (digits and words) | byte (any text)"""
+    """character | merged (numbers and phrases as single tokens) | word (numbers to 99 and words) | byte (any text)"""
     hidden_size: int = 96
     """width of the residual stream"""
     num_layers: int = 2

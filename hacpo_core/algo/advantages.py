@@ -6,7 +6,7 @@ Shapes: P problem, A agent, G response. Index k learns, j sampled; L is the axis
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -90,12 +90,8 @@ def guard_binary(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) 
     Source: official code. DEVIATION (Eq. 7): see docs/decisions.md#binary-guard.
     """
     is_over_PA = baseline.mean_PA > 1.0
-    return Baseline(
-        mean_PA=torch.where(is_over_PA, agent_mean(reward_PAG, is_scored_PAG), baseline.mean_PA),
-        std_PA=baseline.std_PA,
-        is_uniform_PA=baseline.is_uniform_PA,
-        num_guarded=int(is_over_PA.sum()),
-    )
+    mean_PA = torch.where(is_over_PA, agent_mean(reward_PAG, is_scored_PAG), baseline.mean_PA)
+    return replace(baseline, mean_PA=mean_PA, num_guarded=int(is_over_PA.sum()))
 
 
 def standardise(reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline, *, agent: int) -> Tensor:

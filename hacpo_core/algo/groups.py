@@ -19,7 +19,7 @@ def agent_mean(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
         is_scored_PAG: True where the response has a verdict.
 
     Returns:
-        mean_PA in units of reward; 0 where an agent has no scored response (see `num_scored`).
+        mean_PA in units of reward; 0 where an agent has no scored response.
     """
     num_PA = is_scored_PAG.sum(dim=2)
     total_PA = torch.where(is_scored_PAG, reward_PAG, 0.0).sum(dim=2)

@@ -105,7 +105,7 @@ def rotations(config: PreTrainedConfig) -> list[dict[str, Any]]:
     """Parameters of a model's rotary embeddings: one for all layers, or one for each kind of them; none without."""
     found: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     of_kinds = [value for value in found.values() if isinstance(value, dict)]
-    return of_kinds or [found]
+    return of_kinds or ([found] if found else [])
 
 
 def let_rows_share(model: PreTrainedModel) -> bool:

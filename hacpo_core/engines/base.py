@@ -1,16 +1,11 @@
-"""What an engine must offer: a sampler that answers prompts, a learner that scores and updates."""
+"""What samplers offer, and what travels to and from samplers and learners (`hacpo_core.engines.learner`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
-from transformers import PreTrainedModel
-
-from hacpo_core.algo.methods import Method
-from hacpo_core.batches import Minibatch
 from hacpo_core.records import FinishReason
 
 
@@ -115,49 +110,3 @@ class ScoreRequest:
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
-
-
-class Learner(Protocol):
-    """Owns an agent's weights."""
-
-    num_updates: int
-    policy: PreTrainedModel
-    """the current whole weights, after `refresh_policy`: for samplers and for saving"""
-
-    def refresh_policy(self) -> None:
-        """Bring `policy` up to the current weights; on all ranks."""
-
-    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the response tokens under the current weights, in order."""
-
-    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        """As `logprobs`, but every rank asks for its own; the same where there is one rank."""
-
-    def update(
-        self,
-        minibatches: Sequence[Minibatch],
-        method: Method,
-        *,
-        num_agents: int,
-        max_response_tokens: int,
-        measures_cosine: bool,
-    ) -> UpdateOutcome:
-        """One optimizer update per mini-batch, in order."""
-
-    def offload(self, *, weights: bool = False) -> None:
-        """Leave the device to others: optimizer state and masters, on request all weights, go to host memory."""
-
-    def onload(self, *, optimizer: bool = True) -> None:
-        """Bring the weights back, and the optimizer's part unless told otherwise; `update` does so by itself."""
-
-    def digest(self) -> str:
-        """SHA-256 (hex) of all weights, bit for bit."""
-
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """State of the optimizer (and fp32 master weights, where there are any) by name."""
-
-    def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Inverse of `optimizer_tensors`; the schedule continues at `num_updates`."""
-
-    def close(self) -> None:
-        """Give back what the learner holds outside its own memory."""

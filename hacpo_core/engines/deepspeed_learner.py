@@ -28,6 +28,7 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.layouts import row_groups
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.models import ScoringHead
@@ -207,9 +208,9 @@ class DeepspeedLearner(BaseLearner):
             outcomes={position: everywhere[position] for position in order},  # in one process's order
         )
 
-    def _passes(self, requests: Sequence[ScoreRequest]) -> list[Sequence[int]]:
+    def _passes(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
         """Rows of each pass that one process would make."""
-        return [forward.rows for forward in self._forward_passes(requests)]
+        return row_groups(requests, layout=self._layout, max_tokens=self._engine.micro_batch_tokens)
 
     def _deal(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
         lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,15 +65,11 @@ class ForwardPass:
 
     def to(self, device: torch.device) -> ForwardPass:
         """The same on another device."""
-        return replace(
-            self,
-            input_BT=self.input_BT.to(device),
-            sequence_N=self.sequence_N.to(device),
-            column_N=self.column_N.to(device),
-            target_N=self.target_N.to(device),
-            position_BT=None if self.position_BT is None else self.position_BT.to(device),
-            places=None if self.places is None else self.places.to(device),
-        )
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor | RowPlaces)
+        }
+        return replace(self, **moved)
 
 
 def forward_passes(
@@ -87,11 +84,15 @@ def forward_passes(
         is_filled: tokens that stand for nothing end a sequence of shared_prompts, beyond `max_tokens` too, one in 16
             at most from 512 on: for models whose layers convolve, for which kernels are made for each new length.
     """
+    for rows in row_groups(requests, layout=layout, max_tokens=max_tokens):
+        yield _padded(requests, rows) if layout == "padded" else _shared(requests, rows, is_filled=is_filled)
+
+
+def row_groups(requests: Sequence[ScoreRequest], *, layout: str, max_tokens: int) -> list[list[int]]:
+    """Positions of the rows of each of `forward_passes`."""
     lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
     if layout == "padded":
-        for rows in micro_batches(lengths, max_tokens=max_tokens):
-            yield _padded(requests, rows)
-        return
+        return micro_batches(lengths, max_tokens=max_tokens)
     longest: dict[tuple[int, ...], int] = {}
     for request, length in zip(requests, lengths, strict=True):
         longest[request.prompt_ids] = max(longest.get(request.prompt_ids, 0), length)
@@ -101,8 +102,7 @@ def forward_passes(
         prompt_ids = requests[row].prompt_ids
         return -longest[prompt_ids], problems[prompt_ids], -lengths[row]
 
-    for rows in micro_batches(lengths, max_tokens=max_tokens, order=sorted(range(len(requests)), key=place)):
-        yield _shared(requests, rows, is_filled=is_filled)
+    return micro_batches(lengths, max_tokens=max_tokens, order=sorted(range(len(requests)), key=place))
 
 
 def micro_batches(lengths: Sequence[int], *, max_tokens: int, order: Sequence[int] | None = None) -> list[list[int]]:
@@ -164,12 +164,13 @@ def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled:
             position_T += range(length)
             home_T += range(here, here + length)
         prompt, response = starts[prompt_ids], len(input_T)
-        end = response + len(response_ids) - 1
+        row_length = length + len(response_ids) - 1
+        end = response + row_length - length
         input_T += response_ids[:-1]
-        position_T += range(length, length + end - response)
-        home_T += range(here + length, here + length + end - response)
+        position_T += range(length, row_length)
+        home_T += range(here + length, here + row_length)
         token_RL[r, :length] = torch.arange(prompt, prompt + length)
-        token_RL[r, length : length + end - response] = torch.arange(response, end)
+        token_RL[r, length:row_length] = torch.arange(response, end)
         columns += [prompt + length - 1, *range(response, end)]
         targets += response_ids
     filler = [0] * (_filled_length(len(input_T)) - len(input_T)) if is_filled else []
@@ -180,12 +181,7 @@ def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled:
         _ids(columns),
         _ids(targets),
         _ids(position_T + filler)[None],
-        RowPlaces(
-            token_RL,
-            _ids(home_T),
-            _ids(copies),
-            _ids(originals),
-        ),
+        RowPlaces(token_RL, _ids(home_T), _ids(copies), _ids(originals)),
     )
 
 

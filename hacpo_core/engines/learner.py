@@ -55,7 +55,10 @@ class Stepped:
 
 
 class BaseLearner(ABC):
-    """Owns a model's weights; how they are differentiated and stepped is said by a subclass."""
+    """Owns a model's weights; how they are differentiated and stepped is said by a subclass.
+
+    `policy` is the model with the current whole weights, after `refresh_policy`: for samplers and for saving.
+    """
 
     def __init__(
         self,
@@ -92,11 +95,11 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def onload(self, *, optimizer: bool = True) -> None:
-        """Bring the weights back, and the optimizer's part unless told otherwise."""
+        """Bring the weights back, and the optimizer's part unless told otherwise; `update` does so by itself."""
 
     @abstractmethod
     def refresh_policy(self) -> None:
-        """Bring `policy` up to the current weights."""
+        """Bring `policy` up to the current weights; on all ranks."""
 
     def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """Log-probabilities (nats) of the response tokens under the current weights, in order."""
@@ -128,12 +131,8 @@ class BaseLearner(ABC):
             yield forward.rows, scores
 
     def _forward_passes(self, requests: Sequence[ScoreRequest]) -> Iterator[ForwardPass]:
-        yield from forward_passes(
-            requests,
-            layout=self._layout,
-            max_tokens=self._engine.micro_batch_tokens,
-            is_filled=self._fills_passes,
-        )
+        max_tokens = self._engine.micro_batch_tokens
+        return forward_passes(requests, layout=self._layout, max_tokens=max_tokens, is_filled=self._fills_passes)
 
     def update(
         self,
@@ -172,7 +171,8 @@ class BaseLearner(ABC):
             )
             weighted = list(zip(minibatch.rows, weight_B.tolist(), strict=True))
             skips = self._engine.skip_zero_advantage
-            live = [(row, w) for row, w in weighted if not skips or row.advantage != 0.0 or self._has_kl(method, row)]
+            has_kl = method.kl_coef > 0
+            live = [(row, w) for row, w in weighted if not skips or row.advantage != 0.0 or (has_kl and row.is_own)]
             cosine = self._gradient_cosine(live, method, m) if measures_cosine and m == 0 else None
             totals = self._accumulate(live, method, m)
             stepped = self._step()
@@ -192,10 +192,6 @@ class BaseLearner(ABC):
             )
         self.model.eval()
         return UpdateOutcome(tuple(outcomes), tuple(rows))
-
-    @staticmethod
-    def _has_kl(method: Method, row: Row) -> bool:
-        return method.kl_coef > 0 and row.is_own
 
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
         """Add the gradient of minus the objective of these rows."""

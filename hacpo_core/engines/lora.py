@@ -49,15 +49,16 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tupl
             f"engine.lora: peft cannot be imported ({error}); pip install 'hacpo[lora]', or set engine.lora.rank=0"
         ) from error
     targets = list(config.targets)
-    options: dict[str, Any] = {
-        "r": config.rank,
-        "lora_alpha": config.alpha,
-        "target_modules": ALL_LINEAR if targets == [ALL_LINEAR] else targets,
-        "task_type": "CAUSAL_LM",
-    }
-    for target in options["target_modules"] if targets != [ALL_LINEAR] else ():
+    takes_all = targets == [ALL_LINEAR]
+    for target in () if takes_all else targets:
         _check_target(model, target)
-    peft.inject_adapter_in_model(peft.LoraConfig(**options), model, ADAPTER)
+    options = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # used as a number of any kind
+        target_modules=ALL_LINEAR if takes_all else targets,
+        task_type="CAUSAL_LM",
+    )
+    peft.inject_adapter_in_model(options, model, ADAPTER)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
             bound = 1 / math.sqrt(parameter.shape[1])

@@ -181,7 +181,7 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
                 f"model rotates by other angles ({rotation['rope_type']}); lower rollout.max_prompt_tokens, "
                 "rollout.max_response_tokens and the benchmarks' max_response_tokens, or take another model"
             )
-    if limit is not None and longest > limit and not any(rotations(text)):
+    if limit is not None and longest > limit and not rotations(text):
         raise ConfigError(
             f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
             f"{limit} positions; lower rollout.max_prompt_tokens, rollout.max_response_tokens and the benchmarks' "

@@ -18,6 +18,8 @@ from hacpo_core.engines.offload import move_data, move_state, release_unused
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.weights import weights_digest
 
+_HOST = torch.device("cpu")
+
 
 class TorchLearner(BaseLearner):
     """Owns a model's weights and their optimizer.
@@ -35,7 +37,6 @@ class TorchLearner(BaseLearner):
         temperature: float,
         total_updates: int,
         reference: PreTrainedModel | ScoringHead | None = None,
-        host: torch.device = torch.device("cpu"),  # noqa: B008
     ) -> None:
         super().__init__(
             model,
@@ -45,12 +46,12 @@ class TorchLearner(BaseLearner):
             total_updates=total_updates,
             reference=reference,
         )
-        self._host = host
         self._are_weights_away = self._is_optimizer_away = False
         self._is_partial = len(self._named) < sum(1 for _ in model.parameters())
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
-        self._optimizer = adamw(list((self._masters or self._named).values()), optimizer)
+        self._trained = self._masters or self._named
+        self._optimizer = adamw(list(self._trained.values()), optimizer)
 
     def refresh_policy(self) -> None:
         """Nothing to do: the policy is the model that is trained."""
@@ -59,18 +60,14 @@ class TorchLearner(BaseLearner):
         """Nothing to do."""
 
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
-        self._clear_gradients()
+        self.model.zero_grad()
         return super()._accumulate(weighted, method, update)
-
-    def _clear_gradients(self) -> None:
-        for parameter in self._named.values():
-            parameter.grad = None
 
     def _backward(self, loss: Tensor) -> None:
         loss.backward()
 
     def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
-        self._clear_gradients()
+        self.model.zero_grad()
         self._pass_over(weighted, method, update, self._head, self._backward)
         return {n: p.grad for n, p in self._named.items() if p.grad is not None}
 
@@ -82,8 +79,7 @@ class TorchLearner(BaseLearner):
                 parameter.grad = torch.zeros_like(parameter)
             if self._masters:
                 self._masters[name].grad = parameter.grad.float()
-        trained = list((self._masters or self._named).values())
-        norm = float(clip_grad_norm_(trained, self._config.max_grad_norm))
+        norm = float(clip_grad_norm_(list(self._trained.values()), self._config.max_grad_norm))
         self._check_norm(norm)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -92,7 +88,7 @@ class TorchLearner(BaseLearner):
             for name, master in self._masters.items():
                 self._named[name].copy_(master)
                 master.grad = None
-        self._clear_gradients()
+        self.model.zero_grad()
         self.num_updates += 1
         return Stepped(norm, rate)
 
@@ -102,12 +98,12 @@ class TorchLearner(BaseLearner):
         Whatever needs them afterwards brings them back by itself, but the sampler: see `onload`.
         """
         if not self._is_optimizer_away:
-            move_data(self._masters.values(), self._host)
-            move_state(self._optimizer, self._host)
-            self._clear_gradients()
+            move_data(self._masters.values(), _HOST)
+            move_state(self._optimizer, _HOST)
+            self.model.zero_grad()
             self._is_optimizer_away = True
         if weights and not self._are_weights_away:
-            move_data(self._all_weights(), self._host)
+            move_data(self._all_weights(), _HOST)
             self._are_weights_away = True
         release_unused(self._device)
 
@@ -129,7 +125,7 @@ class TorchLearner(BaseLearner):
 
     def digest(self) -> str:
         """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
-        return weights_digest((self._masters or self._named).items())
+        return weights_digest(self._trained.items())
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's moments and step counts, and the fp32 master weights, by parameter name.
@@ -139,7 +135,7 @@ class TorchLearner(BaseLearner):
         tensors = {f"master.{name}": master for name, master in self._masters.items()}
         if self._is_partial:
             tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self._named.items()}
-        for name, parameter in (self._masters or self._named).items():
+        for name, parameter in self._trained.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
         return tensors
@@ -159,6 +155,5 @@ class TorchLearner(BaseLearner):
                 with torch.no_grad():
                     (self._masters if kind == "master" else self._named)[name].copy_(value)
                 continue
-            parameter = (self._masters or self._named)[name]
-            self._optimizer.state[parameter][kind] = value.to(self._device).clone()
+            self._optimizer.state[self._trained[name]][kind] = value.to(self._device).clone()
         self.num_updates = num_updates

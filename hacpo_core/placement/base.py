@@ -19,7 +19,6 @@ from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.offload import release_unused
-from hacpo_core.errors import EngineError
 from hacpo_core.records import Problem, Rollout
 
 _log = logging.getLogger(__name__)
@@ -149,16 +148,10 @@ class Placement(ABC):
             agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version))
         for step in range(agent.version + 1, version + 1):
             replay(agent, step)
-        _require_version(agent, version)
+        assert not agent.is_dirty and agent.version == version, "loaded at or below the version, then replayed to it"
         return agent
 
     def save(self, name: str, folder: Path) -> dict[str, Any]:
         """Write an agent, as it is, into a folder, in place of what one that died left there; see `save_agent`."""
         shutil.rmtree(folder, ignore_errors=True)
         return self._save(name, folder)
-
-
-def _require_version(agent: PlacedAgent, version: int) -> None:
-    if agent.is_dirty or agent.version != version:
-        state = "in the middle of an update" if agent.is_dirty else f"at version {agent.version}"
-        raise EngineError(f"agent {agent.name} is {state}, expected version {version}; resume the experiment")

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from types import TracebackType
 from typing import Self
 
 from hacpo_core.errors import VerificationError
@@ -169,9 +168,7 @@ class VerifierPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _decide(self, pairs: Iterable[Pair]) -> tuple[dict[Pair, Decision], dict[Pair, float]]:

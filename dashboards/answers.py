@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +151,9 @@ class AnswerReader:
     """Steps' answers, the last few read kept in memory."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Path, int, int], StepAnswers] = OrderedDict()
-        self._problems: OrderedDict[Path, Mapping[str, str]] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._answers = lru_cache(MOST_STEPS)(_read)
+        self._texts = lru_cache(MOST_STEPS)(_problem_texts)
+        self._mutex = threading.Lock()  # two who ask at once read once
 
     def read(self, runs_dir: Path, experiment: str, step: int) -> StepAnswers:
         """A step's answers.
@@ -161,44 +161,28 @@ class AnswerReader:
         Raises:
             UnknownError: the step has no complete answers, or they are torn.
         """
-        root = runs_dir / "experiments" / experiment
-        path = StepStore(root).folder(step) / MANIFEST
+        path = StepStore(runs_dir / "experiments" / experiment).folder(step) / MANIFEST
         if not path.is_file():
             raise UnknownError(f"{experiment} has no step {step}")
-        key = (root, step, path.stat().st_mtime_ns)
         with self._mutex:
-            if key not in self._known:
-                self._known[key] = _read(runs_dir, experiment, step)
-                while len(self._known) > MOST_STEPS:
-                    self._known.popitem(last=False)
-            self._known.move_to_end(key)
-            return self._known[key]
+            return self._answers(runs_dir, experiment, step, path.stat().st_mtime_ns)
 
     def problem_text(self, runs_dir: Path, experiment: str, problem_id: str) -> str:
         """The problem's text; "" where the data file is not at hand."""
-        root = runs_dir / "experiments" / experiment
         with self._mutex:
-            if root not in self._problems:
-                self._problems[root] = _guarded(lambda: _problem_texts(runs_dir, experiment))
-                while len(self._problems) > MOST_STEPS:
-                    self._problems.popitem(last=False)
-            return self._problems[root].get(problem_id, "")
-
-
-def _guarded(read: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
-    try:
-        return read()
-    except (HacpoError, OSError) as error:
-        _log.info("problems are shown without their texts: %s", error)
-        return {}
+            return self._texts(runs_dir, experiment).get(problem_id, "")
 
 
 def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
-    problems = load_problems(find_plan(runs_dir, experiment).config.data)
+    try:
+        problems = load_problems(find_plan(runs_dir, experiment).config.data)
+    except (HacpoError, OSError) as error:
+        _log.info("problems are shown without their texts: %s", error)
+        return {}
     return {problem.id: problem.messages[-1].content for problem in problems}
 
 
-def _read(runs_dir: Path, experiment: str, step: int) -> StepAnswers:
+def _read(runs_dir: Path, experiment: str, step: int, _version: int) -> StepAnswers:
     try:
         plan = find_plan(runs_dir, experiment)
         return group(step_samples(plan, step), list(plan.config.pair.agents))

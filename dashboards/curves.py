@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import OrderedDict
@@ -15,7 +14,6 @@ from flows.progress import Evaluated
 from hacpo_core.errors import StoreError
 from hacpo_core.store import MANIFEST, StepStore
 
-_log = logging.getLogger(__name__)
 MOST_RUNS = 16
 """whose metrics are kept in memory"""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import psutil
 from flows.processes import Record, die_with_parent, end_family, free_port
 from hacpo_core.addresses import has_password, is_server, sqlite_path
 
-_log = logging.getLogger(__name__)
 PREFERRED_PORT = 5000
 PAUSE_S = 60.0
 """between two starts of a page that ends by itself"""

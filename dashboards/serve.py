@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import signal
@@ -12,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import psutil
 import uvicorn
@@ -24,7 +22,6 @@ from flows.processes import Record, home_of, only_one, write_private
 from flows.server import ensure_server, log_in_hint
 from hacpo_core.errors import ConfigError, HacpoError
 
-_log = logging.getLogger(__name__)
 PREFERRED_PORT = 8400
 PORTS_TRIED = 20
 STARTING_S = 10.0
@@ -74,7 +71,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
     server = _Server(settings, mlflow)
     try:
         # uvicorn raises the signal again once it has shut down: this turns it into an end with a clean-up.
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         record.write(os.getpid(), {"url": url})
         _say_where(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
@@ -99,10 +96,6 @@ class _Server(uvicorn.Server):
         if counter % 20 == 0:
             self._mlflow.ensure()
         return await super().on_tick(counter)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _running_url(record: Record) -> str:

@@ -6,13 +6,16 @@ import json
 import logging
 import os
 import sys
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
+
+if TYPE_CHECKING:  # a command imports what it needs when it runs
+    from flows.display import Watcher
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect server.")
@@ -52,14 +55,15 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
 
 
 def _run(planned: Any, *, as_json: bool) -> None:
-    from flows.display import JsonWatcher, TerminalWatcher, format_table
+    from flows.display import format_table
     from flows.experiment import run_experiment
     from flows.results import read_final
     from hacpo_core.algorithm import DirectRunner
 
     result = read_final(planned)
+    is_reused = result is not None
     if result is None:
-        with JsonWatcher() if as_json else TerminalWatcher(planned.id) as watcher:
+        with _watcher(planned.id, as_json=as_json) as watcher:
             if planned.config.runtime.runner == "direct":
                 run_experiment(planned, DirectRunner(), watcher)
             else:
@@ -72,14 +76,19 @@ def _run(planned: Any, *, as_json: bool) -> None:
                 run_with_prefect(planned, watcher)
         result = read_final(planned)
         assert result is not None, "a finished experiment has a result"
-        result = replace(result, is_reused=False)
     elif not as_json:
         print(f"{planned.id} is complete and is reused.")
     if as_json:
-        print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": result.is_reused}))
+        print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
         return
     print(format_table(result.table))
     print(f"folder  {result.root}")
+
+
+def _watcher(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
+    from flows.display import JsonWatcher, TerminalWatcher
+
+    return nullcontext(JsonWatcher()) if as_json else TerminalWatcher(title)
 
 
 @app.command()
@@ -239,7 +248,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was."""
-    from flows.display import JsonWatcher, TerminalWatcher, format_table
+    from flows.display import format_table
     from flows.plans import find_plan
     from flows.server import ensure_server, use_server
 
@@ -251,7 +260,7 @@ def evaluate(
     from flows.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
     from hacpo_core.algorithm import DirectRunner
 
-    with JsonWatcher() if as_json else TerminalWatcher(planned.id) as watcher:
+    with _watcher(planned.id, as_json=as_json) as watcher:
         if is_direct:
             frame = run_evaluation(with_benchmarks(planned, words), step, DirectRunner(), watcher)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tqdm import tqdm
@@ -43,14 +42,6 @@ class QuietWatcher:
 class JsonWatcher:
     """One JSON object a line on standard output."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
     def _print(self, event: str, **fields: Any) -> None:
         print(json.dumps({"event": event, **fields}), flush=True)
 
@@ -79,9 +70,7 @@ class TerminalWatcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for bar in self._bars.values():
             bar.close()
 

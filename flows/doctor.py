@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from flows.processes import free_port
+from flows.processes import end_family, free_port
 from flows.server import PREFERRED_PORT, find_server, is_healthy
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
@@ -28,6 +28,7 @@ from hacpo_core.errors import HacpoError
 LEAST_FREE_GB = 2.0
 _PORTS = {"Prefect": PREFERRED_PORT, "the dashboard": 8400, "MLflow": 5000}
 TRIAL_S = 120.0
+ENDING_S = 5.0
 """an engine's trial takes some ten seconds alone on two cores; vLLM may compile, and gets longer"""
 
 
@@ -148,17 +149,10 @@ def _engine(
         try:
             output, complaint = trial.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            _end(psutil.Process(trial.pid))
+            end_family(psutil.Process(trial.pid), limit_s=ENDING_S)
             return finding(False, f"{title} did not answer within {limit_s:g} s")
     last = ((complaint if trial.returncode else output).strip().splitlines() or ["no word"])[-1]
     return finding(trial.returncode == 0, f"{title}: {last}")
-
-
-def _end(process: psutil.Process) -> None:
-    """Kill a process and all that it started: Ray and vLLM have processes of their own."""
-    for each in [*process.children(recursive=True), process]:
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
 
 
 def _misfits(package: str, extra: str) -> list[str]:

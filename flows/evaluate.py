@@ -19,7 +19,7 @@ from flows.display import Watcher
 from flows.experiment import evaluate_agents, side_by_side
 from flows.plans import Plan, find_plan
 from flows.results import read_final
-from flows.runner import PrefectRunner, watcher_of_flow
+from flows.runner import PrefectRunner, watched_by, watcher_of_flow
 from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, Runner
 from hacpo_core.config import BenchmarkConfig
@@ -141,9 +141,6 @@ def evaluate_flow(
 
 def evaluate_with_prefect(plan: Plan, words: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
     """Run the evaluation flow in this process."""
-    token = watcher_of_flow.set(watcher)
-    try:
+    with watched_by(watcher):
         rows = evaluate_flow(plan.id, plan.config.runtime.runs_dir, benchmarks=list(words), step=step)
-    finally:
-        watcher_of_flow.reset(token)
     return pd.DataFrame(rows)

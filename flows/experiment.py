@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from flows.build import open_experiment
@@ -28,8 +28,6 @@ from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.sizes import benchmarks_after
 from hacpo_core.versions import version_tags
 
-_log = logging.getLogger(__name__)
-
 
 def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
     """Train to the end, from wherever the store stands; a complete experiment is returned as it is.
@@ -41,14 +39,10 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     if done is not None:
         return done
     store_of(plan)
-    progress = {
-        name: lambda step, steps, loss, name=name: watcher.warmed_up(name, step, steps, loss)
-        for name in plan.config.pair.agents
-    }
+    progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
-        at = x.opened_at.step if x.opened_at is not None else 0
         past = intact_results(plan.root)
-        watcher = ProgressFile(x.ledger.store, plan.config, step=at, evaluations=past, inner=watcher)
+        watcher = ProgressFile(x.ledger.store, plan.config, step=x.first_version, evaluations=past, inner=watcher)
         tracking = ExperimentTracking(plan, x)
         try:
             with side_by_side(x, tracking.watched(runner)) as runner_of_agents:
@@ -92,7 +86,7 @@ def _train(
     tracking: ExperimentTracking,
 ) -> None:
     config = plan.config
-    num_steps, version = config.train.num_steps, x.opened_at.step if x.opened_at is not None else 0
+    num_steps, version = config.train.num_steps, x.first_version
     if version == 0:
         names = [*config.evaluate.during, *config.evaluate.final]
         tracking.log_results(evaluate_agents(x, 0, names, benchmarks, runner, watcher))
@@ -164,4 +158,4 @@ def _finish(plan: Plan, x: Experiment, tracking: ExperimentTracking) -> Experime
         **tracking.ids,
     }
     write_json(plan.root / RESULT_FILE, value)
-    return ExperimentResult(root=plan.root, is_reused=False, **value)
+    return ExperimentResult(root=plan.root, **value)

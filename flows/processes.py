@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
-import logging
 import os
 import signal
 import socket
@@ -16,7 +15,6 @@ from typing import Any
 
 import psutil
 
-_log = logging.getLogger(__name__)
 STOP_LIMIT_S = 15.0
 _CLOCK_SLACK_S = 2.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

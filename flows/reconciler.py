@@ -110,12 +110,10 @@ class Reconciler:
         if standing.state == "done":
             self._set(run, Completed(message="its result is there"))
             yield "completed; its result is there"
-        elif kind is StateType.FAILED:
-            return  # a person looks at it
-        elif standing.failure is None:
+        elif standing.failure is None and kind is not StateType.FAILED:  # at which a person looks
             said = (run.state.message or "").strip().partition("\n")[0].rstrip(".") if kind is StateType.CRASHED else ""
             yield self._again(experiment, run, said or "its process died")
-        elif kind is StateType.RUNNING:
+        elif kind is StateType.RUNNING and standing.failure is not None:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"
 

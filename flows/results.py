@@ -30,7 +30,6 @@ class ExperimentResult:
     id: str
     root: Path
     table: list[dict[str, Any]]
-    is_reused: bool
     mlflow_run: str | None = None
     mlflow_experiment: str | None = None
     digests: dict[str, str] = field(default_factory=dict)
@@ -52,7 +51,7 @@ def read_final(plan: Plan) -> ExperimentResult | None:
         _log.warning("%s is torn; the experiment is completed again from its store", path)
         return None
     try:
-        return ExperimentResult(root=plan.root, is_reused=True, **value)
+        return ExperimentResult(root=plan.root, **value)
     except TypeError as error:
         raise StoreError(f"{path}: of another version of hacpo ({error}); remove it to complete it again") from error
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
@@ -170,8 +171,15 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
 
 def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
     """Run the experiment flow in this process."""
+    with watched_by(watcher):
+        experiment_flow(experiment=plan.id, runs_dir=str(Path(plan.config.runtime.runs_dir).absolute()))
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Flows that are run inside show what happens to this watcher."""
     token = watcher_of_flow.set(watcher)
     try:
-        experiment_flow(experiment=plan.id, runs_dir=str(Path(plan.config.runtime.runs_dir).absolute()))
+        yield
     finally:
         watcher_of_flow.reset(token)

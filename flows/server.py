@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 PREFERRED_PORT = 4200
 START_LIMIT_S = 90.0
+ANSWER_S = 5.0
+"""how long one question may take"""
 PATIENCE_S = 60.0
 """how long a server may be silent before it is replaced"""
 SHARED_SERVER = "HACPO_PREFECT_URL"
@@ -107,9 +109,9 @@ def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
     return PrefectServer(f"http://127.0.0.1:{value['port']}", f"hacpo:{value['token']}")
 
 
-def is_healthy(server: PrefectServer, *, timeout_s: float = 5.0) -> bool:
+def is_healthy(server: PrefectServer) -> bool:
     """Whether the server answers, and to this log-in: another server may have taken the port."""
-    return fault_of(server, timeout_s=timeout_s) is None
+    return fault_of(server) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,13 @@ class Fault:
     """whether it may be gone by itself: the server is silent, or too busy to answer"""
 
 
-def fault_of(server: PrefectServer, *, timeout_s: float = 5.0) -> Fault | None:
+def fault_of(server: PrefectServer) -> Fault | None:
     """What keeps the server from answering to this log-in; None where nothing does."""
     log_in = base64.b64encode(server.auth.encode()).decode()
     try:
         headers = {"Authorization": f"Basic {log_in}"}
         request = urllib.request.Request(f"{server.url}/api/admin/version", headers=headers)
-        with urllib.request.urlopen(request, timeout=timeout_s):
+        with urllib.request.urlopen(request, timeout=ANSWER_S):
             return None
     except urllib.error.HTTPError as error:
         error.close()
@@ -161,7 +163,7 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     with (home / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server = find_server(runs_dir)
-        if server is None or not _wait_until_healthy(server, limit_s=PATIENCE_S):
+        if server is None or not _comes_up(server, limit_s=PATIENCE_S):
             server = _start(home)
         if _reconciler(home).process() is None:
             _start_reconciler(home, server)
@@ -214,11 +216,8 @@ def _start_at(home: Path, port: int, token: str) -> PrefectServer | None:
     server = _described(record.write(process.pid, {"port": port, "token": token}))
     assert server is not None, "just written"
     write_private(home / "log-in.txt", f"{server.auth}\n")
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        if is_healthy(server):
-            return server
-        time.sleep(0.2)
+    if _comes_up(server, limit_s=START_LIMIT_S, process=process):
+        return server
     record.end()
     return None
 
@@ -243,12 +242,13 @@ def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> 
         )
 
 
-def _wait_until_healthy(server: PrefectServer, *, limit_s: float) -> bool:
+def _comes_up(server: PrefectServer, *, limit_s: float, process: subprocess.Popen[bytes] | None = None) -> bool:
+    """Whether the server answers within a time; it is not waited for once its process has ended."""
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and (process is None or process.poll() is None):
         if is_healthy(server):
             return True
-        time.sleep(0.5)
+        time.sleep(0.2)
     return False
 
 

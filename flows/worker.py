@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
@@ -78,7 +77,7 @@ def serve(runs_dir: Path, *, num_slots: int) -> bool:
         if not is_alone:
             return False
         record.write(os.getpid(), {"slots": num_slots})  # first, so that whoever looks for a worker starts no other
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
             _keep_running(runs_dir, num_slots)
@@ -184,10 +183,6 @@ def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
     with suppress(ServerError):
         names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
         schedule.set_limit(sum(map(slots_of, names)))
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -118,6 +118,11 @@ class Experiment:
         """The agents' names, in order."""
         return self.ledger.agents
 
+    @property
+    def first_version(self) -> int:
+        """Step that the run begins behind: the checkpoint's, or 0."""
+        return self.opened_at.step if self.opened_at is not None else 0
+
     def window_before(self, step: int) -> dict[str, list[float]]:
         """Capability window that a step starts from: the checkpoint's where the run begins there, else the store's."""
         if step == 1:

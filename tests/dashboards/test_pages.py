@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from dashboards import answers
+from dashboards.answers import StepAnswers
 from dashboards.app import LOOPBACK, create_app
 from dashboards.security import Access
 from flows.compose import compose
@@ -406,11 +408,21 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     assert page.get(f"/samples/{answered}?filter=x").status_code == 422
 
 
-def test_start_reads_the_newest_answers(open_page: Callable[..., TestClient], answered: str) -> None:
+def test_start_reads_the_newest_answers_and_a_visitor_not_again(
+    open_page: Callable[..., TestClient], answered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, int]] = []
+
+    def noted(runs_dir: Path, experiment: str, step: int, version: int) -> StepAnswers:
+        read.append((experiment, step))
+        return inner(runs_dir, experiment, step, version)
+
+    inner = answers._read
+    monkeypatch.setattr(answers, "_read", noted)
     with open_page(warm=True) as page:
-        known = page.app.state.site.answers._known  # type: ignore[attr-defined]
-        wait_until(lambda: known, limit_s=60)
-        assert [(root.name, step) for root, step, _ in known] == [(answered, 2)]
+        wait_until(lambda: read, limit_s=60)
+        assert "1 of 2" in page.get(f"/samples/{answered}").text
+        assert read == [(answered, 2)]
 
 
 def test_samples_offer_the_next_step_when_it_comes(page: TestClient, runs_dir: Path) -> None:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from benchmarks.measure import machine
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import forward_passes
-from hacpo_core.engines.models import ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
 
 RESULTS = Path(__file__).parent / "results" / "head_noise.json"
 LOW, HIGH = 3e-4, 4e-4  # GSPO's clip

@@ -35,7 +35,7 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     from flows.experiment import run_experiment
     from flows.plans import plan, save_plan
     from hacpo_core.agents import Agent
-    from hacpo_core.algorithm import DirectRunner
+    from hacpo_core.phases import DirectRunner
     from hacpo_core.store import StepStore
     from hacpo_core.verify.pool import VerifierPool
 

@@ -21,13 +21,14 @@ from flows.plans import Plan, find_plan
 from flows.results import read_final
 from flows.runner import PrefectRunner, watched_by, watcher_of_flow
 from flows.tracking import ExperimentTracking, store_of
-from hacpo_core.algorithm import Experiment, Runner
+from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import read_result, result_phase
 from hacpo_core.evaluation.run import other_question, question_digest
 from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.phases import Runner
 from hacpo_core.store import StepStore
 from hacpo_core.validation import validate
 

@@ -18,12 +18,13 @@ from flows.progress import ProgressFile
 from flows.results import ExperimentResult, read_final, result_table
 from flows.states import RESULT_FILE
 from flows.tracking import ExperimentTracking, store_of
-from hacpo_core.algorithm import Experiment, Handle, Runner, StartedStep, finish_step, train_step
+from hacpo_core.algorithm import Experiment, StartedStep, finish_step, train_step
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.files import write_json
+from hacpo_core.phases import Handle, Runner
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.sizes import benchmarks_after
 from hacpo_core.versions import version_tags

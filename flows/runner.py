@@ -21,10 +21,10 @@ from flows.display import QuietWatcher, Watcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.schedule import answers
-from hacpo_core.algorithm import Done, Handle, Phase
 from hacpo_core.background import Background
 from hacpo_core.config import RuntimeConfig
 from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError, first_line
+from hacpo_core.phases import Done, Handle, Phase
 
 UPDATE_EVERY_S = 5.0
 NEVER_RETRIED = (ConfigError, DataError, ModelError, LockedError, ReplayError, KeyboardInterrupt)

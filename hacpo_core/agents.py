@@ -33,15 +33,9 @@ from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.folders import find_model
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.lora import add_adapters, base_head
-from hacpo_core.engines.models import (
-    ScoringHead,
-    check_lengths,
-    check_vocabulary,
-    eos_ids,
-    load_model,
-    load_tokenizer,
-)
+from hacpo_core.engines.models import check_lengths, check_vocabulary, eos_ids, load_model, load_tokenizer
 from hacpo_core.engines.offload import release_unused
+from hacpo_core.engines.scoring import ScoringHead
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import VllmSampler

@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from hacpo_core.data.retokenize import Retokenizer
 from hacpo_core.errors import AgentLostError, EngineError, ReplayError, VerificationError
 from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.metrics import step_metrics
+from hacpo_core.phases import Handle, Phase, Runner
 from hacpo_core.placement.base import PlacedAgent, Placement
 from hacpo_core.records import Problem, Rollout
 from hacpo_core.sizes import measures_cosine, num_gpus, num_minibatches, num_ranks, num_samples
@@ -47,55 +48,6 @@ MOST_LOSSES = 3
 """times that an agent's process may die under one phase before the phase fails"""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One unit of work: what, at which step, for which agent (None: for all together)."""
-
-    kind: str
-    step: int
-    agent: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Name under which the step store knows it."""
-        return self.kind if self.agent is None else f"{self.kind}.{self.agent}"
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether it runs a model."""
-        return self.kind.split(".")[0] in ("rollout", "update", "answer")
-
-
-class Handle(Protocol):
-    """A phase that was started."""
-
-    def result(self) -> None:
-        """Wait until the phase has committed its output; raises what the phase raised."""
-
-
-class Runner(Protocol):
-    """Decides when and how phases run."""
-
-    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
-        """Run `work` once everything in `after` is done."""
-
-
-class Done:
-    """Handle of a phase that has run already."""
-
-    def result(self) -> None:
-        """Nothing to wait for."""
-
-
-class DirectRunner:
-    """Calls every phase on the spot: for tests, notebooks and library users."""
-
-    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
-        """Run `work` now."""
-        work()
-        return Done()
 
 
 @dataclass(slots=True)

@@ -22,11 +22,11 @@ from flows.plans import Plan, plan, save_plan
 from flows.samples import step_samples
 from hacpo_core import algorithm
 from hacpo_core.algo.advantages import Baseline, own_baseline
-from hacpo_core.algorithm import DirectRunner
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
 from hacpo_core.metrics import DEFINITIONS
+from hacpo_core.phases import DirectRunner
 from hacpo_core.records import Verdict
 from hacpo_core.store import StepStore
 from hacpo_core.verify.pool import VerifierPool

@@ -18,10 +18,10 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.samples import step_samples
-from hacpo_core.algorithm import DirectRunner
 from hacpo_core.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.lock import ExperimentLock
+from hacpo_core.phases import DirectRunner
 from hacpo_core.store import StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.test_store import noted_syncs

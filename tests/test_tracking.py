@@ -19,8 +19,8 @@ from flows.display import QuietWatcher
 from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
 from flows.plans import Plan
-from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ConfigError
+from hacpo_core.phases import DirectRunner
 from hacpo_core.tracking import SEND_EVERY_S, STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
 

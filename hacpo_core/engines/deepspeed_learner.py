@@ -31,8 +31,8 @@ from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import row_groups
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import ScoringHead
 from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.scoring import ScoringHead
 from hacpo_core.engines.weights import digest_in_order
 from hacpo_core.engines.zero_settings import zero_settings
 from hacpo_core.engines.zero_state import ZeroState

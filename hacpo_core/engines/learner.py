@@ -28,9 +28,10 @@ from hacpo_core.engines.attention import let_rows_share
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import Head, ScoringHead, check_steady, row_layout, scoring_head
+from hacpo_core.engines.models import check_steady
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.products import OneDnnLinear
+from hacpo_core.engines.scoring import Head, ScoringHead, row_layout, scoring_head
 from hacpo_core.errors import EngineError
 
 COSINE_CHUNK = 2**24

@@ -24,7 +24,7 @@ from hacpo_core.config import ALL_LINEAR, LoraConfig
 from hacpo_core.engines.layouts import ForwardPass
 from hacpo_core.engines.lean_imports import unavailable
 from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.models import ScoringHead, scoring_head
+from hacpo_core.engines.scoring import ScoringHead, scoring_head
 from hacpo_core.errors import EngineError
 from hacpo_core.seeds import derive_seed
 

@@ -13,9 +13,9 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
-from hacpo_core.engines.models import ScoringHead
 from hacpo_core.engines.offload import move_data, move_state, release_unused
 from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.scoring import ScoringHead
 from hacpo_core.engines.weights import weights_digest
 
 _HOST = torch.device("cpu")

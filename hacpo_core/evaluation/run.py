@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow
 
 from hacpo_core.agents import SamplingTask
-from hacpo_core.algorithm import Experiment, Handle, Phase, Runner
+from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.base import SamplingLimits
@@ -26,6 +26,7 @@ from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase
 from hacpo_core.ledger import SampledBatch
+from hacpo_core.phases import Handle, Phase, Runner
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, Rollout, Verdict
 from hacpo_core.store import StepStore

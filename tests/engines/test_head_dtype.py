@@ -16,7 +16,7 @@ from flows.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.logprobs import token_scores
-from hacpo_core.engines.models import scoring_head
+from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError

@@ -24,7 +24,7 @@ from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.engines import products
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
-from hacpo_core.engines.models import scoring_head
+from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError

@@ -38,8 +38,8 @@ from hacpo_core.engines.models import (
     eos_ids,
     load_model,
     load_tokenizer,
-    scoring_head,
 )
+from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.errors import ConfigError, EngineError, ModelError
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import FAMILIES, TOKENIZER, VOCAB_SIZE, small_model

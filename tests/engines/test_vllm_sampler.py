@@ -27,7 +27,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
-from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.lora import add_adapters
@@ -35,6 +34,7 @@ from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import SHARED_MEMORY, VllmSampler
 from hacpo_core.errors import EngineError
+from hacpo_core.phases import DirectRunner
 from hacpo_core.store import StepStore
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer

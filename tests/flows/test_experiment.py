@@ -16,7 +16,7 @@ from flows.plans import Plan
 from flows.states import standing_of
 from flows.tracking import store_of
 from hacpo_core.addresses import STATE_FILE
-from hacpo_core.algorithm import DirectRunner
+from hacpo_core.phases import DirectRunner
 
 
 class _Ended(BaseException):

@@ -23,8 +23,8 @@ from flows.plans import Plan, save_plan
 from flows.results import read_final
 from flows.schedule import Schedule, ScheduledRun
 from flows.server import ensure_server, stop_server
-from hacpo_core.algorithm import DirectRunner
 from hacpo_core.errors import ServerError
+from hacpo_core.phases import DirectRunner
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow

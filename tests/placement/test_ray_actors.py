@@ -20,9 +20,9 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, models_dir
 from hacpo_core.agents import initial_folder
-from hacpo_core.algorithm import DirectRunner
 from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
+from hacpo_core.phases import DirectRunner
 from tests.experiments_outcome import outcome
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")

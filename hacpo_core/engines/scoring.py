@@ -1,0 +1,161 @@
+"""How a model's last hidden states become log-probabilities of rows, and in which layout rows go through it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hacpo_core.engines.attention import let_rows_share
+from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.layouts import ForwardPass, forward_passes
+from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
+from hacpo_core.errors import EngineError, first_line
+
+_log = logging.getLogger(__name__)
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""names of a configuration's cap of the logits: Gemma's, RecurrentGemma's, xLSTM's"""
+
+
+class Head(Protocol):
+    """Turns token ids into scores; see `ScoringHead.scores`."""
+
+    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+        """Scores of a pass's targets, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringHead:
+    """How a model's last hidden states become log-probabilities.
+
+    `is_linear` is True where the model's logits are its output embedding applied to its last hidden states and nothing
+    else; other models (soft-capped or scaled logits) are scored from their full logits. `is_wide` has the head
+    multiply in fp32 whatever the model's dtype is.
+    """
+
+    model: PreTrainedModel
+    is_linear: bool
+    is_wide: bool = False
+
+    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+        """Scores of a pass's targets, in their order.
+
+        Args:
+            forward: rows as tensors on the model's device.
+            temperature: > 0.
+            chunk_mb: see `token_scores`.
+        """
+        inputs = self._inputs(forward)
+        if not self.is_linear:
+            logits_NV = self.model(**inputs, use_cache=False).logits[forward.sequence_N, forward.column_N]
+            return scores_of_logits(logits_NV, forward.target_N, temperature=temperature)
+        hidden_BTD = self.model.base_model(**inputs, use_cache=False).last_hidden_state
+        hidden_ND = hidden_BTD[forward.sequence_N, forward.column_N]
+        head: Any = self.model.get_output_embeddings()
+        bias_V = getattr(head, "bias", None)
+        return token_scores(
+            hidden_ND,
+            head.weight,
+            bias_V,
+            forward.target_N,
+            temperature=temperature,
+            chunk_mb=chunk_mb,
+            is_wide=self.is_wide,
+        )
+
+    def _inputs(self, forward: ForwardPass) -> dict[str, Any]:
+        inputs: dict[str, Any] = {"input_ids": forward.input_BT}
+        if forward.position_BT is not None:
+            inputs["position_ids"] = forward.position_BT
+        if forward.places is not None:
+            inputs["rows"] = forward.places
+            # A mask of four dimensions is handed on as it is: none of all tokens by all tokens is built.
+            inputs["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=self.model.dtype, device=forward.input_BT.device)
+        return inputs
+
+
+def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHead:
+    """Find out, with one short forward pass, whether the head is linear.
+
+    Raises:
+        EngineError: it is not, and cannot be wide.
+    """
+    head: Any = model.get_output_embeddings()
+    # A soft cap bends small logits too little for the probe below to see.
+    text = model.config.get_text_config()
+    is_linear = isinstance(head, nn.Linear) and not any(getattr(text, name, None) for name in SOFT_CAPS)
+    if is_linear:
+        device = head.weight.device
+        probe_BT = torch.arange(4, device=device)[None] % text.vocab_size
+        with torch.no_grad():
+            expected = model(input_ids=probe_BT, use_cache=False).logits.float()
+            got = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
+        is_linear = bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-3))
+    if not is_linear and is_wide:
+        raise EngineError(f"engine.head_dtype: {type(model).__name__} has no plain linear head; set it to same")
+    if not is_linear:
+        _log.warning("%s has no plain linear head: full logits are held", type(model).__name__)
+    return ScoringHead(model, is_linear, is_wide)
+
+
+def row_layout(head: ScoringHead, layout: str) -> str:
+    """The layout that this model's rows get: `auto` is shared_prompts where the model can, and padded elsewhere.
+
+    A short pass finds out: what is off must be far less than what it would be if rows attended to each other.
+
+    Raises:
+        EngineError: shared_prompts is asked for, and the model cannot.
+    """
+    if layout == "padded":
+        return layout
+    problem = _why_not_shared(head)
+    if problem is None:
+        return "shared_prompts"
+    if layout != "auto":
+        raise EngineError(f"engine.row_layout: {problem}; set engine.row_layout=padded")
+    _log.info("rows are padded: %s", problem)
+    return "padded"
+
+
+def _why_not_shared(head: ScoringHead) -> str | None:
+    model, name = head.model, type(head.model).__name__
+    if not let_rows_share(model):
+        return f"shared_prompts needs sdpa attention to everything before a token, and {name} attends otherwise"
+    size = model.config.get_text_config().vocab_size
+    prompts, lengths = ((1, 2, 3, 5), (7, 4)), (5, 3, 1, 6)
+    requests = [
+        ScoreRequest(
+            tuple(token % size for token in prompts[n % 2]), tuple((11 * n + 3 * t + 2) % size for t in range(length))
+        )
+        for n, length in enumerate(lengths)
+    ]
+
+    def scores_N(layout: str, *, is_leaky: bool = False) -> Tensor:
+        (forward,) = forward_passes(requests, layout=layout, max_tokens=1000)
+        found: dict[int, Tensor] = {}
+        if is_leaky:
+            forward = replace(forward, position_BT=None, places=None)
+        scores = head.scores(forward.to(model.device), temperature=1.0, chunk_mb=64)
+        for row, piece in zip(
+            forward.rows, scores.logprob_N.split([lengths[row] for row in forward.rows]), strict=True
+        ):
+            found[row] = piece
+        return torch.cat([found[row] for row in range(len(lengths))])
+
+    with torch.no_grad():
+        alone_N = scores_N("padded")
+        try:
+            off = float((scores_N("shared_prompts") - alone_N).abs().mean())
+            leak = float((scores_N("shared_prompts", is_leaky=True) - alone_N).abs().mean())
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever a class says that was made for padded rows alone
+            return f"{name} does not take rows that share prompts ({first_line(error)})"
+    share = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
+    if off <= 1e-5 + share * leak:
+        return None
+    return f"{name} does not score shared_prompts rows as it scores them alone (off by {off:.1e} nats on average)"

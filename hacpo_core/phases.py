@@ -1,0 +1,56 @@
+"""Phases of a step, and who decides when and how they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One unit of work: what, at which step, for which agent (None: for all together)."""
+
+    kind: str
+    step: int
+    agent: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name under which the step store knows it."""
+        return self.kind if self.agent is None else f"{self.kind}.{self.agent}"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it runs a model."""
+        return self.kind.split(".")[0] in ("rollout", "update", "answer")
+
+
+class Handle(Protocol):
+    """A phase that was started."""
+
+    def result(self) -> None:
+        """Wait until the phase has committed its output; raises what the phase raised."""
+
+
+class Runner(Protocol):
+    """Decides when and how phases run."""
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+        """Run `work` once everything in `after` is done."""
+
+
+class Done:
+    """Handle of a phase that has run already."""
+
+    def result(self) -> None:
+        """Nothing to wait for."""
+
+
+class DirectRunner:
+    """Calls every phase on the spot: for tests, notebooks and library users."""
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+        """Run `work` now."""
+        work()
+        return Done()

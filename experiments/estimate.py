@@ -109,13 +109,12 @@ def num_rollouts(config: ExperimentConfig) -> int:
 
 def num_evaluation_responses(config: ExperimentConfig) -> int:
     """Responses of one agent in all evaluations; a benchmark without a stated size counts 0."""
-    chosen, benchmarks = config.evaluate, config.evaluate.benchmarks
-    times = Counter({*chosen.during, *chosen.final})  # before training
-    for step in range(1, config.train.num_steps + 1):
+    times = Counter[str]()
+    for step in range(config.train.num_steps + 1):
         times.update(set(benchmarks_after(config, step)))
     total = 0
     for name, number in times.items():
-        benchmark = benchmarks[name]
+        benchmark = config.evaluate.benchmarks[name]
         is_embedded = benchmark.source == "arithmetic"
         stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
         sizes = [size for size in (stated, benchmark.limit) if size]

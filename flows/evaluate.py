@@ -26,7 +26,7 @@ from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import read_result, result_phase
-from hacpo_core.evaluation.run import other_question, question_digest
+from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases import Runner
 from hacpo_core.store import StepStore
@@ -114,7 +114,7 @@ def _check_questions(x: Experiment, benchmarks: Mapping[str, Benchmark]) -> None
     for step, name, k in itertools.product(range(store.last_step() + 1), digests, x.names):
         phase = result_phase(name, k)
         if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
-            raise other_question(step, name)
+            raise other_question_error(step, name)
 
 
 @flow(name="evaluate", flow_run_name="{experiment} · evaluate", persist_result=False)

@@ -89,8 +89,7 @@ def _train(
     config = plan.config
     num_steps, version = config.train.num_steps, x.first_version
     if version == 0:
-        names = [*config.evaluate.during, *config.evaluate.final]
-        tracking.log_results(evaluate_agents(x, 0, names, benchmarks, runner, watcher))
+        tracking.log_results(evaluate_agents(x, 0, benchmarks_after(config, 0), benchmarks, runner, watcher))
     for step in range(1, version + 1):
         tracking.log_step(step)
     begun_at = time.monotonic()

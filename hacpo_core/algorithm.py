@@ -391,7 +391,7 @@ def build_batch(x: Experiment, step: int, k: str) -> LearnerBatch:
             learner=sources[0],
             rollouts=rollouts,
             is_scored_PAG=is_scored_PAG.numpy(),
-            joint=x.ledger.advantages(step).joint,
+            joint=x.ledger.advantages(step).advantages,
             slots=slots,
             retokenizers={j: x.retokenizer(of_sources[j], tokens) for j in sources[1:]},
             prompt_ids=[tokens.prompt_ids(problem) for problem in problems],

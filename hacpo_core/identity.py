@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hacpo_core.config import ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
 
 BASELINES = ("own", "pooled", "capability")
 """built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
@@ -24,6 +24,12 @@ _NOT_IDENTITY = re.compile(
 # Fields that came after the first ids were published: at the value that says what was done before, they stay out.
 _LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
 
+_FILE_FIELDS = (
+    *("file", "count", "id_field", "problem_field", "answer_field", "unit_field"),
+    *("answer_form", "tolerance_field", "multiple_field"),
+)
+"""of a benchmark: how its file is read"""
+
 
 def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     """Dotted names of fields that cannot change this run's results, each with the reason."""
@@ -34,7 +40,7 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
             inert.setdefault(name, reason)
 
     method = config.method
-    capability_names = [f"capability.{name}" for name in ("window", "metric", "floor", "lowest_ratio", "highest_ratio")]
+    capability_names = [f"capability.{name}" for name in as_dict(config.capability)]
     cross_names = [
         *(f"method.{name}" for name in ("cross_weight", "cross_exponent", "cross_bounds", "cross_is_pessimistic")),
         *("clip.cross_floor", "clip.cross_step"),
@@ -92,18 +98,20 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         mark("evaluate.during is empty", "evaluate.every")
     if not any(benchmark.max_response_tokens is None for benchmark in benchmarks.values()):
         mark("no benchmark lacks a limit of its own", "evaluate.max_response_tokens")
-    file_fields = ("file", "count", *(f"{name}_field" for name in ("id", "problem", "answer", "unit")))
-    file_fields += ("answer_form", "tolerance_field", "multiple_field")
     for name, benchmark in benchmarks.items():
-        field = f"evaluate.benchmarks.{name}"
-        if benchmark.source == "arithmetic":
-            hub = [f"hub.{column}" for column in as_dict(benchmark.hub)]
-            mark(f"{field}.source is arithmetic", *(f"{field}.{column}" for column in (*file_fields, *hub)))
-        else:
-            mark(f"{field}.source is file", f"{field}.split")
-        if benchmark.temperature == 0:
-            mark(f"{field}.temperature is 0, greedy", f"{field}.top_p")
+        for reason, fields in _inert_of_benchmark(benchmark):
+            mark(f"evaluate.benchmarks.{name}.{reason}", *(f"evaluate.benchmarks.{name}.{field}" for field in fields))
     return inert
+
+
+def _inert_of_benchmark(benchmark: BenchmarkConfig) -> Iterator[tuple[str, Sequence[str]]]:
+    """Reasons, each with the fields of the benchmark that cannot take effect."""
+    if benchmark.source == "arithmetic":
+        yield "source is arithmetic", [*_FILE_FIELDS, *(f"hub.{name}" for name in as_dict(benchmark.hub))]
+    else:
+        yield "source is file", ["split"]
+    if benchmark.temperature == 0:
+        yield "temperature is 0, greedy", ["top_p"]
 
 
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:

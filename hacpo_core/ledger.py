@@ -6,9 +6,9 @@ Shapes: L learner, P problem, A agent, G response.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow
@@ -23,6 +23,8 @@ from hacpo_core.store import StepStore
 
 if TYPE_CHECKING:  # see hacpo_core.store
     import pandas as pd
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class CapabilityState:
 class JointBatch:
     """Outcome of the joint advantage phase: tensors for the learners and the capability state."""
 
-    joint: JointAdvantages
+    advantages: JointAdvantages
     capability: CapabilityState
     cost: PhaseCost
 
@@ -105,6 +107,14 @@ class Ledger:
             fresh = {key: kept for key, kept in self._fresh.items() if key[0] >= step - 1}
             self._fresh = fresh | {(step, phase): value}
 
+    def _read(self, step: int, phase: str, load: Callable[[], T]) -> T:
+        """The phase's output, loaded where it is not at hand."""
+        found: T | None = self._fresh.get((step, phase))
+        if found is None:
+            found = load()
+            self._keep(step, phase, found)
+        return found
+
     def save_rollouts(self, step: int, agent: str, batch: SampledBatch) -> None:
         """Commit phase rollout.<agent>."""
         columns = _columns(batch.rollouts, Rollout)
@@ -122,15 +132,14 @@ class Ledger:
     def rollouts(self, step: int, agent: str) -> SampledBatch:
         """Output of phase rollout.<agent>."""
         phase = f"rollout.{agent}"
-        found: SampledBatch | None = self._fresh.get((step, phase))
-        if found is None:
+
+        def load() -> SampledBatch:
             frame = self.store.read_table(step, phase, f"rollouts.{agent}.parquet")
             value = self.store.read_value(step, phase, f"rollouts.{agent}.json")
             probes = {int(place): tuple(probe) for place, probe in value.pop("probes", {}).items()}
-            rollouts = tuple(_rollout(row) for row in _rows(frame))
-            found = SampledBatch(rollouts, PhaseCost(**value), probes)
-            self._keep(step, phase, found)
-        return found
+            return SampledBatch(tuple(_rollout(row) for row in _rows(frame)), PhaseCost(**value), probes)
+
+        return self._read(step, phase, load)
 
     def save_verdicts(self, step: int, agent: str, problems: Sequence[Problem], batch: VerifiedBatch) -> None:
         """Commit phase verify.<agent>; `raw_reward` and `reward` are equal until a later option reshapes the second."""
@@ -153,17 +162,17 @@ class Ledger:
     def verdicts(self, step: int, agent: str) -> VerifiedBatch:
         """Output of phase verify.<agent>."""
         phase = f"verify.{agent}"
-        found: VerifiedBatch | None = self._fresh.get((step, phase))
-        if found is None:
+
+        def load() -> VerifiedBatch:
             frame = self.store.read_table(step, phase, f"verdicts.{agent}.parquet")
             cost = PhaseCost(**self.store.read_value(step, phase, f"verdicts.{agent}.json"))
-            found = VerifiedBatch(tuple(_verdict(row) for row in _rows(frame)), cost)
-            self._keep(step, phase, found)
-        return found
+            return VerifiedBatch(tuple(_verdict(row) for row in _rows(frame)), cost)
+
+        return self._read(step, phase, load)
 
     def save_advantages(self, step: int, problems: Sequence[Problem], batch: JointBatch) -> None:
         """Commit phase advantage: one row per learner and response."""
-        advantage_LPAG = batch.joint.advantage_LPAG.numpy()
+        advantage_LPAG = batch.advantages.advantage_LPAG.numpy()
         num_L, num_P, num_A, num_G = advantage_LPAG.shape
         learner, problem, source, index = (axis.ravel() for axis in np.indices(advantage_LPAG.shape))
         table = {
@@ -172,9 +181,9 @@ class Ledger:
             "agent": np.asarray(self.agents)[source],
             "index": index,
             "advantage": advantage_LPAG.ravel(),
-            "weight": batch.joint.weight_LA.numpy()[learner, source],
+            "weight": batch.advantages.weight_LA.numpy()[learner, source],
         }
-        baseline = batch.joint.baseline
+        baseline = batch.advantages.baseline
         value = {
             "shape": [num_L, num_P, num_A, num_G],
             "capability": asdict(batch.capability),
@@ -188,13 +197,13 @@ class Ledger:
 
     def advantages(self, step: int) -> JointBatch:
         """Output of phase advantage."""
-        found: JointBatch | None = self._fresh.get((step, "advantage"))
-        if found is None:
+
+        def load() -> JointBatch:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
             shape = tuple(value["shape"])
             weight_LPAG = torch.tensor(frame["weight"].to_numpy().reshape(shape).copy())
-            joint = JointAdvantages(
+            found = JointAdvantages(
                 advantage_LPAG=torch.tensor(frame["advantage"].to_numpy().reshape(shape).copy()),
                 weight_LA=weight_LPAG[:, 0, :, 0].clone(),
                 baseline=Baseline(
@@ -204,9 +213,9 @@ class Ledger:
                     num_guarded=value["capability"]["num_guarded"],
                 ),
             )
-            found = JointBatch(joint, CapabilityState(**value["capability"]), PhaseCost(**value["cost"]))
-            self._keep(step, "advantage", found)
-        return found
+            return JointBatch(found, CapabilityState(**value["capability"]), PhaseCost(**value["cost"]))
+
+        return self._read(step, "advantage", load)
 
     def save_update(self, step: int, agent: str, record: UpdateRecord) -> None:
         """Commit phase update.<agent>."""
@@ -224,11 +233,11 @@ class Ledger:
     def update(self, step: int, agent: str) -> UpdateRecord:
         """Output of phase update.<agent>."""
         phase = f"update.{agent}"
-        found: UpdateRecord | None = self._fresh.get((step, phase))
-        if found is None:
+
+        def load() -> UpdateRecord:
             value = self.store.read_value(step, phase, f"update.{agent}.json")
             rows = self.store.read_table(step, phase, f"update.{agent}.parquet")
-            found = UpdateRecord(
+            return UpdateRecord(
                 outcome=UpdateOutcome(
                     minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                     rows=tuple(RowOutcome(**row) for row in _rows(rows)),
@@ -237,12 +246,12 @@ class Ledger:
                 counts=BatchCounts(**{f.name: value[f.name] for f in fields(BatchCounts) if f.name in value}),
                 cost=PhaseCost(**value["cost"]),
             )
-            self._keep(step, phase, found)
-        return found
+
+        return self._read(step, phase, load)
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as dictionaries of Python values; missing values are None."""
+    """Rows as dictionaries of Python values; what is missing is None, or nan in columns of numbers or text."""
     columns = {str(name): frame[name].tolist() for name in frame.columns}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 

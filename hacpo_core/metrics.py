@@ -102,7 +102,7 @@ def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> d
     joint, update = ledger.advantages(step), ledger.update(step, k)
     own = ledger.agents.index(k)
     rewards = [verdict.reward for verdict in verified.verdicts if verdict.reward is not None]
-    own_advantage = joint.joint.advantage_LPAG[own, :, own].numpy()
+    own_advantage = joint.advantages.advantage_LPAG[own, :, own].numpy()
     minibatches, rows = update.outcome.minibatches, update.outcome.rows
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
     num_rows = sum(m.num_rows for m in minibatches)
@@ -112,7 +112,7 @@ def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> d
         "capability/batch": joint.capability.batch[k],
         "capability/smoothed": joint.capability.smoothed[k],
         **{f"capability/ratio_to_{j}": ratio for j, ratio in joint.capability.ratio[k].items() if j != k},
-        "advantage/baseline_mean": float(joint.joint.baseline.mean_PA[:, own].mean()),
+        "advantage/baseline_mean": float(joint.advantages.baseline.mean_PA[:, own].mean()),
         "advantage/own_mean": float(own_advantage.mean()),
         "advantage/own_std": float(own_advantage.std()),
         "advantage/uniform_share": joint.capability.uniform_share[k],

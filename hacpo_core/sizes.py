@@ -16,10 +16,10 @@ def num_sources(config: ExperimentConfig) -> int:
 
 
 def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
-    """Benchmarks that the agents are evaluated on after a step; one may come twice. Before training it is all."""
-    chosen, is_last = config.evaluate, step == config.train.num_steps
-    names = [*chosen.during] if chosen.every and step % chosen.every == 0 else []
-    return [*names, *chosen.final] if is_last else names
+    """Benchmarks that the agents are evaluated on after a step; one may come twice. Before training (0) it is all."""
+    chosen = config.evaluate
+    is_during = step == 0 or (chosen.every > 0 and step % chosen.every == 0)
+    return [*(chosen.during if is_during else []), *(chosen.final if step in (0, config.train.num_steps) else [])]
 
 
 def measures_cosine(config: ExperimentConfig) -> bool:

@@ -160,12 +160,13 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
         raise ConfigError(
             f"engine.device: got {config.engine.device!r}, expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"
         )
+    _check_template("data.template", config.data.template)
     _check_agents(config)
     _check_minibatches(config)
     _check_benchmarks(config)
     _check_vllm(config)
     _check_placement(config)
-    _check_learner(config)
+    _check_lora(config)
     _check_deepspeed(config)
     if has_password(config.tracking.uri or ""):
         raise ConfigError(
@@ -208,6 +209,11 @@ def _check_fields(
             raise ConfigError(f"{prefix}{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]{remedy}")
 
 
+def _check_template(field: str, template: str) -> None:
+    if "{problem}" not in template:
+        raise ConfigError(f"{field}: got {template!r}; write {{problem}} where the problem goes")
+
+
 def _check_benchmarks(config: ExperimentConfig) -> None:
     for name, benchmark in config.evaluate.benchmarks.items():
         field = f"evaluate.benchmarks.{name}"
@@ -216,8 +222,7 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
         _check_fields(flatten(as_dict(benchmark)), _BENCHMARK_CHOICES, _BENCHMARK_RANGES, prefix=f"{field}.")
         if benchmark.source == "file" and not benchmark.file:
             raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
-        if "{problem}" not in benchmark.template:
-            raise ConfigError(f"{field}.template: got {benchmark.template!r}; write {{problem}} where the problem goes")
+        _check_template(f"{field}.template", benchmark.template)
         if benchmark.temperature == 0 and benchmark.num_samples > 1:
             raise ConfigError(
                 f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are the same; "
@@ -262,8 +267,6 @@ def _check_vllm(config: ExperimentConfig) -> None:
 def _check_placement(config: ExperimentConfig) -> None:
     for name in config.pair.agents:
         ranks = num_ranks(config, name)
-        if not 1 <= ranks <= 4096:
-            raise ConfigError(f"pair.agents.{name}.num_ranks: got {ranks}, expected a value in [1, 4096]")
         if ranks > 1 and config.placement.kind != "ray":
             raise ConfigError(f"placement.num_ranks: got {ranks} for {name} in one process; set placement.kind=ray")
         if ranks > 1 and config.engine.learner != "deepspeed":
@@ -287,11 +290,6 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
             "engine.offloads: got true with engine.learner=deepspeed, which keeps the optimizer in host memory by a "
             "setting of its own; set engine.deepspeed.offload_optimizer=true"
         )
-    if config.engine.lora.rank > 0:
-        raise ConfigError(
-            f"engine.lora.rank: got {config.engine.lora.rank} with engine.learner=deepspeed, which was not tried with "
-            "adapters; set engine.learner=torch"
-        )
     if deepspeed.offload_optimizer and deepspeed.stage == 0:
         raise ConfigError(
             "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; "
@@ -304,12 +302,19 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
         )
 
 
-def _check_learner(config: ExperimentConfig) -> None:
-    engine = config.engine
-    targets = list(engine.lora.targets)
-    if engine.lora.rank > 0 and (not targets or (ALL_LINEAR in targets and len(targets) > 1)):
+def _check_lora(config: ExperimentConfig) -> None:
+    lora = config.engine.lora
+    targets = list(lora.targets)
+    if lora.rank == 0:
+        return
+    if not targets or (ALL_LINEAR in targets and len(targets) > 1):
         raise ConfigError(
             f"engine.lora.targets: got {targets}, expected names of layers, or {ALL_LINEAR} alone; set one of these"
+        )
+    if config.engine.learner == "deepspeed":
+        raise ConfigError(
+            f"engine.lora.rank: got {lora.rank} with engine.learner=deepspeed, which was not tried with adapters; "
+            "set engine.learner=torch"
         )
 
 
@@ -326,8 +331,8 @@ def _check_agents(config: ExperimentConfig) -> None:
             raise ConfigError(f"pair.agents: got the name {name!r}, expected letters, digits, '_', '.' and '-' only")
         if (agent.path is None) == (agent.tiny is None):
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
-        if agent.num_ranks is not None and agent.num_ranks < 1:
-            raise ConfigError(f"pair.agents.{name}.num_ranks: got {agent.num_ranks}, expected at least 1, or null")
+        if agent.num_ranks is not None and not 1 <= agent.num_ranks <= 4096:
+            raise ConfigError(f"pair.agents.{name}.num_ranks: got {agent.num_ranks}, expected a value in [1, 4096]")
         if agent.tiny is not None:
             _check_tiny(agent.tiny, f"pair.agents.{name}.tiny.")
 

@@ -117,13 +117,13 @@ class Objective:
     """Value of the objective on a micro-batch, and per row what is logged.
 
     `own` and `cross` are J_homo and J_hete (scalars with gradient, the KL penalty inside `own`); `ratio_B` the
-    sequence ratio, `is_stopped_B` the share of the row whose gradient a bound took away, `kl_B` the mean KL in nats.
+    sequence ratio, `stopped_share_B` the share of the row whose gradient a bound took away, `kl_B` the mean KL in nats.
     """
 
     own: Tensor
     cross: Tensor
     ratio_B: Tensor
-    is_stopped_B: Tensor
+    stopped_share_B: Tensor
     kl_B: Tensor
 
 
@@ -241,6 +241,6 @@ def objective(method: Method, rows: Rows, logprob_BT: Tensor, *, update: int) ->
         own=(torch.where(rows.is_own_B, own_B - kl_term_B, 0.0) * weight_B).sum(),
         cross=(torch.where(rows.is_own_B, 0.0, cross_B) * weight_B).sum(),
         ratio_B=ratio_B.detach(),
-        is_stopped_B=torch.where(rows.is_own_B, own_stopped_B, cross_stopped_B.to(logprob_BT.dtype)),
+        stopped_share_B=torch.where(rows.is_own_B, own_stopped_B, cross_stopped_B.to(logprob_BT.dtype)),
         kl_B=kl_B.detach(),
     )

@@ -14,7 +14,7 @@ from hacpo_core.boxes import boxed
 from hacpo_core.config import BenchmarkConfig, HubConfig
 from hacpo_core.data import arithmetic
 from hacpo_core.data.prompts import format_messages
-from hacpo_core.data.rows import Row, data_path, has_several_answers, read_rows, warn_once
+from hacpo_core.data.rows import DataRow, data_path, has_several_answers, read_rows, warn_once
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold, Message, Problem
 
@@ -90,7 +90,7 @@ def _read_file(name: str, config: BenchmarkConfig, path: Path, *, is_local: bool
         warn_once(f"{path}: the solutions of {num_doubtful} problems box several answers; the last one counts")
 
 
-def _problem(row: Row, config: BenchmarkConfig, columns: BenchmarkConfig | HubConfig, default_id: str) -> Problem:
+def _problem(row: DataRow, config: BenchmarkConfig, columns: BenchmarkConfig | HubConfig, default_id: str) -> Problem:
     return Problem(
         id=row.text(columns.id_field, numbers=True) if columns.id_field else default_id,
         messages=(Message("user", row.text(columns.problem_field)),),
@@ -104,7 +104,7 @@ def _problem(row: Row, config: BenchmarkConfig, columns: BenchmarkConfig | HubCo
     )
 
 
-def _answer(row: Row, name: str, form: str) -> str:
+def _answer(row: DataRow, name: str, form: str) -> str:
     text = row.text(name, numbers=True, blanks=True)
     if form == "boxed":
         text = next(reversed(boxed(text)), "")
@@ -115,7 +115,7 @@ def _answer(row: Row, name: str, form: str) -> str:
     return text
 
 
-def _tolerance(row: Row, name: str | None) -> float:
+def _tolerance(row: DataRow, name: str | None) -> float:
     value = row.optional(name)
     try:
         tolerance = float(value or 0)
@@ -126,7 +126,7 @@ def _tolerance(row: Row, name: str | None) -> float:
     return tolerance
 
 
-def _truth(row: Row, name: str | None) -> bool:
+def _truth(row: DataRow, name: str | None) -> bool:
     value = row.optional(name)
     if value is not None and not isinstance(value, bool):
         raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected true or false")

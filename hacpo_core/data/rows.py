@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One row; `place` says where it stands, for messages."""
 
     number: int
@@ -63,7 +63,7 @@ class Row:
         return None if self.values[name] == "" else self.values[name]
 
 
-def has_several_answers(row: Row) -> bool:
+def has_several_answers(row: DataRow) -> bool:
     """Whether the row's `solution` boxes different answers, so that the last box may be half of the answer."""
     return len(set(boxed(str(row.values.get("solution") or "")))) > 1
 
@@ -79,7 +79,7 @@ def data_path(name: str, directory: str | None) -> Path:
     return Path(directory or os.environ.get("HACPO_DATA_DIR") or "data") / name
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[DataRow]:
     """Rows of a `.parquet` file, or of any other file as JSON, one object a line.
 
     Raises:
@@ -88,19 +88,19 @@ def read_rows(path: Path) -> Iterator[Row]:
     return _parquet_rows(path) if path.suffix.lower() == ".parquet" else _json_rows(path)
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path) -> Iterator[DataRow]:
     try:
         with pq.ParquetFile(path) as file:
             number = 0
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for values in batch.to_pylist():
                     number += 1
-                    yield Row(number, f"{path}, row {number}", values)
+                    yield DataRow(number, f"{path}, row {number}", values)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is no Parquet file that can be read ({error}); get it again") from error
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[DataRow]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -114,4 +114,4 @@ def _json_rows(path: Path) -> Iterator[Row]:
                 raise DataError(f"{place}: no JSON ({error}); mend or remove the line") from error
             if not isinstance(values, dict):
                 raise DataError(f"{place}: got {type(values).__name__}, expected a JSON object")
-            yield Row(number, place, values)
+            yield DataRow(number, place, values)

@@ -348,7 +348,7 @@ def _row_outcomes(
         for (row, _), ratio, stopped, kl, entropy in zip(
             part,
             value.ratio_B.tolist(),
-            value.is_stopped_B.tolist(),
+            value.stopped_share_B.tolist(),
             value.kl_B.tolist(),
             entropy_B.tolist(),
             strict=True,

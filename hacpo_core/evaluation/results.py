@@ -54,6 +54,11 @@ def result_phase(benchmark: str, agent: str) -> str:
     return f"evaluate.{benchmark}.{agent}"
 
 
+def shard_kind(benchmark: str, shard: range) -> str:
+    """Kind of the phases that hold the responses to some of the problems."""
+    return f"answer.{benchmark}.{shard.start}-{shard.stop}"
+
+
 def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
     """A committed result.
 

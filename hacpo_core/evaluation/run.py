@@ -24,7 +24,7 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.base import SamplingLimits
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import estimates
-from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase
+from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, shard_kind
 from hacpo_core.ledger import SampledBatch
 from hacpo_core.phases import Handle, Phase, Runner
 from hacpo_core.placement.base import PlacedAgent
@@ -47,7 +47,7 @@ def start_evaluation(
     shards = _shards(len(benchmark.problems), x.config.evaluate.shard_problems)
     for shard in shards:
         done = runner.start(
-            Phase(_shard_kind(benchmark.name, shard), step, k),
+            Phase(shard_kind(benchmark.name, shard), step, k),
             lambda shard=shard: answer_shard(x, step, k, benchmark, shard),  # type: ignore[misc]
             after=after,
         )
@@ -67,20 +67,16 @@ def finish_evaluation(x: Experiment, step: int, k: str, benchmark: Benchmark, la
         last.result()
     result = read_result(x.ledger.store, step, result_phase(benchmark.name, k))
     if result.digest != question_digest(x, benchmark):
-        raise other_question(step, benchmark.name)
+        raise other_question_error(step, benchmark.name)
     return result
 
 
-def other_question(step: int, benchmark: str) -> ConfigError:
+def other_question_error(step: int, benchmark: str) -> ConfigError:
     """The error of a name that already stands for other problems or settings."""
     return ConfigError(
         f"benchmark {benchmark}: after step {step} it was evaluated with other problems or settings; "
         "restore them, or give the new declaration another name"
     )
-
-
-def _shard_kind(benchmark: str, shard: range) -> str:
-    return f"answer.{benchmark}.{shard.start}-{shard.stop}"
 
 
 def _shards(num_problems: int, size: int) -> list[range]:
@@ -121,7 +117,7 @@ def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
 
 def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: range) -> None:
     """Answer and verify the problems of one shard, and commit every response."""
-    phase, digest = f"{_shard_kind(benchmark.name, shard)}.{k}", question_digest(x, benchmark)
+    phase, digest = f"{shard_kind(benchmark.name, shard)}.{k}", question_digest(x, benchmark)
     if _is_done(x.ledger.store, step, phase, digest):
         return
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
@@ -165,7 +161,7 @@ def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Seque
     import pandas as pd
 
     store, num_samples = x.ledger.store, benchmark.config.num_samples
-    phases = [f"{_shard_kind(benchmark.name, shard)}.{k}" for shard in shards]
+    phases = [f"{shard_kind(benchmark.name, shard)}.{k}" for shard in shards]
     frames = [
         store.read_table(step, phase, f"{phase}.parquet", columns=["reward", "finish_reason"]) for phase in phases
     ]

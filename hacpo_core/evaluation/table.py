@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.results import intact_results, read_result, result_phase
+from hacpo_core.evaluation.results import intact_results, read_result, result_phase, shard_kind
 from hacpo_core.store import StepStore
 
 if TYPE_CHECKING:  # see hacpo_core.store
     import pandas as pd
 
-_EVALUATIONS = [
-    *("step", "benchmark", "agent", "metric", "value", "low", "high"),
-    *("num_problems", "num_samples", "cut_share", "unscored_share"),
-]
+_OF_PLACE, _OF_ESTIMATE = ("step", "benchmark", "agent"), ("metric", "value", "low", "high")
+_OF_RESULT = ("num_problems", "num_samples", "cut_share", "unscored_share")
 _RESPONSES = [
     *("problem_id", "sample", "question", "answer", "text", "num_tokens"),
     *("finish_reason", "status", "reward", "extracted"),
@@ -35,14 +33,15 @@ def read_evaluations(root: Path) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {
-            **{name: getattr(result, name) for name in _EVALUATIONS if hasattr(result, name) and name != "value"},
-            **{name: getattr(estimate, name) for name in ("metric", "value", "low", "high")},
-        }
+        [
+            *(getattr(result, name) for name in _OF_PLACE),
+            *(getattr(estimate, name) for name in _OF_ESTIMATE),
+            *(getattr(result, name) for name in _OF_RESULT),
+        ]
         for result in intact_results(root)
         for estimate in result.estimates
     ]
-    return pd.DataFrame(rows, columns=_EVALUATIONS)
+    return pd.DataFrame(rows, columns=[*_OF_PLACE, *_OF_ESTIMATE, *_OF_RESULT])
 
 
 def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.DataFrame:
@@ -70,6 +69,6 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
         raise StoreError(f"{root} has no evaluation of {agent} on {benchmark} after step {step}; it has {known}")
     frames = []
     for first, end in read_result(store, step, phase).shards:
-        shard = f"answer.{benchmark}.{first}-{end}.{agent}"
+        shard = f"{shard_kind(benchmark, range(first, end))}.{agent}"
         frames.append(store.read_table(step, shard, f"{shard}.parquet", columns=_RESPONSES))
     return pd.concat(frames, ignore_index=True)

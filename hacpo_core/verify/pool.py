@@ -25,7 +25,7 @@ from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold, Verdict
 from hacpo_core.verify.answers import MAX_ANSWER_CHARS, AnswerStyle, extract_answer, normalise
 from hacpo_core.verify.cache import Decision, DecisionCache
-from hacpo_core.verify.process import Compared, Gone, Message, Pair, StartFailed, Taken, Undecided, WorkerProcess
+from hacpo_core.verify.process import Compared, Gone, Pair, Reply, StartFailed, Taken, Undecided, WorkerProcess
 
 CACHE_ENTRIES = 100_000
 START_TIMEOUT_S = 120.0
@@ -243,7 +243,7 @@ class VerifierPool:
         self._workers[WorkerProcess(memory_mb=self._memory_mb)] = None
         self._num_starts += 1
 
-    def _messages(self) -> Iterator[tuple[WorkerProcess, Message]]:
+    def _messages(self) -> Iterator[tuple[WorkerProcess, Reply]]:
         """Messages of the workers that owe one; none when the next deadline has come."""
         owing = [worker for worker, busy in self._workers.items() if busy is not None or not worker.is_ready]
         until = min(map(self._deadline, owing), default=0.0)
@@ -302,7 +302,7 @@ def decided_without_algebra(pair: Pair) -> Decision | None:
     return None
 
 
-def _decision(message: Message) -> Decision:
+def _decision(message: Reply) -> Decision:
     match message:
         case Compared(is_equal=is_equal):
             return Decision("correct" if is_equal else "wrong")

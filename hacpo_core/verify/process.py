@@ -67,7 +67,7 @@ class Gone:
     stderr: str
 
 
-Message = Ready | StartFailed | Taken | Compared | Undecided | Gone
+Reply = Ready | StartFailed | Taken | Compared | Undecided | Gone
 
 
 class WorkerProcess:
@@ -135,7 +135,7 @@ class WorkerProcess:
             return False
         return True
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[Reply]:
         """Messages of a readable worker: several at once, or none while only part of one has come."""
         chunk = os.read(self.fileno(), 65_536)
         if not chunk:
@@ -143,7 +143,7 @@ class WorkerProcess:
         *lines, self._received = (self._received + chunk).split(b"\n")
         return [self._message(json.loads(line)) for line in lines]
 
-    def _message(self, fields: dict[str, Any]) -> Message:
+    def _message(self, fields: dict[str, Any]) -> Reply:
         match fields:
             case {"taken": _}:
                 return Taken()

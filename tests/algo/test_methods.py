@@ -133,7 +133,7 @@ def test_objective_keeps_own_and_cross_rows_apart() -> None:
     assert found.own.item() == pytest.approx(2.0004, abs=1e-12)
     assert found.cross.item() == pytest.approx(-0.585, abs=1e-12)
     assert found.ratio_B.tolist() == pytest.approx([1.0, 2.0, 0.9, 1.2], abs=1e-12)
-    assert found.is_stopped_B.tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert found.stopped_share_B.tolist() == [0.0, 1.0, 0.0, 1.0]
     (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
     # d/dlog pi is d/ds times s: 0.5 * 2, stopped, 0.5 * (0.9 * 1.5 * 2) * 0.9, stopped
     assert gradient_BT[:, 0].tolist() == pytest.approx([1.0, 0.0, 1.215, 0.0], abs=1e-12)
@@ -144,7 +144,7 @@ def test_floor_rises_within_the_step() -> None:
     for update, floored, is_stopped in [(0, 0.85, 0.0), (1, 0.85, 0.0), (3, 0.875, 1.0), (20, 1.0, 1.0)]:
         found = objective(HACPO, rows, logprob_BT, update=update)
         assert found.cross.item() == pytest.approx(floored * 0.85 * 2.0, abs=1e-12)
-        assert found.is_stopped_B.tolist() == [is_stopped]
+        assert found.stopped_share_B.tolist() == [is_stopped]
 
 
 def test_token_ratios_are_clipped_one_by_one() -> None:
@@ -162,7 +162,7 @@ def test_token_ratios_are_clipped_one_by_one() -> None:
     found = objective(grpo, rows, logprob_BT, update=0)
     # ratios 1, 2, 0.5: (1 + 1.28 + 0.5) * 2 / 3, the padding counts for nothing
     assert found.own.item() == pytest.approx(1.8533333333333333, abs=1e-12)
-    assert found.is_stopped_B.item() == pytest.approx(1 / 3, abs=1e-12)
+    assert found.stopped_share_B.item() == pytest.approx(1 / 3, abs=1e-12)
     (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
     assert gradient_BT[0].tolist() == pytest.approx([2 / 3, 0.0, 1 / 3, 0.0], abs=1e-12)
 
@@ -221,7 +221,7 @@ def test_one_agent_reduces_hacpo_to_gspo_bit_for_bit() -> None:
         results.append((found, torch.autograd.grad(found.own + found.cross, logprob_BT)[0]))
     (a, a_gradient_BT), (b, b_gradient_BT) = results
     assert torch.equal(a.own, b.own)
-    assert torch.equal(a.is_stopped_B, b.is_stopped_B)
+    assert torch.equal(a.stopped_share_B, b.stopped_share_B)
     assert torch.equal(a_gradient_BT, b_gradient_BT)
     assert a.cross == b.cross == 0.0
 
@@ -255,4 +255,4 @@ def test_naive_clips_every_response_as_gspo_does() -> None:
     cross = objective(NAIVE, cross_rows, logprob_BT, update=7)
     own = objective(GSPO, own_rows, logprob_BT, update=7)
     assert torch.equal(cross.cross, own.own)
-    assert torch.equal(cross.is_stopped_B, own.is_stopped_B)
+    assert torch.equal(cross.stopped_share_B, own.stopped_share_B)

@@ -180,7 +180,7 @@ def test_objective_gradient_and_clipped_share_are_verls(
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     num_tokens_B = rows.mask_BT.sum(dim=1)
-    clipped_share = (result.is_stopped_B * num_tokens_B).sum() / num_tokens_B.sum()
+    clipped_share = (result.stopped_share_B * num_tokens_B).sum() / num_tokens_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # verl counts in float32
 
 
@@ -197,7 +197,7 @@ def test_objective_gradient_and_clipped_share_are_trls(name: str, level: str, lo
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     unit_B = rows.mask_BT.sum(dim=1) if level == "token" else torch.ones(len(rows.mask_BT))
-    clipped_share = (result.is_stopped_B * unit_B).sum() / unit_B.sum()
+    clipped_share = (result.stopped_share_B * unit_B).sum() / unit_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # TRL counts in float32
 
 

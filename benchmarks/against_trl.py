@@ -190,24 +190,30 @@ class Ours:
         ).minibatches
 
 
-def trl_trainer(size: str, method: str, *, num_steps: int, after: Callable[[int], None]) -> Any:
-    """TRL's trainer with what it does by default turned off where ours has it off: checkpointing, bf16, logging."""
+def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, after: Callable[[int], None]) -> None:
+    """Train with TRL, what it does by default turned off where ours has it off: checkpointing, bf16, logging.
+
+    Args:
+        size: of the model.
+        method: of `METHODS`.
+        split: is told what sampling and scoring take.
+        num_steps: of training.
+        after: called after each.
+    """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     class Timed(GRPOTrainer):  # type: ignore[misc]
         """Tells sampling and scoring from the rest."""
 
-        split = Split()
-
         def _generate(self, *args: Any, **kwargs: Any) -> Any:
-            with self.split.part("sampling"):
+            with split.part("sampling"):
                 return super()._generate(*args, **kwargs)
 
         def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled():
                 return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-            with self.split.part("logprobs"):
+            with split.part("logprobs"):
                 return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     class EachStep(TrainerCallback):
@@ -221,38 +227,40 @@ def trl_trainer(size: str, method: str, *, num_steps: int, after: Callable[[int]
         return [reward(p[0]["content"], c[0]["content"]) for p, c in zip(prompts, completions, strict=True)]
 
     tokenizer = tokenizer_of()
-    args = GRPOConfig(
-        output_dir=tempfile.mkdtemp(prefix="against-trl-"),
-        per_device_train_batch_size=NUM_PROMPTS * NUM_SAMPLES // NUM_UPDATES,
-        gradient_accumulation_steps=1,
-        steps_per_generation=NUM_UPDATES,
-        num_generations=NUM_SAMPLES,
-        max_completion_length=NUM_TOKENS,
-        max_steps=NUM_UPDATES * num_steps,
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        optim="adamw_torch_fused",
-        importance_sampling_level=TRL_LEVEL[method],
-        loss_type="grpo",
-        beta=0.0,
-        bf16=False,
-        gradient_checkpointing=False,
-        use_cpu=True,
-        report_to=[],
-        logging_steps=10**6,
-        save_strategy="no",
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
-    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in TEXTS]
-    return Timed(
-        model=model_of(size, tokenizer),
-        reward_funcs=rewards,
-        args=args,
-        train_dataset=Dataset.from_list(prompts),
-        processing_class=tokenizer,
-        callbacks=[EachStep()],
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        args = GRPOConfig(
+            output_dir=folder,
+            per_device_train_batch_size=NUM_PROMPTS * NUM_SAMPLES // NUM_UPDATES,
+            gradient_accumulation_steps=1,
+            steps_per_generation=NUM_UPDATES,
+            num_generations=NUM_SAMPLES,
+            max_completion_length=NUM_TOKENS,
+            max_steps=NUM_UPDATES * num_steps,
+            learning_rate=LEARNING_RATE,
+            lr_scheduler_type="constant",
+            optim="adamw_torch_fused",
+            importance_sampling_level=TRL_LEVEL[method],
+            loss_type="grpo",
+            beta=0.0,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            report_to=[],
+            logging_steps=10**6,
+            save_strategy="no",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        prompts = [{"prompt": [{"role": "user", "content": text}]} for text in TEXTS]
+        trainer = Timed(
+            model=model_of(size, tokenizer),
+            reward_funcs=rewards,
+            args=args,
+            train_dataset=Dataset.from_list(prompts),
+            processing_class=tokenizer,
+            callbacks=[EachStep()],
+        )
+        trainer.train()
 
 
 WAYS: dict[str, dict[str, bool]] = {
@@ -277,19 +285,17 @@ def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
     """Medians of each part, ours in every way, and ratios of TRL's step to ours."""
     ours = {name: Ours(size, METHODS[method], **way) for name, way in WAYS.items()}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ["trl", *ours]}
-    started, products_s = [0.0], list[float]()
+    started, split, products_s = [time.perf_counter()], Split(), list[float]()
 
     def after(number: int) -> None:
         whole = time.perf_counter() - started[0]
-        found["trl"].append(trainer.split.take(whole))
+        found["trl"].append(split.take(whole))
         for name, one in ours.items():
             found[name].append(one.step(number))
         products_s.append(seconds_of_products(ours["equal rows"]))
         started[0] = time.perf_counter()
 
-    trainer = trl_trainer(size, method, num_steps=rounds + 1, after=after)
-    started[0] = time.perf_counter()
-    trainer.train()
+    train_with_trl(size, method, split, num_steps=rounds + 1, after=after)
     medians = {
         name: {part: statistics.median(step[part] for step in taken[1:]) for part in taken[0]}
         for name, taken in found.items()
@@ -312,7 +318,7 @@ def peak_mb(size: str, method: str, who: str) -> float:
     gc.collect()
     peak = PeakMemory()
     if who == "trl":
-        trl_trainer(size, method, num_steps=3, after=lambda _: None).train()
+        train_with_trl(size, method, Split(), num_steps=3, after=lambda _: None)
     else:
         one = Ours(size, METHODS[method], **WAYS[who])
         for number in range(3):

@@ -8,11 +8,20 @@ Usage: python -m benchmarks.placement [--steps 20] [--rounds 2]; writes benchmar
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import write_result
-from benchmarks.trainings import options, step_seconds, summary
+from flows.plans import find_plan
+from hacpo_core.store import StepStore
 
 CONDITIONS = {
     "one process": ["runtime.runner=direct"],
@@ -31,14 +40,61 @@ pair:
 """
 
 
+def _step_seconds(
+    conditions: Mapping[str, Sequence[str]], *, pair: str, asked: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Seconds from one step's end to the next one's in every condition, first steps left out; round by round.
+
+    Args:
+        conditions: configuration fields (dotlist) of each.
+        pair: name or YAML file; trained with HACPO.
+        asked: the command line.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in conditions}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "models").mkdir()
+        for seed, (name, words) in itertools.product(range(asked.rounds), conditions.items()):
+            runs_dir = Path(folder) / name.replace(" ", "-")
+            if not runs_dir.exists():
+                runs_dir.mkdir()
+                (runs_dir / "models").symlink_to((asked.models or Path(folder) / "models").absolute())
+            seconds[name] += _train(pair, [*words, f"seed={seed}"], asked.steps, runs_dir)
+    return seconds
+
+
+def _train(pair: str, words: Sequence[str], steps: int, runs_dir: Path) -> list[float]:
+    common = [f"runtime.runs_dir={runs_dir}", f"train.num_steps={steps}", "tracking.enabled=false"]
+    common += [f"checkpoint.every={steps}", "diagnostics.every=0", "evaluate.during=[]"]
+    command = [sys.executable, "-m", "flows.cli", "train", pair, "hacpo", *common, *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    store = StepStore(find_plan(runs_dir, json.loads(done.stdout.splitlines()[-1])["id"]).root)
+    ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, steps + 1)]
+    return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def _summary(seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Number, median and mean of every condition's steps."""
+    return {
+        "steps": {name: len(found) for name, found in seconds.items()},
+        "median_s": {name: statistics.median(found) for name, found in seconds.items()},
+        "mean_s": {name: statistics.fmean(found) for name, found in seconds.items()},
+    }
+
+
 def main() -> None:
     """Measure and write the result."""
-    asked = options(steps=20, rounds=2)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=20, help="of one training")
+    parser.add_argument("--rounds", type=int, default=2, help="trainings of each condition")
+    parser.add_argument("--models", type=Path, help="folder of warm models, to save the warm-up")
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         opposite = Path(folder) / "opposite.yaml"
         opposite.write_text(OPPOSITE, encoding="utf-8")
         pairs = {"tiny": "tiny", "tiny_size": "tiny_size", "opposite": str(opposite)}
-        found = {name: summary(step_seconds(CONDITIONS, pair=pair, asked=asked)) for name, pair in pairs.items()}
+        found = {name: _summary(_step_seconds(CONDITIONS, pair=pair, asked=asked)) for name, pair in pairs.items()}
     for result in found.values():
         means = result["mean_s"]
         result["speed_up_of_mean"] = {name: means["one process"] / means[name] for name in CONDITIONS}

@@ -72,7 +72,7 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
         save_plan(planned)
         run_experiment(planned, DirectRunner(), QuietWatcher())
     store = StepStore(planned.root)
-    metrics = [store.read_value(step, "metrics", "metrics.json")["agents"] for step in range(2, num_steps + 1)]
+    metrics = [store.metrics(step)["agents"] for step in range(2, num_steps + 1)]
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]
     phases = {
         k: {phase: statistics.median(found[k][f"time/{phase}_s"] for found in metrics) for phase in PHASES}

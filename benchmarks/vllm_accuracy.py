@@ -63,7 +63,7 @@ def train(sampler: str, *, seed: int, num_steps: int, runs_dir: Path) -> Run:
     result = json.loads(done.stdout.splitlines()[-1])
     store = StepStore(find_plan(runs_dir, result["id"]).root)
     steps = range(1, num_steps + 1)
-    found = [value for step in steps for value in store.read_value(step, "metrics", "metrics.json")["agents"].values()]
+    found = [value for step in steps for value in store.metrics(step)["agents"].values()]
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in steps]
     before, after = (
         {row["agent"]: {split: row[f"{split}_{when}"] for split in SPLITS} for row in result["table"]}

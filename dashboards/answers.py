@@ -16,6 +16,7 @@ import pandas as pd
 from dashboards.listing import UnknownError
 from flows.plans import find_plan
 from flows.samples import step_samples
+from flows.states import experiments_dir
 from hacpo_core.data.problems import load_problems
 from hacpo_core.errors import HacpoError
 from hacpo_core.store import MANIFEST, StepStore
@@ -161,7 +162,7 @@ class AnswerReader:
         Raises:
             UnknownError: the step has no complete answers, or they are torn.
         """
-        path = StepStore(runs_dir / "experiments" / experiment).folder(step) / MANIFEST
+        path = StepStore(experiments_dir(runs_dir) / experiment).folder(step) / MANIFEST
         if not path.is_file():
             raise UnknownError(f"{experiment} has no step {step}")
         with self._mutex:

@@ -240,16 +240,14 @@ def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmark
 
 def total_spent(progress: Progress | None) -> Spent:
     """Of all agents together."""
-    spent = list(progress.spent.values()) if progress is not None else []
-    return Spent(sum(s.tokens for s in spent), sum(s.seconds for s in spent), sum(s.gpu_s for s in spent))
+    return Spent.sum(progress.spent.values() if progress is not None else ())
 
 
 def _totals(cells: Sequence[Cell], methods: Mapping[str, str], num_slots: int) -> Totals:
     counts = Counter(cell.state for cell in cells)
-    spent = [cell.spent for cell in cells]
     return Totals(
         counts={state: counts[state] for state in STATES},
-        spent=Spent(sum(s.tokens for s in spent), sum(s.seconds for s in spent), sum(s.gpu_s for s in spent)),
+        spent=Spent.sum(cell.spent for cell in cells),
         seconds_left=_time_left(cells, methods, max(num_slots, counts["running"], 1)),
         num_slots=num_slots,
     )

@@ -18,7 +18,7 @@ from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, summarize
 from experiments.report.tables import Printed, printed_in
 from flows.gridfile import GridRecord, Place
-from flows.progress import Evaluated
+from flows.progress import Evaluated, Spent
 
 TOGETHER = "all agents"
 """the mean over a pair's agents"""
@@ -171,16 +171,17 @@ class Comparer:
                 known = [statistics.fmean(known)]
             paper = None if variant.label else printed.get((self._pair, name, variant.method, column))
             figures.append(Figure(summarize(known) if known else None, paper))
-        costs = [[_last(one) for one in found] for found in done] if not is_before else []
+        ends = [[end for one in found if (end := _last(one))] for found in done] if not is_before else []
+        costs = [Spent.sum(end.spent for end in of_seed) for of_seed in ends]
         return Line(
             agent=name,
             variant=variant,
             figures=tuple(figures),
             num_seeds=len(done),
             num_planned=len(runs),
-            tokens=_mean([sum(e.spent.tokens for e in ends if e) for ends in costs]),
-            gpu_hours=_mean([sum(e.spent.gpu_s for e in ends if e) / 3600 for ends in costs]),
-            hours=_mean([sum(e.spent.seconds for e in ends if e) / 3600 for ends in costs]),
+            tokens=_mean([spent.tokens for spent in costs]),
+            gpu_hours=_mean([spent.gpu_s / 3600 for spent in costs]),
+            hours=_mean([spent.seconds / 3600 for spent in costs]),
         )
 
     def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
@@ -225,9 +226,8 @@ def _path(trained: Sequence[_Trained], benchmarks: Sequence[str]) -> dict[int, P
         value = statistics.fmean(one.value(step, benchmarks) for one in trained)
         if math.isnan(value):
             continue
-        spent = [next(e.spent for e in one.evaluations if e.step == step) for one in trained]
-        gpu_hours, hours = sum(s.gpu_s for s in spent) / 3600, sum(s.seconds for s in spent) / 3600
-        found[step] = Point(step, sum(s.tokens for s in spent), gpu_hours, hours, value, math.nan)
+        spent = Spent.sum(next(e.spent for e in one.evaluations if e.step == step) for one in trained)
+        found[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
     return found
 
 

@@ -119,7 +119,7 @@ class CurveReader:
 def _step_metrics(store: StepStore, step: int) -> Any:
     """Metrics of the agents; None where the step is not complete, the error where they are torn."""
     try:
-        value = store.read_value(step, "metrics", "metrics.json")
+        value = store.metrics(step)
         return value["agents"]
     except StoreError as error:
         return error if "metrics" in store.committed(step) else None

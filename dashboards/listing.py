@@ -13,7 +13,7 @@ from pathlib import Path
 from flows.failures import FAILURE_FILE
 from flows.gridfile import GridRecord, Place, read_grids
 from flows.progress import PROGRESS_FILE
-from flows.states import RESULT_FILE, Standing, standing_of
+from flows.states import RESULT_FILE, Standing, experiments_dir, standing_of
 from hacpo_core.errors import HacpoError
 from hacpo_core.lock import is_locked
 
@@ -39,7 +39,7 @@ class Runs:
 
     def __init__(self, runs_dir: Path, *, read: Callable[[Path], Standing] = standing_of) -> None:
         self.runs_dir = runs_dir
-        self._folder = runs_dir / "experiments"
+        self._folder = experiments_dir(runs_dir)
         self._read = read
         self._known: dict[str, _Known] = {}
         self._grids: tuple[_Signature, list[GridRecord]] | None = None

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.compose import compose, declaration, file_stem
+from flows.compose import compose, declaration, file_stem, merged
 from flows.plans import Plan, plan
-from flows.states import standing_of
+from flows.states import experiments_dir, standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.engines.memory import check_fits
-from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError, first_line
+from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.identity import experiment_id
 from hacpo_core.validation import validate
 
@@ -112,13 +111,7 @@ def load_grid(name: str) -> GridConfig:
     Raises:
         ConfigError: there is none, or a field is missing, unknown or of the wrong kind.
     """
-    try:
-        schema = OmegaConf.structured(GridConfig)
-        OmegaConf.set_readonly(schema, False)
-        found: GridConfig = OmegaConf.to_object(OmegaConf.merge(schema, declaration("grid", name)))  # type: ignore[assignment]
-    except OmegaConfBaseException as error:
-        where = getattr(error, "full_key", None) or "a field"
-        raise ConfigError(f"grid {name}: {where}: {first_line(error)}; mend its file") from error
+    found: GridConfig = merged(GridConfig, [(f"grid {name}", declaration("grid", name))], remedy="mend its file")
     for field_name, values in (("seeds", found.seeds), ("entries", found.entries)):
         if not values:
             raise ConfigError(f"grid {name}: {field_name} is empty; mend its file")
@@ -266,7 +259,7 @@ def _find(config: ExperimentConfig, runs_dir: Path) -> _Found:
         planned = plan(config)
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the real one depends on the files that are not there
-        return _Found(Plan(name, config, runs_dir / "experiments" / name), "unavailable", str(error))
+        return _Found(Plan(name, config, experiments_dir(runs_dir) / name), "unavailable", str(error))
     standing = standing_of(planned.root)
     return _Found(planned, standing.state, standing.reason)
 

@@ -221,12 +221,12 @@ def show(
 ) -> None:
     """Print the resolved configuration of a pair and a method, or list pairs, methods and experiments."""
     from flows.compose import KINDS, available, compose, to_yaml
+    from flows.states import experiment_ids
     from hacpo_core.config import as_dict
 
     if pair is None:
-        folder = runs_dir / "experiments"
         listing = {kind: available(kind) for kind in KINDS}
-        listing["experiments"] = sorted(path.name for path in folder.glob("*-*")) if folder.is_dir() else []
+        listing["experiments"] = experiment_ids(runs_dir)
         if as_json:
             print(json.dumps(listing))
         else:

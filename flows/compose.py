@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hacpo_core.config import BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
+from hacpo_core.config import AgentConfig, BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.validation import validate
 
 _RETIRED = (("engine", "pack_tokens"),)
 """fields of earlier versions that took no effect in experiments that can still be loaded"""
-_AGENT_FIELD = re.compile(
-    r"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>path|num_ranks|chat_template|trust_remote_code|tiny\b[^=]*)="
-)
+_AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
+_AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
 KINDS = {
     "pair": "pairs",
     "method": "methods",
@@ -39,16 +38,17 @@ def available(kind: str) -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
-def declaration(kind: str, name: str) -> DictConfig:
+def declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
     """A declaration by name, or from a YAML file by path; `extends: <name>` in it lays it over another of its kind.
+
+    Args:
+        kind: of `KINDS`.
+        name: see there, or a path.
+        above: files that extend this one, directly or not.
 
     Raises:
         ConfigError: there is none, it is no YAML mapping, or it extends itself.
     """
-    return _extended(kind, name, ())
-
-
-def _extended(kind: str, name: str, above: tuple[Any, ...]) -> DictConfig:
     path: Any = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = files("experiments") / KINDS[kind] / f"{name}.yaml"
@@ -63,7 +63,7 @@ def _extended(kind: str, name: str, above: tuple[Any, ...]) -> DictConfig:
     base = tree.pop("extends", None)
     if base is None:
         return tree
-    return OmegaConf.merge(_extended(kind, str(base), (*above, path)), tree)  # type: ignore[return-value]
+    return OmegaConf.merge(declaration(kind, str(base), above=(*above, path)), tree)  # type: ignore[return-value]
 
 
 def _read(path: Any) -> DictConfig:
@@ -131,15 +131,7 @@ def compose(
         raise ConfigError(f"conformance: got {presets[-1]}, expected one of {', '.join(available('conformance'))}")
     layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
     _check_agent_words(words, OmegaConf.select(layers[2][1], "pair.agents") or {})
-    merged = OmegaConf.structured(ExperimentConfig)
-    for source, layer in layers:
-        _thaw(merged)
-        try:
-            merged = OmegaConf.merge(merged, layer)
-        except OmegaConfBaseException as error:
-            name = getattr(error, "full_key", None) or ""
-            raise ConfigError(f"{name} (in {source}): {first_line(error)}; hacpo show lists all fields") from error
-    config: ExperimentConfig = _resolved(merged)
+    config: ExperimentConfig = merged(ExperimentConfig, layers, remedy="hacpo show lists all fields")
     config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
     typed = [*_typed_names(words), *_typed_names(entry)]
     validate(config, overrides=typed)
@@ -186,23 +178,37 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
     parts = [part for part in parts if part is not None]
     if word in available("benchmark") or file_stem(word) != word or not parts:
         parts.insert(0, declaration("benchmark", word))
-    merged = OmegaConf.structured(BenchmarkConfig)
-    for part in parts:
-        _thaw(merged)
-        try:
-            merged = OmegaConf.merge(merged, part)
-        except OmegaConfBaseException as error:
-            key = getattr(error, "full_key", None) or ""
-            raise ConfigError(f"benchmark {word}: {key}: {first_line(error)}; mend the declaration") from error
-    declared: BenchmarkConfig = _resolved(merged)
+    layers_of_it = [(f"benchmark {word}", part) for part in parts]
+    declared: BenchmarkConfig = merged(BenchmarkConfig, layers_of_it, remedy="mend the declaration")
     return declared
 
 
-def _resolved(merged: DictConfig) -> Any:
+def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str) -> Any:
+    """A filled configuration: the schema's defaults < each layer, the last one most.
+
+    Args:
+        schema: a dataclass.
+        layers: where each comes from, in words, and what it says.
+        remedy: for a field that is unknown or of the wrong kind.
+
+    Raises:
+        ConfigError: such a field, or ${...} that names nothing.
+    """
+    tree = OmegaConf.structured(schema)
+    for source, layer in layers:
+        _thaw(tree)
+        try:
+            tree = OmegaConf.merge(tree, layer)
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
     try:
-        return OmegaConf.to_object(merged)
+        return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # ${...} names nothing, or a value of the wrong kind
-        raise ConfigError(f"{getattr(error, 'full_key', None) or ''}: {first_line(error)}; mend the value") from error
+        raise ConfigError(f"{_key(error)}: {first_line(error)}; mend the value") from error
+
+
+def _key(error: OmegaConfBaseException) -> str:
+    return getattr(error, "full_key", None) or "a field"
 
 
 def _typed_names(tree: DictConfig) -> list[str]:
@@ -218,16 +224,13 @@ def load_config(path: Path) -> ExperimentConfig:
     """
     if not path.is_file():
         raise ConfigError(f"{path} is not there; hacpo show lists the experiments")
-    merged = OmegaConf.structured(ExperimentConfig)
-    _thaw(merged)
-    try:
-        read = _read(path)
-        for section, name in _RETIRED:
-            if isinstance(read.get(section), DictConfig):
-                read[section].pop(name, None)
-        config: ExperimentConfig = OmegaConf.to_object(OmegaConf.merge(merged, read))  # type: ignore[assignment]
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{path} does not fit this version of hacpo: {first_line(error)}") from error
+    read = _read(path)
+    for section, name in _RETIRED:
+        if isinstance(read.get(section), DictConfig):
+            read[section].pop(name, None)
+    config: ExperimentConfig = merged(
+        ExperimentConfig, [(str(path), read)], remedy="it does not fit this version of hacpo"
+    )
     validate(config)
     return config
 

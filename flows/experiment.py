@@ -98,7 +98,7 @@ def _train(
         finish_step(x, started)
         tracking.log_step(started.step)
         seconds_left = (time.monotonic() - begun_at) / (started.step - version) * (num_steps - started.step)
-        metrics = x.ledger.store.read_value(started.step, "metrics", "metrics.json")
+        metrics = x.ledger.store.metrics(started.step)
         watcher.stepped(started.step, num_steps, metrics, seconds_left)
 
     is_pipelined = x.placement.is_side_by_side and config.placement.pipelined

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from flows.recordfile import read_record
 from hacpo_core.errors import LockedError, ServerError, StoreError
 from hacpo_core.files import write_json
 
@@ -37,14 +38,7 @@ _FAILURE = TypeAdapter(Failure)
 
 def read_failure(root: Path) -> Failure | None:
     """Why the last attempt failed; None if it did not, or where the file is torn."""
-    path = root / FAILURE_FILE
-    if not path.is_file():
-        return None
-    try:
-        return _FAILURE.validate_json(path.read_bytes(), strict=True)
-    except (OSError, ValidationError) as error:
-        _log.warning("%s is torn and counts as missing: %s", path, error)
-        return None
+    return read_record(root / FAILURE_FILE, _FAILURE)
 
 
 def record_failure(root: Path, error: BaseException) -> None:

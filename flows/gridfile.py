@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json, write_json
+from pydantic import TypeAdapter
 
-_log = logging.getLogger(__name__)
+from flows.recordfile import read_record
+from hacpo_core.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,9 @@ class GridRecord:
     places: list[Place] = field(default_factory=list)
 
 
+_GRID = TypeAdapter(GridRecord)
+
+
 def _folder(runs_dir: Path) -> Path:
     return runs_dir / "grids"
 
@@ -51,11 +53,6 @@ def save_grid(runs_dir: Path, record: GridRecord) -> None:
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:
     """All grids that were asked for, the latest first; a torn file is left out and logged."""
-    found = []
-    for path in sorted(_folder(runs_dir).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            value = read_json(path)
-            found.append(GridRecord(**{**value, "places": [Place(**place) for place in value["places"]]}))
-        except (StoreError, KeyError, TypeError) as error:
-            _log.warning("%s is torn, so its grid is not shown until the next `hacpo grid`: %s", path, error)
-    return found
+    paths = sorted(_folder(runs_dir).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = (read_record(path, _GRID) for path in paths)
+    return [record for record in found if record is not None]

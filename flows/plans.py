@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.compose import load_config, to_yaml
-from flows.states import CONFIG_FILE
+from flows.states import CONFIG_FILE, experiment_ids, experiments_dir
 from hacpo_core.addresses import sqlite_path
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
@@ -58,7 +58,7 @@ def plan(config: ExperimentConfig) -> Plan:
         raise ConfigError(f"train.problems: got {config.train.problems}, but there are {len(found)} training problems")
     load_benchmarks(config)
     name = experiment_id(config, contents_of(config))
-    return Plan(name, config, Path(config.runtime.runs_dir) / "experiments" / name)
+    return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name)
 
 
 def _anchored(config: ExperimentConfig) -> ExperimentConfig:
@@ -149,8 +149,7 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
     Raises:
         ConfigError: there is none, or several.
     """
-    folder = runs_dir / "experiments"
-    known = sorted(path.name for path in folder.glob("*-*") if path.is_dir())
+    folder, known = experiments_dir(runs_dir), experiment_ids(runs_dir)
     found = [experiment] if experiment in known else [name for name in known if name.startswith(experiment)]
     if len(found) != 1:
         names = ", ".join(found or known) or "none"

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from flows.display import Watcher
+from flows.recordfile import read_record
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult
@@ -41,6 +42,12 @@ class Spent:
             self.seconds + sum(metrics[name] for name in _SECONDS),
             self.gpu_s + sum(metrics[name] for name in _GPU_SECONDS),
         )
+
+    @classmethod
+    def sum(cls, parts: Iterable[Spent]) -> Spent:
+        """All of them together."""
+        found = list(parts)
+        return cls(sum(s.tokens for s in found), sum(s.seconds for s in found), sum(s.gpu_s for s in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +83,7 @@ _PROGRESS = TypeAdapter(Progress)
 
 def read_progress(root: Path) -> Progress | None:
     """Progress of the experiment in this folder; None where no file says it, or a torn one."""
-    path = root / PROGRESS_FILE
-    if not path.is_file():
-        return None
-    try:
-        return _PROGRESS.validate_json(path.read_bytes(), strict=True)
-    except (OSError, ValidationError) as error:
-        _log.warning("%s is torn and counts as missing: %s", path, error)
-        return None
+    return read_record(root / PROGRESS_FILE, _PROGRESS)
 
 
 class ProgressFile:
@@ -110,7 +110,7 @@ class ProgressFile:
         found = list(evaluations)
         for past in range(step + 1):
             if past:
-                self._count(store.read_value(past, "metrics", "metrics.json"))
+                self._count(store.metrics(past))
             for result in found:
                 if result.step == past:
                     self._note(past, result.benchmark, result.agent, result.value)

@@ -38,7 +38,7 @@ from flows.host import HostWatch, Patience, processes_of_runs
 from flows.processes import home_of, only_one
 from flows.schedule import Schedule, answers, host_of
 from flows.server import RECONCILER_LOCK, await_server
-from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
+from flows.states import CONFIG_FILE, RESULT_FILE, Standing, experiments_dir, standing_of
 from hacpo_core.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.lock import is_locked
@@ -181,7 +181,7 @@ class Reconciler:
     def _close_tracking(self) -> list[str]:
         """Close MLflow runs of experiments that nobody writes to any more; once per time that they were opened."""
         abandoned: dict[Path, int] = {}
-        for path in (self.runs_dir / "experiments").glob(f"*/{STATE_FILE}"):  # written whenever they are opened
+        for path in experiments_dir(self.runs_dir).glob(f"*/{STATE_FILE}"):  # written whenever they are opened
             opened_ns = path.stat().st_mtime_ns
             if self._closed.get(path.parent.name) != opened_ns and _is_abandoned(path.parent, opened_ns):
                 abandoned[path.parent] = opened_ns

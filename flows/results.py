@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.plans import Plan
+from flows.progress import Spent
 from flows.states import RESULT_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
@@ -73,19 +74,20 @@ def result_table(x: Experiment) -> pd.DataFrame:
     import pandas as pd
 
     num_steps, store = x.config.train.num_steps, x.ledger.store
-    metrics = [store.read_value(step, "metrics", "metrics.json") for step in range(1, num_steps + 1)]
+    metrics = [store.metrics(step) for step in range(1, num_steps + 1)]
     rows = []
     for k in x.names:
         row: dict[str, Any] = {"pair": x.config.pair.name, "method": x.method.name, "seed": x.config.seed, "agent": k}
         for name in dict.fromkeys(x.config.evaluate.final):
             for when, step in (("before", 0), ("after", num_steps)):
                 row[f"{name}_{when}"] = read_result(store, step, result_phase(name, k)).value
-        for name in ("tokens/sampled", "tokens/trained"):
-            row[name.replace("/", "_")] = int(sum(step["agents"][k][name] for step in metrics))
-        names = ("time/rollout_s", "time/verify_s", "time/update_s")
-        row["seconds"] = round(sum(step["agents"][k][name] for step in metrics for name in names), 2)
-        gpu_names = ("gpu/rollout_s", "gpu/update_s")
-        row["gpu_seconds"] = round(sum(step["agents"][k][name] for step in metrics for name in gpu_names), 2)
+        spent = Spent()
+        own = [of_step["agents"][k] for of_step in metrics]
+        for values in own:
+            spent = spent.plus(values)
+        row["tokens_sampled"] = spent.tokens
+        row["tokens_trained"] = int(sum(values["tokens/trained"] for values in own))
+        row["seconds"], row["gpu_seconds"] = round(spent.seconds, 2), round(spent.gpu_s, 2)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -101,10 +103,9 @@ def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
     rows = []
     store = StepStore(root)
     for step in range(config.train.num_steps + 1):
-        for phase in store.committed(step):
-            if phase == "metrics":
-                value = store.read_value(step, "metrics", "metrics.json")
-                rows += [(step, k, name, v) for k, found in value["agents"].items() for name, v in found.items()]
+        if "metrics" in store.committed(step):
+            agents = store.metrics(step)["agents"]
+            rows += [(step, k, name, value) for k, found in agents.items() for name, value in found.items()]
     for result in results(root):
         rows += [(result.step, result.agent, name, value) for name, value in result_values(result).items()]
     return pd.DataFrame(rows, columns=["step", "agent", "metric", "value"])

@@ -24,7 +24,7 @@ from prefect.states import Cancelled, Cancelling
 from flows.deployments import POOL, connect, deploy
 from flows.failures import FAILURE_FILE
 from flows.server import PrefectServer
-from flows.states import CONFIG_FILE, standing_of
+from flows.states import CONFIG_FILE, experiments_dir, standing_of
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
@@ -82,7 +82,7 @@ class Schedule:
 
     def root(self, experiment: str) -> Path:
         """Folder of an experiment."""
-        return self._runs_dir / "experiments" / experiment
+        return experiments_dir(self._runs_dir) / experiment
 
     def runs(self) -> Mapping[str, ScheduledRun]:
         """Newest run of every experiment of this folder, by experiment id."""

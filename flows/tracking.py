@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampl
 
     from hacpo_core.tracking import Tracker
 
+SAMPLED_ROWS = 64
+"""responses of the last step that are shown, of all agents together"""
+
 
 def store_of(plan: Plan) -> str | None:
     """Address of the experiment's runs in MLflow, None where tracking is off; to be refused before models are loaded.
@@ -140,7 +143,7 @@ class ExperimentTracking:
 
     def _log_step(self, tracker: Tracker, step: int) -> None:
         if step not in self._logged:
-            tracker.log_step(step, self._x.ledger.store.read_value(step, "metrics", "metrics.json"))
+            tracker.log_step(step, self._x.ledger.store.metrics(step))
 
     def _log_results(self, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
         for result in found:
@@ -179,8 +182,8 @@ class _Watched:
         return self._runner.start(phase, work, after=after)
 
 
-def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.DataFrame:
-    """The first responses of every agent in a step, with verdict and advantage for their own learner."""
+def _sample_of_rollouts(x: Experiment, step: int) -> pd.DataFrame:
+    """The first responses of every agent in a step, with their verdicts."""
     import pandas as pd
 
     frames = []
@@ -190,5 +193,5 @@ def _sample_of_rollouts(x: Experiment, step: int, *, num_rows: int = 64) -> pd.D
             {"agent": k, "problem": r.problem_id, "text": r.text, "status": v.status, "extracted": v.extracted}
             for r, v in zip(rollouts, verdicts, strict=True)
         ]
-        frames.append(pd.DataFrame(rows[: num_rows // len(x.names)]))
+        frames.append(pd.DataFrame(rows[: SAMPLED_ROWS // len(x.names)]))
     return pd.concat(frames, ignore_index=True)

@@ -154,6 +154,11 @@ class StepStore:
         """A committed JSON value; errors as for `read_table`."""
         return read_json(self._checked(step, phase, name))
 
+    def metrics(self, step: int) -> dict[str, Any]:
+        """What was measured of a step, as `hacpo_core.metrics.step_metrics` made it."""
+        value: dict[str, Any] = self.read_value(step, "metrics", "metrics.json")
+        return value
+
     def _checked(self, step: int, phase: str, name: str) -> Path:
         entry = self._manifest(step)["phases"].get(phase)
         path = self.folder(step) / name

@@ -39,7 +39,7 @@ def run(planned: Plan) -> dict[str, Any]:
 
 
 def metrics_of(planned: Plan, step: int, agent: str) -> dict[str, float]:
-    value: dict[str, float] = StepStore(planned.root).read_value(step, "metrics", "metrics.json")["agents"][agent]
+    value: dict[str, float] = StepStore(planned.root).metrics(step)["agents"][agent]
     return value
 
 
@@ -85,7 +85,7 @@ def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", "method.cross_bounds=none", "diagnostics.every=1")
     run(planned)
     defined = {name.replace("<source>", source) for name in DEFINITIONS for source in ("own", "cross")}
-    values = [StepStore(planned.root).read_value(step, "metrics", "metrics.json") for step in (1, 2, 3, 4)]
+    values = [StepStore(planned.root).metrics(step) for step in (1, 2, 3, 4)]
     found = {name for value in values for part in (value["run"], *value["agents"].values()) for name in part}
     assert {name for name in found if not name.startswith("capability/ratio_to_")} <= defined
     assert "update/gradient_cosine" in found

@@ -247,7 +247,7 @@ def test_bad_benchmark_is_one_sentence_that_names_it(words: list[str], message: 
 def test_broken_benchmark_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("{file: mine.jsonl, cuont: 9}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"benchmark .*mine.yaml: cuont: .*mend the declaration"):
+    with pytest.raises(ConfigError, match=r"cuont \(in benchmark .*mine.yaml\): .*mend the declaration"):
         compose("tiny", "hacpo", overrides=[f"evaluate.final=[{path}]"])
 
 

@@ -35,6 +35,6 @@ def test_untrained_pair_trains_on_real_math_problems_end_to_end(tmp_path: Path) 
     assert set(samples["status"]) <= {"correct", "wrong"}
     assert samples["extracted"].notna().any(), "style auto finds a number in some random text"
     for step in (1, 2, 3):
-        metrics = store.read_value(step, "metrics", "metrics.json")["agents"]["qwen-bytes"]
+        metrics = store.metrics(step)["agents"]["qwen-bytes"]
         assert metrics["tokens/sampled"] > 0
         assert metrics["sampler/logprob_difference_max"] < 1e-4

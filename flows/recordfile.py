@@ -1,0 +1,23 @@
+"""Small files beside the runs that hold one record each; a torn one counts as missing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def read_record(path: Path, kind: TypeAdapter[T]) -> T | None:
+    """The record in a JSON file; None where there is no such file, or where it is torn, which is logged."""
+    if not path.is_file():
+        return None
+    try:
+        return kind.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
+        _log.warning("%s is torn and counts as missing: %s", path, error)
+        return None

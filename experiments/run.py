@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -136,28 +136,45 @@ def run_grid(
             _say(grid.config.about.strip(), as_json=as_json)
         number = num_workers or default_workers(chosen)
         if not waits:
-            warm_up(chosen, num_workers=number)
-            submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
-            _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
-            if as_json:
-                print(json.dumps({"grid": grid.name, "queued": [one.id for one in chosen], "submitted": submitted}))
+            _queue(grid, chosen, runs_dir, num_workers=number, priority=priority, as_json=as_json)
             return
         failed = _train(chosen, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
-    rows = result_rows(grid)
+    _show_results(grid, failed, runs_dir, took_s=time.monotonic() - started, as_json=as_json)
+    _raise_unless_whole(grid, chosen, failed)
+
+
+def _queue(
+    grid: GridPlan, chosen: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
+) -> None:
+    """Leave the experiments to whatever worker there is."""
+    warm_up(chosen, num_workers=num_workers)
+    submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
+    _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
+    if as_json:
+        print(json.dumps({"grid": grid.name, "queued": [one.id for one in chosen], "submitted": submitted}))
+
+
+def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, took_s: float, as_json: bool) -> None:
+    """Print the table and where to look, and write the report."""
     from experiments.report import write_report  # matplotlib, which what only shows or submits a grid does without
 
+    rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
     if as_json:
         print(json.dumps({"grid": grid.name, "table": rows, "failed": failed, "report": str(report)}))
-    else:
-        print("\n" + (format_table(rows) if rows else "No experiment is complete."))
-        print(f"\nreport   {report}")
-        server = find_server(runs_dir)
-        if server is not None:
-            print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
-        print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
-        print(f"took     {time.monotonic() - started:.0f} s")
+        return
+    print("\n" + (format_table(rows) if rows else "No experiment is complete."))
+    print(f"\nreport   {report}")
+    server = find_server(runs_dir)
+    if server is not None:
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
+    print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
+    print(f"took     {took_s:.0f} s")
+
+
+def _raise_unless_whole(grid: GridPlan, chosen: Sequence[Plan], failed: Mapping[str, str]) -> None:
+    """Raise an EngineError where an experiment failed, now or before, or could not be run."""
     if failed:
         first, error = next(iter(failed.items()))
         raise EngineError(
@@ -165,11 +182,10 @@ def run_grid(
             "the same command with --run failed tries them again"
         )
     counts = count_experiments(grid)
-    unavailable = counts["unavailable"]
     if counts["failed"]:
         raise EngineError(f"{counts['failed']} experiments have failed before; --run failed tries them again")
-    if unavailable:
-        raise EngineError(f"{unavailable} experiments could not be run; the reasons stand in the report")
+    if counts["unavailable"]:
+        raise EngineError(f"{counts['unavailable']} experiments could not be run; the reasons stand in the report")
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
@@ -235,10 +251,10 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # may have moved
         if find_worker(runs_dir) is None and server is not None:
-            # Nobody is left to train them; the same call puts them back.
-            for planned in plans:
+            schedule = Schedule(server, runs_dir)
+            for planned in plans:  # nobody is left to train them; the same call puts them back
                 with suppress(HacpoError):
-                    Schedule(server, runs_dir).cancel(planned.id, has_worker=False)
+                    schedule.cancel(planned.id, has_worker=False)
         raise
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.published.tables import AVERAGE, BEFORE, BENCHMARKS, PrintedValue, printed_values
+from experiments.published.tables import AVERAGE, BEFORE, BENCHMARKS, printed_values
 
 BASELINES = ("grpo", "gspo", "gspo_x2", "naive")
 ALONE = (BEFORE, "grpo", "gspo", "gspo_x2")
@@ -23,6 +23,8 @@ NUM_PROBLEMS = {
     "minerva": 272,
     "olympiadbench": 675,
 }
+LEAST_EQUAL = 4
+"""equal values from which rows of different trainings are named"""
 LAST_DIGIT = 0.001
 _NOISE = 1e-9  # of sums of decimal fractions
 
@@ -84,10 +86,10 @@ class ImpossibleValue:
     value: float
 
 
-def printed_rows(cells: Sequence[PrintedValue] | None = None) -> list[Row]:
+def printed_rows() -> list[Row]:
     """Tables 1, 2, 3 and 7 row by row."""
     by_row: dict[tuple[str, str, str, str], dict[str, float]] = {}
-    for cell in cells if cells is not None else printed_values():
+    for cell in printed_values():
         if cell.table != "table4":
             by_row.setdefault((cell.table, cell.pair, cell.agent, cell.method), {})[cell.benchmark] = cell.value
     return [Row(*key, tuple(found[name] for name in BENCHMARKS), found[AVERAGE]) for key, found in by_row.items()]
@@ -110,12 +112,7 @@ def gain(rows: Sequence[Row], tables: Sequence[str], against: str) -> Gain:
         tables: the tables whose agents are averaged, one agent and partner counting once.
         against: method.
     """
-    found = {(row.table, row.pair, row.agent, row.method): row for row in rows}
-    leads = [
-        (row, found[row.table, row.pair, row.agent, against])
-        for row in rows
-        if row.table in tables and row.method == "hacpo"
-    ]
+    leads = _against(rows, tables, against)
     computed = [100 * (ours.average - theirs.average) for ours, theirs in leads]
     printed = [100 * (ours.printed_average - theirs.printed_average) for ours, theirs in leads]
     return Gain(
@@ -138,13 +135,8 @@ def gains(rows: Sequence[Row]) -> list[Gain]:
     ]
 
 
-def repetitions(rows: Sequence[Row], *, least_equal: int = 4) -> list[Repetition]:
-    """Rows of one agent and method in two pairs that differ where they must not, or agree where they must not.
-
-    Args:
-        rows: of the printed tables.
-        least_equal: equal values from which rows of different trainings are named.
-    """
+def repetitions(rows: Sequence[Row]) -> list[Repetition]:
+    """Rows of one agent and method in two pairs that differ where they must not, or agree where they must not."""
     found = []
     for i, first in enumerate(rows):
         for second in rows[i + 1 :]:
@@ -152,7 +144,7 @@ def repetitions(rows: Sequence[Row], *, least_equal: int = 4) -> list[Repetition
                 continue
             num_equal = sum(a == b for a, b in zip(first.values, second.values, strict=True))
             is_expected = first.method in ALONE
-            if (num_equal < len(BENCHMARKS)) if is_expected else (num_equal >= least_equal):
+            if (num_equal < len(BENCHMARKS)) if is_expected else (num_equal >= LEAST_EQUAL):
                 found.append(Repetition(first, second, num_equal, is_expected))
     return found
 
@@ -181,20 +173,22 @@ def is_possible(value: float, num_problems: int) -> bool:
 
 def num_cells_behind(rows: Sequence[Row], tables: Sequence[str], against: str) -> tuple[int, int]:
     """Cells (agent x benchmark) in which HACPO is printed below a method, and all such cells."""
-    found = {(row.table, row.pair, row.agent, row.method): row for row in rows}
-    pairs = [
-        (a, b)
-        for row in rows
-        if row.table in tables and row.method == "hacpo"
-        for a, b in zip(row.values, found[row.table, row.pair, row.agent, against].values, strict=True)
-    ]
+    leads = _against(rows, tables, against)
+    pairs = [pair for ours, theirs in leads for pair in zip(ours.values, theirs.values, strict=True)]
     return sum(a < b for a, b in pairs), len(pairs)
 
 
-def exponent_means(cells: Sequence[PrintedValue] | None = None) -> dict[str, dict[str, float]]:
+def _against(rows: Sequence[Row], tables: Sequence[str], method: str) -> list[tuple[Row, Row]]:
+    """HACPO's rows of some tables, each with the same agent's under a method."""
+    found = {(row.table, row.pair, row.agent, row.method): row for row in rows}
+    ours = [row for row in rows if row.table in tables and row.method == "hacpo"]
+    return [(row, found[row.table, row.pair, row.agent, method]) for row in ours]
+
+
+def exponent_means() -> dict[str, dict[str, float]]:
     """Table 4: by pair and method, the mean over the pair's agents."""
     found: dict[str, dict[str, list[float]]] = {}
-    for cell in cells if cells is not None else printed_values():
+    for cell in printed_values():
         if cell.table == "table4":
             found.setdefault(cell.pair, {}).setdefault(cell.method, []).append(cell.value)
     return {

@@ -221,10 +221,11 @@ def show(
 ) -> None:
     """Print the resolved configuration of a pair and a method, or list pairs, methods and experiments."""
     from flows.compose import KINDS, available, compose, to_yaml
-    from flows.states import experiment_ids
     from hacpo_core.config import as_dict
 
     if pair is None:
+        from flows.states import experiment_ids
+
         listing = {kind: available(kind) for kind in KINDS}
         listing["experiments"] = experiment_ids(runs_dir)
         if as_json:

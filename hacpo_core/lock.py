@@ -40,21 +40,11 @@ class ExperimentLock:
             self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8")
         try:
             self._acquire()
-        except BlockingIOError as error:
-            holder = _holder(self._file)
+            with write_errors(self._path):
+                self._beat()
+        except BaseException:
             self._file.close()
-            raise LockedError(
-                f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
-                f"{holder.get('host', 'an unknown host')}; wait for it or end it, then try again"
-            ) from error
-        holder = _holder(self._file)
-        if _beats_elsewhere(holder):
-            self._file.close()
-            raise LockedError(
-                f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
-                f"{STALE_S:.0f} s; wait for it or end it, then try again"
-            )
-        self._beat()
+            raise
         self._thread.start()
         return self
 
@@ -70,11 +60,21 @@ class ExperimentLock:
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
+                break
+            except BlockingIOError as error:
                 if time.monotonic() >= deadline:
-                    raise
+                    holder = _holder(self._file)
+                    raise LockedError(
+                        f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
+                        f"{holder.get('host', 'an unknown host')}; wait for it or end it, then try again"
+                    ) from error
             time.sleep(_PAUSE_S)
+        holder = _holder(self._file)
+        if _beats_elsewhere(holder):
+            raise LockedError(
+                f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
+                f"{STALE_S:.0f} s; wait for it or end it, then try again"
+            )
 
     def _beat(self) -> None:
         record = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()})

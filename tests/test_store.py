@@ -133,6 +133,11 @@ def test_heartbeat_is_whole_at_every_moment_and_outlives_a_write_that_fails(
         with pytest.raises(OSError, match="full"):
             lock._beat()
         assert read_json(path)["pid"] == os.getpid()
+    with pytest.raises(StoreError, match="the disk is full"), ExperimentLock(tmp_path):
+        pass
+    monkeypatch.undo()
+    with ExperimentLock(tmp_path):
+        assert is_locked(tmp_path), "the one that failed let go of it"
 
 
 def broken(*_: Any) -> int:

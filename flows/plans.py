@@ -10,14 +10,14 @@ from pathlib import Path
 from flows.compose import load_config, to_yaml
 from flows.states import CONFIG_FILE, experiment_ids, experiments_dir
 from hacpo_core.addresses import sqlite_path
-from hacpo_core.config import ExperimentConfig
+from hacpo_core.config import BASELINES, ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
-from hacpo_core.identity import BASELINES, experiment_id
+from hacpo_core.identity import experiment_id
 
 CONTENTS_FILE = "contents.json"
 """digests of what the configuration names by path"""

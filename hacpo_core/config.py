@@ -246,6 +246,8 @@ class VllmConfig:
     """largest difference of their log-probabilities in nats; a larger one stops the run. bfloat16 needs more"""
 
 
+BASELINES = ("own", "pooled", "capability")
+"""built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
 ALL_LINEAR = "all-linear"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
 
-BASELINES = ("own", "pooled", "capability")
-"""built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
 # folders and data files enter the identity through `fingerprints`, their paths do not.
 _NOT_IDENTITY = re.compile(
@@ -23,7 +21,6 @@ _NOT_IDENTITY = re.compile(
 )
 # Fields that came after the first ids were published: at the value that says what was done before, they stay out.
 _LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
-
 _FILE_FIELDS = (
     *("file", "count", "id_field", "problem_field", "answer_field", "unit_field"),
     *("answer_form", "tolerance_field", "multiple_field"),

@@ -32,6 +32,7 @@ NUM_KILLS = 20
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
     import hacpo_core.checkpoints as checkpoints
+    import hacpo_core.files as files
     import hacpo_core.store as store
     import hacpo_core.tracking as tracking
     from hacpo_core.engines.torch_learner import TorchLearner
@@ -54,7 +55,8 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
         setattr(owner, attribute, outer)
 
     wrap(DirectRunner, "start", "phase")
-    wrap(store, "write_atomically", "write")
+    wrap(files, "write_atomically", "write")
+    wrap(store, "write_atomically", "commit's write")
     wrap(Path, "rename", "rename")
     wrap(store.StepStore, "commit", "commit")
     wrap(TorchLearner, "_step", "optimizer step")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core import identity
+from hacpo_core import config
 from hacpo_core.algo.advantages import own_baseline
 from hacpo_core.algo.capability import CapabilityRatios, unit_ratios
 from hacpo_core.algo.methods import (
@@ -109,8 +109,8 @@ def test_unknown_baseline_is_named(name: str) -> None:
     assert repr(name) in str(caught.value)
 
 
-def test_identity_knows_the_built_in_baselines() -> None:
-    assert tuple(BASELINES) == identity.BASELINES
+def test_configuration_knows_the_built_in_baselines() -> None:
+    assert tuple(BASELINES) == config.BASELINES
 
 
 def test_bounds_of_each_declaration_after_three_updates() -> None:

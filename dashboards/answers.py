@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from dashboards.listing import UnknownError
+from flows.folders import experiments_dir
 from flows.plans import find_plan
 from flows.samples import step_samples
-from flows.states import experiments_dir
 from hacpo_core.data.problems import load_problems
 from hacpo_core.errors import HacpoError
 from hacpo_core.store import MANIFEST, StepStore

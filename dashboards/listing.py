@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.failures import FAILURE_FILE
+from flows.folders import experiments_dir
 from flows.gridfile import GridRecord, Place, read_grids
 from flows.progress import PROGRESS_FILE
-from flows.states import RESULT_FILE, Standing, experiments_dir, standing_of
+from flows.states import RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import HacpoError
 from hacpo_core.lock import is_locked
 

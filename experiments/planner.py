@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
 from flows.compose import compose, declaration, file_stem, merged
+from flows.folders import experiments_dir
 from flows.plans import Plan, plan
-from flows.states import experiments_dir, standing_of
+from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.engines.memory import check_fits
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError

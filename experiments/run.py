@@ -140,7 +140,7 @@ def run_grid(
             return
         failed = _train(chosen, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
-    _show_results(grid, failed, runs_dir, took_s=time.monotonic() - started, as_json=as_json)
+    _show_results(grid, failed, runs_dir, started=started, as_json=as_json)
     _raise_unless_whole(grid, chosen, failed)
 
 
@@ -155,7 +155,7 @@ def _queue(
         print(json.dumps({"grid": grid.name, "queued": [one.id for one in chosen], "submitted": submitted}))
 
 
-def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, took_s: float, as_json: bool) -> None:
+def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, started: float, as_json: bool) -> None:
     """Print the table and where to look, and write the report."""
     from experiments.report import write_report  # matplotlib, which what only shows or submits a grid does without
 
@@ -170,7 +170,7 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
     if server is not None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
     print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
-    print(f"took     {took_s:.0f} s")
+    print(f"took     {time.monotonic() - started:.0f} s")
 
 
 def _raise_unless_whole(grid: GridPlan, chosen: Sequence[Plan], failed: Mapping[str, str]) -> None:

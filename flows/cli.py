@@ -224,7 +224,7 @@ def show(
     from hacpo_core.config import as_dict
 
     if pair is None:
-        from flows.states import experiment_ids
+        from flows.folders import experiment_ids
 
         listing = {kind: available(kind) for kind in KINDS}
         listing["experiments"] = experiment_ids(runs_dir)

@@ -196,15 +196,16 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     """
     tree = OmegaConf.structured(schema)
     for source, layer in layers:
-        _thaw(tree)
         try:
+            _thaw(tree)
             tree = OmegaConf.merge(tree, layer)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
     try:
         return OmegaConf.to_object(tree)
-    except OmegaConfBaseException as error:  # ${...} names nothing, or a value of the wrong kind
-        raise ConfigError(f"{_key(error)}: {first_line(error)}; mend the value") from error
+    except OmegaConfBaseException as error:  # missing, ${...} that names nothing, or a value of the wrong kind
+        where = f" (in {layers[0][0]})" if len(layers) == 1 else ""
+        raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; mend the value") from error
 
 
 def _key(error: OmegaConfBaseException) -> str:
@@ -217,20 +218,19 @@ def _typed_names(tree: DictConfig) -> list[str]:
 
 
 def load_config(path: Path) -> ExperimentConfig:
-    """A resolved configuration that `save_config` wrote.
+    """A resolved configuration that `flows.plans.save_plan` wrote.
 
     Raises:
         ConfigError: it is missing or does not fit this version's schema.
     """
     if not path.is_file():
         raise ConfigError(f"{path} is not there; hacpo show lists the experiments")
-    read = _read(path)
+    plain: Any = OmegaConf.to_container(_read(path))
     for section, name in _RETIRED:
-        if isinstance(read.get(section), DictConfig):
-            read[section].pop(name, None)
-    config: ExperimentConfig = merged(
-        ExperimentConfig, [(str(path), read)], remedy="it does not fit this version of hacpo"
-    )
+        if isinstance(plain.get(section), dict):
+            plain[section].pop(name, None)
+    layers = [(str(path), OmegaConf.create(plain))]
+    config: ExperimentConfig = merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo")
     validate(config)
     return config
 

@@ -27,8 +27,9 @@ from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
 _PORTS = {"Prefect": PREFERRED_PORT, "the dashboard": 8400, "MLflow": 5000}
-TRIAL_S = 120.0
 ENDING_S = 5.0
+"""how long a trial that hangs may take to end by itself"""
+TRIAL_S = 120.0
 """an engine's trial takes some ten seconds alone on two cores; vLLM may compile, and gets longer"""
 
 

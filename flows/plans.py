@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.compose import load_config, to_yaml
-from flows.states import CONFIG_FILE, experiment_ids, experiments_dir
+from flows.folders import experiment_ids, experiments_dir
+from flows.states import CONFIG_FILE
 from hacpo_core.addresses import sqlite_path
 from hacpo_core.config import BASELINES, ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark

@@ -34,11 +34,12 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.compose import load_config
 from flows.failures import record_failure
+from flows.folders import experiments_dir
 from flows.host import HostWatch, Patience, processes_of_runs
 from flows.processes import home_of, only_one
 from flows.schedule import Schedule, answers, host_of
 from flows.server import RECONCILER_LOCK, await_server
-from flows.states import CONFIG_FILE, RESULT_FILE, Standing, experiments_dir, standing_of
+from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
 from hacpo_core.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.lock import is_locked

@@ -23,8 +23,9 @@ from prefect.states import Cancelled, Cancelling
 
 from flows.deployments import POOL, connect, deploy
 from flows.failures import FAILURE_FILE
+from flows.folders import experiments_dir
 from flows.server import PrefectServer
-from flows.states import CONFIG_FILE, experiments_dir, standing_of
+from flows.states import CONFIG_FILE, standing_of
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")

@@ -38,16 +38,6 @@ class Standing:
         return f"broken off at {so_far}" if so_far else "not run"
 
 
-def experiments_dir(runs_dir: Path) -> Path:
-    """Where the folders of a runs folder's experiments lie."""
-    return runs_dir / "experiments"
-
-
-def experiment_ids(runs_dir: Path) -> list[str]:
-    """Ids of all experiments that were planned in a runs folder, sorted."""
-    return sorted(path.name for path in experiments_dir(runs_dir).glob("*-*") if path.is_dir())
-
-
 def standing_of(root: Path) -> Standing:
     """State of the experiment in this folder, which need not exist."""
     if not root.is_dir():

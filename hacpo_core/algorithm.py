@@ -255,7 +255,7 @@ def verify(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> Non
     """Verify agent k's responses.
 
     Raises:
-        VerificationError: more responses than `verifier.max_unscored_fraction`, rounded up, are unscored.
+        VerificationError: more responses than `verifier.max_unscored_fraction`, rounded up, are unscored, or all.
     """
     if x.ledger.has(step, f"verify.{k}"):
         return

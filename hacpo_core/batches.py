@@ -93,7 +93,7 @@ def minibatch_slots(
 
     The problems are shuffled once; all sources follow that order, so that a mini-batch holds whole groups wherever
     the numbers allow it. `mixed` deals mini-batches of one size in which the sources' shares differ by one row at most;
-    `own_first` cuts the learner's own rows first, then the others', source by source.
+    `own_first` cuts the learner's own rows first, then the others', problem by problem.
 
     Args:
         num_problems: P.
@@ -104,7 +104,7 @@ def minibatch_slots(
         seed_parts: for example (seed, "minibatch", step, learner name).
 
     Returns:
-        one list of slots per update, source by source.
+        one list of slots per update; of `mixed` source by source, the learner's own first.
     """
     permutation = generator(*seed_parts).permutation(num_problems).tolist()
     own, *others = sources

@@ -364,7 +364,7 @@ class VerifierConfig:
     cache: bool = True
     """decide equal (answer, gold) pairs once"""
     max_unscored_fraction: float = 0.05
-    """an agent's step with a larger unscored share, rounded up to whole responses, stops the run"""
+    """an agent's step with a larger unscored share, rounded up to whole responses, or with no verdict, stops the run"""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.sizes import num_minibatches, num_samples, num_sources
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
 # folders and data files enter the identity through `fingerprints`, their paths do not.
@@ -111,6 +112,20 @@ def _inert_of_benchmark(benchmark: BenchmarkConfig) -> Iterator[tuple[str, Seque
         yield "temperature is 0, greedy", ["top_p"]
 
 
+def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
+    """Fields by dotted name that can change this run's results, and the rules of this version that do."""
+    inert, later = inert_fields(config), _LATER.items()
+    found = {
+        name: value
+        for name, value in flatten(as_dict(config)).items()
+        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
+    }
+    is_mixed = num_sources(config) > 1 and config.minibatch.order == "mixed"
+    if is_mixed and config.train.problems * num_samples(config) % num_minibatches(config):
+        found["minibatch.rows"] = "of one size"  # earlier versions dealt these unevenly, under another id
+    return found
+
+
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:
     """Name of the experiment: what it is, for people, and the hash of all that changes its results.
 
@@ -121,11 +136,5 @@ def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> 
     Returns:
         "<pair>-<method>-s<seed>-<8 hex digits>".
     """
-    inert, later = inert_fields(config), _LATER.items()
-    identity = {
-        name: value
-        for name, value in flatten(as_dict(config)).items()
-        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
-    }
-    digest = digest_of({"fields": identity, "agents": list(config.pair.agents), "contents": dict(fingerprints)})
-    return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest[:8]}"
+    contents = {"fields": identity_fields(config), "agents": list(config.pair.agents), "contents": dict(fingerprints)}
+    return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest_of(contents)[:8]}"

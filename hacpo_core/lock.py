@@ -42,10 +42,10 @@ class ExperimentLock:
             self._acquire()
             with write_errors(self._path):
                 self._beat()
+            self._thread.start()
         except BaseException:
             self._file.close()
             raise
-        self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -94,7 +94,7 @@ def is_locked(root: Path) -> bool:
     """True while a process holds the experiment's lock, here or on another machine that shares the disk."""
     try:
         file = (root / "lock").open(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     with file:
         try:

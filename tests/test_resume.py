@@ -26,7 +26,7 @@ from hacpo_core.store import StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.test_store import noted_syncs
 
-NUM_KILLS = 20
+NUM_KILLS = 24
 
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:

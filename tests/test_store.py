@@ -144,6 +144,12 @@ def broken(*_: Any) -> int:
     raise OSError(28, "the disk is full")
 
 
+def test_what_is_no_folder_has_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    assert not is_locked(tmp_path / "file")
+    assert not is_locked(tmp_path / "nothing")
+
+
 def test_reader_without_the_right_to_write_sees_the_lock() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's own folders are closed to other users
         folder = Path(name)

@@ -184,6 +184,7 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("title: x", r"entries \(in grid .*grid\.yaml\): .*missing"),
         ("title: x\nentries: [{pairs: [tiny], methods: [nope]}]", "method: got 'nope', expected one of"),
         ("title: x\nentries: [{pairs: [nope], methods: [gspo]}]", "pair: got 'nope', expected one of"),
         ("title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {clip: {nope: 1}}}]", "clip.nope"),

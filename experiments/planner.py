@@ -1,4 +1,4 @@
-"""From a grid's declaration to experiments: expanded, deduplicated, each with its state and its estimated cost.
+"""From a grid's declaration to experiments: expanded, deduplicated, each with its state.
 
 A grid is pair x method x seed. A method that shares no rollouts trains each agent alone, in an experiment of one agent
 that every pair with this agent shares: the paper's Tables 1 and 7 need 33 trainings for their 60 rows.

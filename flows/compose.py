@@ -1,4 +1,4 @@
-"""From YAML declarations and command-line words to one validated configuration with an id."""
+"""From YAML declarations and command-line words to one validated configuration."""
 
 from __future__ import annotations
 

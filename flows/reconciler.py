@@ -4,7 +4,7 @@ Prefect notices a dead process only while the worker that started it lives. The 
 
     Pending for long                                -> the worker died before it started anything   -> again
     Running, nobody holds the lock, no result       -> the process died                            -> again
-    Running or Crashed, nobody holds it, a result   -> it died after its work was done              -> Completed
+    Running, Crashed or Failed, a result is there   -> it died after its work was done              -> Completed
     Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
     Crashed                                         -> the worker saw it die, or Prefect failed it   -> again
     Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
@@ -12,9 +12,8 @@ Prefect notices a dead process only while the worker that started it lives. The 
     Running, a command's own, nobody holds the lock -> `hacpo train` was killed                     -> Crashed
 
 "Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
-as failed. MLflow runs of
-experiments that nobody trains any more are closed. Runs without an experiment's lock, and processes that outlive their
-cancelled run, are `flows.host`'s.
+as failed. MLflow runs of experiments that nobody trains any more are closed. Runs without an experiment's lock, and
+processes that outlive their cancelled run, are `flows.host`'s.
 """
 
 from __future__ import annotations

@@ -46,8 +46,7 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
         path of the HTML page.
 
     Raises:
-        ConfigError: the grid asks for a layout that does not exist.
-        StoreError: a result is torn or of another version.
+        StoreError: the folder cannot be written; a result that cannot be read is named in the report as missing.
     """
     title, blocks = grid.config.title, list(report_blocks(grid))
     texts = {folder / "report.html": to_html(title, blocks), folder / "report.md": to_markdown(title, blocks)}

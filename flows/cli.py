@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -359,9 +360,21 @@ def server_status(runs_dir: RunsDir = Path("runs")) -> None:
         raise typer.Exit(1)
 
 
+class _BriefFormatter(logging.Formatter):
+    """Leaves out the traceback of an error that has a remedy, which Prefect logs wherever one passes it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and isinstance(record.exc_info[1], HacpoError):
+            record = copy.copy(record)  # Prefect's page shows it
+            record.exc_info = record.exc_text = None
+        return super().format(record)
+
+
 def main() -> None:
     """Run the command line; an error that has a remedy is printed in one sentence, without a traceback."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    terminal = logging.StreamHandler()
+    terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     try:
         app()
     except HacpoError as error:

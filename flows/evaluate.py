@@ -20,7 +20,7 @@ from flows.experiment import evaluate_agents, side_by_side
 from flows.plans import Plan, find_plan
 from flows.results import read_final
 from flows.runner import PrefectRunner, watched_by, watcher_of_flow
-from flows.tracking import ExperimentTracking, store_of
+from flows.tracking import ExperimentTracking, await_store
 from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
@@ -87,7 +87,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         ConfigError: the experiment has not come to that step, was evaluated on something else under a name, or is
             tracked at an address that holds a password.
     """
-    store_of(plan)
+    await_store(plan)
     last = last_trained_step(plan)
     step = last if step is None else step
     if not 0 <= step <= last:

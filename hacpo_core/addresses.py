@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, TrackingError
 
 STATE_FILE = "mlflow.json"
 """in an experiment's folder: which runs in MLflow are its own"""
@@ -42,3 +42,12 @@ def is_server(uri: str) -> bool:
 def has_password(uri: str) -> bool:
     """Whether an address holds a password, before its host or among its options."""
     return _PASSWORD.search(uri) is not None
+
+
+def store_error(uri: str, what: str) -> TrackingError:
+    """What is wrong with a tracking store, and what to do; an address that holds a password is not repeated."""
+    shown = uri.partition("://")[0] if has_password(uri) else uri
+    return TrackingError(
+        f"MLflow's store {shown}: {what.rstrip('.')}; mend that or name another (tracking.uri), then the same command "
+        "goes on from here (with tracking.enabled=false without MLflow)"
+    )

@@ -37,6 +37,10 @@ class ServerError(HacpoError):
     """A server that others bring back (Prefect's) is silent, refuses, or does not start; the experiment is sound."""
 
 
+class TrackingError(HacpoError):
+    """MLflow's store is silent, cannot be opened or refuses what it is sent; the experiment is sound."""
+
+
 class VerificationError(HacpoError):
     """Verification as a whole cannot be trusted: the workers do not start, or too many answers are unscored."""
 

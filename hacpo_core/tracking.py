@@ -13,8 +13,8 @@ import secrets
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -24,8 +24,10 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+from sqlalchemy.exc import SQLAlchemyError
 
-from hacpo_core.addresses import STATE_FILE, is_server, sqlite_path
+from hacpo_core.addresses import STATE_FILE, is_server, sqlite_path, store_error
+from hacpo_core.errors import first_line
 from hacpo_core.files import write_json
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
@@ -45,6 +47,19 @@ def import_store() -> None:
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
+@contextmanager
+def in_one_sentence(uri: str) -> Iterator[None]:
+    """Raises what MLflow, its database or the disk below it raises as a TrackingError."""
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
+        raise store_error(uri, first_line(error)) from error
+
+
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR  # whose whole traceback MLflow logs before it raises the error
+
+
 def prepare_store(uri: str) -> None:
     """Migrate a SQLite store and switch it to WAL, one process at a time; other stores look after themselves.
 
@@ -57,7 +72,9 @@ def prepare_store(uri: str) -> None:
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        databases = logging.getLogger("mlflow.store.db.utils")
+        databases.setLevel(logging.WARNING)
+        databases.addFilter(_is_no_error)
         if not path.exists():
             for leftover in path.parent.glob(f".{path.name}.*.tmp*"):
                 leftover.unlink()

@@ -121,6 +121,25 @@ def copy_database(source: Path, target: Path) -> None:
         one.backup(other)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes a file system that is soon full, of a size like "64k"."""
+    folder = tmp_path / "small-disk"
+
+    def make(size: str) -> Path:
+        folder.mkdir()
+        mount = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True
+        )
+        if mount.returncode:
+            pytest.skip(f"this machine mounts no tmpfs (it needs root): {mount.stderr.decode().strip()}")
+        return folder
+
+    yield make
+    if folder.is_mount():
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 @pytest.fixture(scope="session")
 def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pair file, and a runs folder whose model cache holds the warm models of the small pair."""

@@ -19,7 +19,7 @@ from flows.display import QuietWatcher
 from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
 from flows.plans import Plan
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, TrackingError
 from hacpo_core.phases import DirectRunner
 from hacpo_core.tracking import SEND_EVERY_S, STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
@@ -90,7 +90,7 @@ def test_evaluation_that_fails_while_it_logs_leaves_no_run_open(
         raise OSError("no space left on device")
 
     monkeypatch.setattr("flows.tracking.read_evaluations", broken)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(TrackingError, match="no space left"):
         run_evaluation(planned, 4, DirectRunner(), QuietWatcher())
     experiment = client.get_experiment_by_name("hacpo")
     assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FINISHED"}
@@ -253,7 +253,7 @@ def test_step_that_mlflow_refuses_fails_the_run_though_nobody_waits_for_it(
 
     monkeypatch.setattr(Tracker, "log_step", broken)
     planned = small_plan("gspo", "tracking.enabled=true")
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(TrackingError, match="no space left"):
         run_experiment(planned, DirectRunner(), QuietWatcher())
     assert not (planned.root / "result.json").exists()
     client = MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
@@ -274,7 +274,8 @@ def test_error_of_training_is_the_one_told_whatever_mlflow_says_meanwhile(
     monkeypatch.setattr("flows.experiment.train_step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(small_plan("gspo", "tracking.enabled=true"), DirectRunner(), QuietWatcher())
-    assert "also, behind this: no space left on device" in caplog.text
+    assert "also, behind this: MLflow's store" in caplog.text
+    assert "no space left on device" in caplog.text
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
     math-verify     parse(answer) and verify, its own limits off: nothing guards against an answer that never ends
     unguarded       our extraction and comparison without processes: what isolation costs is the difference to this
+    2 loops         math-verify in two processes with half of the rows each: what two cores give without a pool
 
 The rows come from HACPO_DATA_DIR/model_outputs.jsonl (3,116 completions), other ones in each round; no decision is
 cached.
 
-Usage: python -m benchmarks.verification [--rows 400] [--rounds 3]; writes benchmarks/results/verification.json.
+Usage: python -m benchmarks.verification [--rows 400] [--rounds 6]; writes benchmarks/results/verification.json.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=400, help="per round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     asked = parser.parse_args()
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
     if not path.is_file():
@@ -74,6 +75,15 @@ def main() -> None:
             left, process = iter(blocks), stack.enter_context(spawn.Pool(1))
             return lambda: process.apply(way, (next(left),))
 
+        def loops() -> Callable[[], object]:
+            left, processes = iter(blocks), stack.enter_context(spawn.Pool(2))
+
+            def run() -> None:
+                block = next(left)
+                processes.map(bare, (block[0::2], block[1::2]), chunksize=1)
+
+            return run
+
         def pooled(num_workers: int) -> Callable[[], object]:
             left, pool = iter(blocks), stack.enter_context(VerifierPool(num_workers=num_workers, **settings))
 
@@ -83,13 +93,20 @@ def main() -> None:
 
             return run
 
-        ways = {"math-verify": loop(bare), "unguarded": loop(unguarded), "1 worker": pooled(1), "2 workers": pooled(2)}
+        ways = {
+            "math-verify": loop(bare),
+            "unguarded": loop(unguarded),
+            "1 worker": pooled(1),
+            "2 loops": loops(),
+            "2 workers": pooled(2),
+        }
         seconds = in_turn(ways, rounds=asked.rounds)
     result = {
         "rows": asked.rows,
         "answers_per_s": {name: asked.rows / statistics.median(found) for name, found in seconds.items()},
         "one_worker_over_math_verify": median_ratio(seconds["math-verify"], seconds["1 worker"]),
         "one_worker_over_unguarded": median_ratio(seconds["unguarded"], seconds["1 worker"]),
+        "two_loops_over_one": median_ratio(seconds["math-verify"], seconds["2 loops"]),
         "two_workers_over_one": median_ratio(seconds["1 worker"], seconds["2 workers"]),
     }
     write_result("verification", result, ["math-verify", "sympy"])

@@ -2,8 +2,8 @@
 
 One thing grows at a time, tiny models, direct runner; an exponent is the slope of log seconds over log size. With Ray
 every agent has a process of its own, and the cores go to whoever has work. The simulated schedule takes the phase times
-that were measured with eight agents, lets every agent have its own GPUs, and asks when who waits: in lock-step all
-begin a step together, pipelined each samples as soon as its own update is done.
+that were measured with eight agents of two widths, lets every agent have its own GPUs, and asks when who waits: in
+lock-step all begin a step together, pipelined each samples as soon as its own update is done.
 
 Usage: python -m benchmarks.scaling [--steps 3]; writes benchmarks/results/scaling.json.
 """
@@ -33,17 +33,19 @@ GROWTH: dict[str, tuple[str, Sequence[int]]] = {
 }
 PHASES = ("rollout", "verify", "update")
 SIDE_BY_SIDE, RAY = (1, 2, 4), "placement.kind=ray"
+EQUAL, UNEQUAL = (64,), (48, 96)
+"""widths of agents: what grows must be the number of equal ones, and who waits for whom shows in unequal ones"""
 
 
-def pair_of(num_agents: int) -> dict[str, Any]:
-    """Agents without warm-up, so that responses have their full length, of two widths."""
+def pair_of(num_agents: int, widths: Sequence[int]) -> dict[str, Any]:
+    """Agents without warm-up, so that responses have their full length, which have the widths in turn."""
     tiny = {"family": "qwen3", "tokenizer": "character", "num_layers": 2, "max_positions": 512}
     agents = {
-        f"agent{n}": {"tiny": {**tiny, "hidden_size": (48, 96)[n % 2], "warmup": {"steps": 0, "seed": n}}}
+        f"agent{n}": {"tiny": {**tiny, "hidden_size": widths[n % len(widths)], "warmup": {"steps": 0, "seed": n}}}
         for n in range(num_agents)
     }
     return {
-        "pair": {"name": f"of{num_agents}", "agents": agents},
+        "pair": {"name": f"of{num_agents}-{'-'.join(map(str, widths))}", "agents": agents},
         "train": {"problems": 16},
         "minibatch": {"problems": 8},
         "rollout": {"num_samples": 8, "max_prompt_tokens": 40, "max_response_tokens": 40},
@@ -52,7 +54,7 @@ def pair_of(num_agents: int) -> dict[str, Any]:
     }
 
 
-def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> dict[str, Any]:
+def run(folder: Path, num_agents: int, widths: Sequence[int], words: Sequence[str], num_steps: int) -> dict[str, Any]:
     """Median seconds of a step and of each agent's phases in it, the first step left out."""
     from flows.compose import compose
     from flows.display import QuietWatcher
@@ -62,7 +64,7 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
     from hacpo_core.store import StepStore
 
     path = folder / f"of{num_agents}.yaml"
-    path.write_text(OmegaConf.to_yaml(pair_of(num_agents)), encoding="utf-8")
+    path.write_text(OmegaConf.to_yaml(pair_of(num_agents, widths)), encoding="utf-8")
     common = [f"runtime.runs_dir={folder}", "runtime.runner=direct", "tracking.enabled=false", "verifier.num_workers=1"]
     common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
     common += [f"checkpoint.every={num_steps}", "verifier.cache=false"]
@@ -139,16 +141,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--one", nargs="+", metavar="WORD", help="folder, agents, fields")
+    parser.add_argument("--widths", nargs="+", type=int)
     asked = parser.parse_args()
     if asked.one:
         folder, num_agents, *words = asked.one
-        print(json.dumps(run(Path(folder), int(num_agents), words, asked.steps)))
+        print(json.dumps(run(Path(folder), int(num_agents), asked.widths, words, asked.steps)))
         return
     growth: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
 
-        def measure(num_agents: int, *words: str) -> dict[str, Any]:
-            found = child("scaling", "--steps", str(asked.steps), "--one", folder, str(num_agents), *words)
+        def measure(num_agents: int, *words: str, widths: Sequence[int] = EQUAL) -> dict[str, Any]:
+            options = ["--steps", str(asked.steps), "--widths", *map(str, widths)]
+            found = child("scaling", *options, "--one", folder, str(num_agents), *words)
             print(num_agents, *words, f"{found['step_s']:.3f} s", flush=True)
             return dict(found)
 
@@ -164,7 +168,7 @@ def main() -> None:
             # The second size is what the two agents above had; asked for again, that run would only be read.
             found = [by_agents[1] if size == sizes[1] else measure(2, f"{field}={size}") for size in sizes]
             growth[name] = {"sizes": sizes, **grown(sizes, found)}
-    phases = by_agents[-1]["phases_s"]
+        phases = measure(AGENTS[-1], widths=UNEQUAL)["phases_s"]
     simulated = {
         f"spread {spread:g}": {
             name: simulate(phases, is_pipelined=name == "pipelined", spread=spread)

@@ -86,6 +86,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     Raises:
         ConfigError: the experiment has not come to that step, was evaluated on something else under a name, or is
             tracked at an address that holds a password.
+        TrackingError: the store that it is tracked in does not answer, or refuses what it is sent.
     """
     await_store(plan)
     last = last_trained_step(plan)

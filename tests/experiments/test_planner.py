@@ -47,7 +47,7 @@ def test_tables_1_and_7_together_need_33_trainings_for_60_rows(tmp_path: Path) -
 
 
 def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_path: Path) -> None:
-    cells = plan_grid("tiny_table1", runs_dir=tmp_path).cells
+    cells = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0]).cells
     gspo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "gspo", 0)]
     assert [c.pair for c in gspo] == ["tiny_state", "tiny_size", "tiny"]
     assert len({c.experiment for c in gspo}) == 1
@@ -171,7 +171,8 @@ def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(
 
 
 def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> None:
-    grid = plan_grid("tiny_table1", runs_dir=tmp_path, overrides=["pair.agents.llama-tiny.tiny.num_layers=1"])
+    words = ["pair.agents.llama-tiny.tiny.num_layers=1"]
+    grid = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0], overrides=words)
     layers = {
         (name, agent.tiny.num_layers)
         for planned in grid.plans.values()

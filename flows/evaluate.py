@@ -20,7 +20,7 @@ from flows.experiment import evaluate_agents, side_by_side
 from flows.plans import Plan, find_plan
 from flows.results import read_final
 from flows.runner import PrefectRunner, watched_by, watcher_of_flow
-from flows.tracking import ExperimentTracking, await_store
+from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
@@ -88,7 +88,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             tracked at an address that holds a password.
         TrackingError: the store that it is tracked in does not answer, or refuses what it is sent.
     """
-    await_store(plan)
+    store_of(plan)
     last = last_trained_step(plan)
     step = last if step is None else step
     if not 0 <= step <= last:

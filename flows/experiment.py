@@ -17,7 +17,7 @@ from flows.plans import Plan
 from flows.progress import ProgressFile
 from flows.results import ExperimentResult, read_final, result_table
 from flows.states import RESULT_FILE
-from flows.tracking import ExperimentTracking, await_store, store_of
+from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, StartedStep, finish_step, train_step
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
@@ -40,14 +40,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     if done is not None:
         return done
     store_of(plan)
-    with failures_recorded(plan.root):
-        await_store(plan)
-        return _run(plan, runner, watcher)
-
-
-def _run(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
-    with open_experiment(plan, progress=progress) as (x, benchmarks):
+    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
         past = intact_results(plan.root)
         watcher = ProgressFile(x.ledger.store, plan.config, step=x.first_version, evaluations=past, inner=watcher)
         tracking = ExperimentTracking(plan, x)

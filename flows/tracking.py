@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +9,10 @@ from typing import TYPE_CHECKING
 from flows.plans import Plan, data_files
 from flows.results import result_values
 from flows.states import CONFIG_FILE
-from hacpo_core.addresses import STATE_FILE, is_server, store_error, tracking_uri
+from hacpo_core.addresses import STATE_FILE, tracking_uri
 from hacpo_core.algorithm import Experiment
 from hacpo_core.background import Background
 from hacpo_core.config import as_dict, flatten
-from hacpo_core.errors import first_line
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases import Handle, Phase, Runner
@@ -27,11 +23,8 @@ if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampl
 
     from hacpo_core.tracking import Tracker
 
-_log = logging.getLogger(__name__)
 SAMPLED_ROWS = 64
 """responses of the last step that are shown, of all agents together"""
-PATIENCE_S = 20.0
-"""for a tracking server that is started anew"""
 
 
 def store_of(plan: Plan) -> str | None:
@@ -42,31 +35,6 @@ def store_of(plan: Plan) -> str | None:
     """
     config = plan.config
     return tracking_uri(config.tracking.uri, Path(config.runtime.runs_dir)) if config.tracking.enabled else None
-
-
-def await_store(plan: Plan) -> None:
-    """Wait a little for the experiment's tracking server, where it has one, before models are loaded.
-
-    Raises:
-        ConfigError: as `store_of`.
-        TrackingError: it does not answer.
-    """
-    uri = store_of(plan)
-    if uri is None or not is_server(uri):
-        return
-    import httpx  # a tenth of a second that stores without a server do not need
-
-    deadline = time.monotonic() + PATIENCE_S
-    for num_tries in itertools.count(1):
-        try:
-            httpx.get(uri, timeout=5.0, verify=False)  # it only has to answer: MLflow checks its certificate
-            return
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            if time.monotonic() >= deadline:
-                raise store_error(uri, first_line(error)) from error
-            if num_tries == 1:
-                _log.warning("%s does not answer; trying again for %.0f s", uri, PATIENCE_S)
-        time.sleep(1.0)
 
 
 class ExperimentTracking:
@@ -84,7 +52,8 @@ class ExperimentTracking:
         self._tracker: Tracker | None = None
         self._logged: set[int] = set()
         self._is_sending = False
-        self._do(lambda: self._open(plan))
+        if self._uri is not None:
+            self._thread.do(lambda: self._open(plan))
 
     @property
     def ids(self) -> dict[str, str | None]:
@@ -97,19 +66,19 @@ class ExperimentTracking:
 
     def log_step(self, step: int) -> None:
         """All metrics of a step that the store holds, unless they have arrived before."""
-        self._send(lambda tracker: self._log_step(tracker, step))
+        self._do(lambda tracker: self._log_step(tracker, step))
 
     def log_results(self, found: Iterable[EvaluationResult]) -> None:
         """Evaluations as metrics, with the timestamp that each will always have."""
-        self._send(lambda tracker: self._log_results(tracker, found))
+        self._do(lambda tracker: self._log_results(tracker, found))
 
     def log_evaluations(self) -> None:
         """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
-        self._send(self._log_evaluations)
+        self._do(self._log_evaluations)
 
     def log_result(self, table: pd.DataFrame) -> None:
         """The result's table, a sample of the last step's responses, and the curves."""
-        self._send(lambda tracker: self._log_result(tracker, table))
+        self._do(lambda tracker: self._log_result(tracker, table))
 
     def watched(self, runner: Runner) -> Runner:
         """The runner; where something has failed here, the next phase does not begin."""
@@ -122,24 +91,12 @@ class ExperimentTracking:
             status: "FINISHED", "FAILED" or "KILLED".
             raises: what failed; otherwise it is logged, since another error is under way.
         """
-        self._do(lambda: None if self._tracker is None else self._tracker.finish(status), checks=False)
+        self._thread.do(lambda: None if self._tracker is None else self._tracker.finish(status), checks=False)
         self._thread.wait(raises=raises)
 
-    def _send(self, work: Callable[[Tracker], None]) -> None:
-        self._do(lambda: self._try(work))
-
-    def _do(self, work: Callable[[], None], *, checks: bool = True) -> None:
-        uri = self._uri
-        if uri is None:
-            return
-
-        def do() -> None:
-            from hacpo_core.tracking import in_one_sentence
-
-            with in_one_sentence(uri):
-                work()
-
-        self._thread.do(do, checks=checks)
+    def _do(self, work: Callable[[Tracker], None]) -> None:
+        if self._uri is not None:
+            self._thread.do(lambda: self._try(work))
 
     # What follows runs in the thread. After a failure nothing more is tried: a silent server takes minutes each time.
 

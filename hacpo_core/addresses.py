@@ -6,12 +6,12 @@ import os
 import re
 from pathlib import Path
 
-from hacpo_core.errors import ConfigError, TrackingError
+from hacpo_core.errors import ConfigError
 
 STATE_FILE = "mlflow.json"
 """in an experiment's folder: which runs in MLflow are its own"""
 _SQLITE = "sqlite:///"
-_PASSWORD = re.compile(r"://[^@/]*:[^@]*@|[?&](password|passwd|sslpassword)=", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://[^@/\s]*:)[^@\s]*(@)|([?&](?:password|passwd|sslpassword)=)[^&\s]*", re.IGNORECASE)
 
 
 def tracking_uri(configured: str | None, runs_dir: Path) -> str:
@@ -44,10 +44,6 @@ def has_password(uri: str) -> bool:
     return _PASSWORD.search(uri) is not None
 
 
-def store_error(uri: str, what: str) -> TrackingError:
-    """What is wrong with a tracking store, and what to do; an address that holds a password is not repeated."""
-    shown = uri.partition("://")[0] if has_password(uri) else uri
-    return TrackingError(
-        f"MLflow's store {shown}: {what.rstrip('.')}; mend that or name another (tracking.uri), then the same command "
-        "goes on from here (with tracking.enabled=false without MLflow)"
-    )
+def without_password(text: str) -> str:
+    """A text with the passwords of the addresses in it left out."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[3]}…{found[2] or ''}", text)

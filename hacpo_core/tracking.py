@@ -9,14 +9,16 @@ import fcntl
 import json
 import logging
 import math
+import os
 import secrets
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote, urlparse
 
 import pandas as pd
@@ -26,8 +28,8 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from sqlalchemy.exc import SQLAlchemyError
 
-from hacpo_core.addresses import STATE_FILE, is_server, sqlite_path, store_error
-from hacpo_core.errors import first_line
+from hacpo_core.addresses import STATE_FILE, has_password, is_server, sqlite_path, without_password
+from hacpo_core.errors import TrackingError, first_line
 from hacpo_core.files import write_json
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
@@ -40,6 +42,12 @@ SEND_EVERY_S = 2.0
 """steps that are faster than this wait for each other: a call costs more than what it carries"""
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
+FIRST_RETRIES = 3
+"""of the first request to a server, 2, 4 and 8 s apart"""
+_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+Method = TypeVar("Method", bound=Callable[..., Any])
+# What it logs as an error, with its whole traceback, it raises as well.
+logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
 
 
 def import_store() -> None:
@@ -48,33 +56,59 @@ def import_store() -> None:
 
 
 @contextmanager
-def in_one_sentence(uri: str) -> Iterator[None]:
-    """Raises what MLflow, its database or the disk below it raises as a TrackingError."""
+def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raises what MLflow, its database or the disk below it raises, and errors of other kinds, as a TrackingError."""
+    expected: tuple[type[Exception], ...] = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, *kinds)
     try:
         yield
-    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
-        raise store_error(uri, first_line(error)) from error
+    except expected as error:
+        words = without_password(f"{uri}: {first_line(error)}").rstrip(".")
+        raise TrackingError(
+            f"MLflow's store {words}; mend it or name another (tracking.uri or MLFLOW_TRACKING_URI), what is committed "
+            "stays"
+        ) from (None if has_password(uri) else error)
 
 
-def _is_no_error(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR  # whose whole traceback MLflow logs before it raises the error
+def _told(method: Method) -> Method:
+    """The method of a tracker, which raises what the store raises as a TrackingError."""
+
+    @wraps(method)
+    def told(self: Tracker, *args: Any, **kwargs: Any) -> Any:
+        with _in_one_sentence(self._uri):
+            return method(self, *args, **kwargs)
+
+    return cast(Method, told)
+
+
+@contextmanager
+def _few_retries() -> Iterator[None]:
+    """Within it a silent server is given up after a quarter of a minute, not after MLflow's four minutes."""
+    if _RETRIES in os.environ:
+        yield
+        return
+    os.environ[_RETRIES] = str(FIRST_RETRIES)
+    try:
+        yield
+    finally:
+        del os.environ[_RETRIES]
 
 
 def prepare_store(uri: str) -> None:
-    """Migrate a SQLite store and switch it to WAL, one process at a time; other stores look after themselves.
+    """Migrate a SQLite store and switch it to WAL, one process at a time; see whether a server answers.
 
     A new one is migrated under another name: a process killed halfway would leave one that MLflow cannot mend.
     """
     path = sqlite_path(uri)
     if path is None:
+        if is_server(uri):
+            with _few_retries():
+                MlflowClient(uri).search_experiments(max_results=1)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        databases = logging.getLogger("mlflow.store.db.utils")
-        databases.setLevel(logging.WARNING)
-        databases.addFilter(_is_no_error)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         if not path.exists():
             for leftover in path.parent.glob(f".{path.name}.*.tmp*"):
                 leftover.unlink()
@@ -138,7 +172,17 @@ class Tracker:
             run_name: name and tag of the parent run.
             state_file: remembers the run ids, in the experiment's folder.
             agents: one nested run each.
+
+        Raises:
+            TrackingError: the store is silent, cannot be opened or refuses what it is sent; so do all methods.
         """
+        self._uri = uri
+        with _in_one_sentence(uri, ImportError, ValueError):  # a driver that is missing, an address that is none
+            self._open(uri, experiment, artifacts, run_name, state_file, agents)
+
+    def _open(
+        self, uri: str, experiment: str, artifacts: Path, run_name: str, state_file: Path, agents: Sequence[str]
+    ) -> None:
         prepare_store(uri)
         self._client = MlflowClient(uri)
         place = None if is_server(uri) else artifacts.absolute().as_uri()
@@ -198,6 +242,7 @@ class Tracker:
         self._client.update_run(run_id, status="RUNNING")
         return run_id
 
+    @_told
     def log_setup(self, *, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Mapping[str, str]) -> None:
         """Parameters, tags and data sets, on the parent run and on every agent's.
 
@@ -229,10 +274,12 @@ class Tracker:
                 if not tries_left:
                     raise
 
+    @_told
     def logged_steps(self) -> set[int]:
         """Steps whose metrics have arrived as a whole."""
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
 
+    @_told
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """All metrics of a step, with their fixed timestamp; they are sent with the next ones or when the runs close,
         unless the last ones were sent over SEND_EVERY_S ago.
@@ -259,10 +306,12 @@ class Tracker:
         self._waiting.clear()
         self._sent_at = time.monotonic()
 
+    @_told
     def log_agent(self, agent: str, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
         """Values of one agent at one step; logging the same again changes nothing."""
         self._client.log_batch(self._agents[agent], metrics=_points(values, step, timestamp_ms), synchronous=True)
 
+    @_told
     def log_table(self, name: str, frame: pd.DataFrame) -> None:
         """A table as an artifact of the parent run that MLflow shows as a table; replaces one of the same name."""
         # MlflowClient.log_table appends to what is there: a resumed run would hold every row twice.
@@ -273,14 +322,17 @@ class Tracker:
         if entry not in listed:
             self._client.set_tag(self._parent, _TABLES_TAG, json.dumps([*listed, entry]))
 
+    @_told
     def log_figure(self, name: str, figure: Figure) -> None:
         """A picture as an artifact of the parent run."""
         self._client.log_figure(self._parent, figure, name)
 
+    @_told
     def log_file(self, path: Path) -> None:
         """A file as an artifact of the parent run."""
         self._client.log_artifact(self._parent, str(path))
 
+    @_told
     def finish(self, status: str) -> None:
         """Send what waits and close all runs: "FINISHED", "FAILED" or "KILLED"."""
         try:

@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlparse
 
 import pandas as pd
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
@@ -44,7 +45,6 @@ _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
 FIRST_RETRIES = 3
 """of the first request to a server, 2, 4 and 8 s apart"""
-_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 Method = TypeVar("Method", bound=Callable[..., Any])
 # What it logs as an error, with its whole traceback, it raises as well.
 logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
@@ -83,14 +83,16 @@ def _told(method: Method) -> Method:
 @contextmanager
 def _few_retries() -> Iterator[None]:
     """Within it a silent server is given up after a quarter of a minute, not after MLflow's four minutes."""
-    if _RETRIES in os.environ:
+    retries = MLFLOW_HTTP_REQUEST_MAX_RETRIES
+    default = str(retries.default)
+    if os.environ.get(retries.name, default) != default:  # somebody's own choice
         yield
         return
-    os.environ[_RETRIES] = str(FIRST_RETRIES)
+    os.environ[retries.name] = str(FIRST_RETRIES)
     try:
         yield
-    finally:
-        del os.environ[_RETRIES]
+    finally:  # not deleted: another thread may be copying the environment
+        os.environ[retries.name] = default
 
 
 def prepare_store(uri: str) -> None:

@@ -45,7 +45,7 @@ _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
 FIRST_RETRIES = 3
 """of the first request to a server, 2, 4 and 8 s apart"""
-Method = TypeVar("Method", bound=Callable[..., Any])
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 # What it logs as an error, with its whole traceback, it raises as well.
 logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
 
@@ -69,15 +69,15 @@ def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
         ) from (None if has_password(uri) else error)
 
 
-def _told(method: Method) -> Method:
+def _raises_one_kind(method: _Method) -> _Method:
     """The method of a tracker, which raises what the store raises as a TrackingError."""
 
     @wraps(method)
-    def told(self: Tracker, *args: Any, **kwargs: Any) -> Any:
+    def inner(self: Tracker, *args: Any, **kwargs: Any) -> Any:
         with _in_one_sentence(self._uri):
             return method(self, *args, **kwargs)
 
-    return cast(Method, told)
+    return cast(_Method, inner)
 
 
 @contextmanager
@@ -244,7 +244,7 @@ class Tracker:
         self._client.update_run(run_id, status="RUNNING")
         return run_id
 
-    @_told
+    @_raises_one_kind
     def log_setup(self, *, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Mapping[str, str]) -> None:
         """Parameters, tags and data sets, on the parent run and on every agent's.
 
@@ -276,12 +276,12 @@ class Tracker:
                 if not tries_left:
                     raise
 
-    @_told
+    @_raises_one_kind
     def logged_steps(self) -> set[int]:
         """Steps whose metrics have arrived as a whole."""
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
 
-    @_told
+    @_raises_one_kind
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """All metrics of a step, with their fixed timestamp; they are sent with the next ones or when the runs close,
         unless the last ones were sent over SEND_EVERY_S ago.
@@ -308,12 +308,12 @@ class Tracker:
         self._waiting.clear()
         self._sent_at = time.monotonic()
 
-    @_told
+    @_raises_one_kind
     def log_agent(self, agent: str, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
         """Values of one agent at one step; logging the same again changes nothing."""
         self._client.log_batch(self._agents[agent], metrics=_points(values, step, timestamp_ms), synchronous=True)
 
-    @_told
+    @_raises_one_kind
     def log_table(self, name: str, frame: pd.DataFrame) -> None:
         """A table as an artifact of the parent run that MLflow shows as a table; replaces one of the same name."""
         # MlflowClient.log_table appends to what is there: a resumed run would hold every row twice.
@@ -324,17 +324,17 @@ class Tracker:
         if entry not in listed:
             self._client.set_tag(self._parent, _TABLES_TAG, json.dumps([*listed, entry]))
 
-    @_told
+    @_raises_one_kind
     def log_figure(self, name: str, figure: Figure) -> None:
         """A picture as an artifact of the parent run."""
         self._client.log_figure(self._parent, figure, name)
 
-    @_told
+    @_raises_one_kind
     def log_file(self, path: Path) -> None:
         """A file as an artifact of the parent run."""
         self._client.log_artifact(self._parent, str(path))
 
-    @_told
+    @_raises_one_kind
     def finish(self, status: str) -> None:
         """Send what waits and close all runs: "FINISHED", "FAILED" or "KILLED"."""
         try:

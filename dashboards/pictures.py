@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import threading
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
@@ -14,6 +11,7 @@ from matplotlib.figure import Figure
 
 from dashboards.comparison import Comparison, Point
 from experiments.report.cells import Variant
+from experiments.report.figures import svg_of
 
 COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours"}
 _INK = {"light": "#1c2126", "dark": "#e8eaed"}
@@ -21,7 +19,6 @@ _COLORS = {
     "light": ("#0b57d0", "#b3261e", "#146c2e", "#8a5000", "#6a3fb5", "#00696d", "#8b2f6b"),
     "dark": ("#8ab4f8", "#f2b8b5", "#81c995", "#fdd663", "#cfb3ff", "#78d9dd", "#f4a9d6"),
 }
-_rc = threading.Lock()  # matplotlib's settings are the process's
 
 
 def hours_label(found: Comparison) -> str:
@@ -129,7 +126,4 @@ def _svg(figure: Figure, scheme: str) -> str:
     for legend in figure.legends:
         for text in legend.get_texts():
             text.set_color(ink)
-    out = io.StringIO()
-    with _rc, mpl.rc_context({"svg.hashsalt": "hacpo"}):
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)
+    return svg_of(figure, salt="comparison")  # an image of its own, which shares ids with none

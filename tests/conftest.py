@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -59,6 +60,11 @@ checkpoint: {every: 2}
 diagnostics: {every: 2}
 runtime: {runner: direct, retry_delay_s: 0.0}
 """
+
+
+def pytest_configure() -> None:
+    """Ctrl-C interrupts what tests start, also where the shell has what it starts in the background ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from collections.abc import Iterator, Sequence
 
 import matplotlib as mpl
@@ -24,6 +25,8 @@ METRICS = {
 }
 SMOOTHED = {"reward/mean": 5}
 LINES_AT_MOST = 5
+_settings = threading.Lock()
+"""matplotlib's are the process's, and the dashboard draws in several threads"""
 
 
 def training_curves(results: Results) -> Iterator[Picture]:
@@ -40,6 +43,19 @@ def training_curves(results: Results) -> Iterator[Picture]:
             if svg:
                 name = re.sub(r"[^A-Za-z0-9]+", "_", metric) + (f"_{number + 1}" if number else "")
                 yield Picture(name, svg, f"{label[0].upper()}{label[1:]}: {'; '.join(v.title for v in variants)}.")
+
+
+def svg_of(figure: Figure, *, salt: str) -> str:
+    """The figure as an SVG element; the same figure gives the same text.
+
+    Args:
+        figure: with a canvas for SVG.
+        salt: ids inside are hashed with it; one for each picture of a page, so that they do not share any.
+    """
+    out = io.StringIO()
+    with _settings, mpl.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)
 
 
 def _is_curve(results: Results, metric: str) -> bool:
@@ -87,12 +103,7 @@ def _draw(results: Results, variants: Sequence[Variant], metric: str, label: str
     lines = {line.get_label(): line for axes in panels.flat for line in axes.get_lines()}
     shown = [lines[variant.title] for variant in variants if variant.title in lines]
     figure.legend(handles=shown, loc="outside lower center", ncols=len(variants), frameon=False, fontsize="small")
-    buffer = io.StringIO()
-    # Ids inside an SVG are hashed with a salt: of its own, so that pictures on one page do not share any, and a fixed
-    # one, so that the same results give the same file.
-    with mpl.rc_context({"svg.hashsalt": f"{metric} {[variant.title for variant in variants]}"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
+    return svg_of(figure, salt=f"{metric} {[variant.title for variant in variants]}")
 
 
 def _has_any(tables: dict[tuple[tuple[str, str], Variant], pd.DataFrame], pair: str) -> bool:

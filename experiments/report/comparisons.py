@@ -36,6 +36,8 @@ def compare(results: Results, other: Variant, places: Sequence[Place], benchmark
     seeds = sorted(set.intersection(*common)) if common else []
     if not seeds or not benchmarks:
         return "no seed of both"
+    if all(a[s].cell.experiment == b[s].cell.experiment for a, b in runs for s in seeds):
+        return "the same experiments"
     difference_ASP: dict[str, Floats] = {}
     for name in benchmarks:
         if any(name not in found[s].after for pair in runs for found in pair for s in seeds):

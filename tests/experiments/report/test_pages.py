@@ -225,6 +225,13 @@ def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_pat
     assert compare(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "no seed of both"
 
 
+def test_method_that_another_entry_holds_under_its_name_is_not_compared_with_itself(grid: GridPlan) -> None:
+    again = [replace(cell, method="hacpo_alpha1") for cell in grid.cells if cell.method == "hacpo"]
+    text = text_of(replace(grid, cells=(*grid.cells, *again)))
+    assert row(text, "qwen-tiny", "HACPO, α = 1") == row(text, "qwen-tiny", "HACPO")
+    assert row(text.partition("**HACPO − HACPO, α = 1**")[2], "all agents", "")[0] == "— (the same experiments)"
+
+
 def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
     def cell(method: str, status: str, reason: str) -> Cell:
         return Cell("tiny", method, "", 0, "qwen-tiny", f"x-{method}", tmp_path / method, status, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Sequence
@@ -74,14 +75,6 @@ def _read(path: Any) -> DictConfig:
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{path}: expected a YAML mapping of sections")
     return tree
-
-
-def _thaw(node: DictConfig) -> None:
-    """Let layers be merged into a schema of frozen dataclasses."""
-    OmegaConf.set_readonly(node, False)
-    for key in node:
-        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
-            _thaw(node[key])
 
 
 def _words(overrides: Sequence[str]) -> DictConfig:
@@ -197,8 +190,7 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     tree = OmegaConf.structured(schema)
     for source, layer in layers:
         try:
-            _thaw(tree)
-            tree = OmegaConf.merge(tree, layer)
+            tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
     try:

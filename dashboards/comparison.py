@@ -159,7 +159,11 @@ class Comparer:
         is_before = variant.method == BEFORE
         variants = self._variants if is_before else (variant,)
         runs = [(v, seed, self._of(v, seed, agents)) for v in variants for seed in self._seeds(v)]
-        done = [found for _, _, found in runs if found and (is_before or all(one.last is not None for one in found))]
+        ended = [
+            (seed, found) for _, seed, found in runs
+            if found and (is_before or all(one.last is not None for one in found))
+        ]  # fmt: skip
+        seeds, done = {seed for seed, _ in ended}, [found for _, found in ended]
         figures = []
         for column in columns:
             benchmarks = self.benchmarks if column == AVERAGE else (column,)
@@ -171,14 +175,14 @@ class Comparer:
                 known = [statistics.fmean(known)]
             paper = None if variant.label else printed.get((self._pair, name, variant.method, column))
             figures.append(Figure(summarize(known) if known else None, paper))
-        ends = [[end for one in found if (end := _last(one))] for found in done] if not is_before else []
-        costs = [Spent.sum(end.spent for end in of_seed) for of_seed in ends]
+        ends = [[_last(one) for one in found] for found in done] if not is_before else []
+        costs = [Spent.sum(end.spent for end in of_seed if end) for of_seed in ends if None not in of_seed]
         return Line(
             agent=name,
             variant=variant,
             figures=tuple(figures),
-            num_seeds=len(done),
-            num_planned=len(runs),
+            num_seeds=len(seeds),
+            num_planned=len({seed for _, seed, _ in runs}),
             tokens=_mean([spent.tokens for spent in costs]),
             gpu_hours=_mean([spent.gpu_s / 3600 for spent in costs]),
             hours=_mean([spent.seconds / 3600 for spent in costs]),

@@ -103,16 +103,26 @@ class Runs:
 
     def everything(self) -> GridRecord:
         """All experiments of the folder as one grid."""
-        places, seen = [], Counter[tuple[str, str, int]]()
+        places, seen = list[Place](), Counter[tuple[str, str, int]]()
         for name in self.names():
             found = self._places(name)
             key = (found[0].pair, found[0].method, found[0].seed)
             seen[key] += 1  # the same pair, method and seed under other settings
             label = f"variant {seen[key]}" if seen[key] > 1 else ""
             places += [replace(place, label=label) for place in found]
+        known: dict[str, list[str]] = {}
+        for place in places:
+            agents = known.setdefault(place.pair, [])
+            agents += [place.agent] if place.agent and place.agent not in agents else []
+        places = [
+            replace(place, agent=agent)
+            for place in places
+            for agent in ([place.agent] if place.agent else known[place.pair] or [place.pair])
+        ]
         return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", places=places)
 
     def _places(self, experiment: str) -> list[Place]:
+        """One for each agent; one for an agent without a name where the experiment has not begun."""
         progress = self.standing(experiment).progress
         if progress is not None:
             agents = list(progress.spent) or [progress.pair]
@@ -120,7 +130,7 @@ class Runs:
         else:
             found = _ID.fullmatch(experiment)
             pair, method, seed = (found["pair"], found["method"], int(found["seed"])) if found else (experiment, "", 0)
-            agents = [pair]
+            agents = [""]
         return [Place(pair, method, "", seed, agent, experiment) for agent in agents]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import io
 import json
 import logging
 import os
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
+from hacpo_core.files import FULL_DISK
 
 if TYPE_CHECKING:  # a command imports what it needs when it runs
     from flows.display import Watcher
@@ -23,6 +26,10 @@ server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect s
 app.add_typer(server_app, name="server")
 
 EXIT_INPUT, EXIT_RUN, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 3, 4, 130
+_OF_A_FOLDER = (
+    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *FULL_DISK,
+)
 
 Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
 Method = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
@@ -375,6 +382,8 @@ def main() -> None:
     terminal = logging.StreamHandler()
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a response may hold what the terminal cannot show
     try:
         app()
     except HacpoError as error:
@@ -382,8 +391,11 @@ def main() -> None:
         if isinstance(error, LockedError):
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
-    except (NotADirectoryError, FileExistsError, IsADirectoryError, PermissionError) as error:  # a folder that is none
-        print(f"hacpo: {error.filename}: {error.strerror}; name another folder", file=sys.stderr)
+    except OSError as error:
+        if error.errno not in _OF_A_FOLDER:
+            raise
+        remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
+        print(f"hacpo: {error.filename or 'standard output'}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on

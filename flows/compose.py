@@ -123,7 +123,9 @@ def compose(
     if not isinstance(presets[-1], str):
         raise ConfigError(f"conformance: got {presets[-1]}, expected one of {', '.join(available('conformance'))}")
     layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
-    _check_agent_words(words, OmegaConf.select(layers[2][1], "pair.agents") or {})
+    _check_agent_words(words, layers[2][1])
+    if not any(_section(layer, "method").get("name") for _, layer in layers[2:]):
+        raise ConfigError(f"method {method}: has no method.name, which tells its runs from others'; add one")
     config: ExperimentConfig = merged(ExperimentConfig, layers, remedy="hacpo show lists all fields")
     config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
     typed = [*_typed_names(words), *_typed_names(entry)]
@@ -131,11 +133,21 @@ def compose(
     return config
 
 
-def _check_agent_words(words: DictConfig, declared: Any) -> None:
+def _section(layer: DictConfig, *names: str) -> DictConfig:
+    """A layer's section, empty where it has none, or something else, which merging will refuse."""
+    for name in names:
+        layer = layer.get(name)
+        if not isinstance(layer, DictConfig):
+            return OmegaConf.create()
+    return layer
+
+
+def _check_agent_words(words: DictConfig, pair: DictConfig) -> None:
     """A word may change an agent and not add one."""
-    for name in OmegaConf.select(words, "pair.agents") or {}:
+    declared = [str(name) for name in _section(pair, "pair", "agents")]
+    for name in map(str, _section(words, "pair", "agents")):
         if name not in declared:
-            raise ConfigError(f"pair.agents.{name}: the pair has no such agent, it has {', '.join(map(str, declared))}")
+            raise ConfigError(f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}")
 
 
 def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> EvaluateConfig:
@@ -193,6 +205,10 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
             tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
+        except TypeError as error:
+            raise ConfigError(
+                f"{source}: a list where a mapping belongs, or the reverse ({error}); {remedy}"
+            ) from error
     try:
         return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # missing, ${...} that names nothing, or a value of the wrong kind

@@ -28,7 +28,7 @@ from hacpo_core.checkpoints import Checkpoint, save_checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.problems import step_batch
 from hacpo_core.data.retokenize import Retokenizer
-from hacpo_core.errors import AgentLostError, EngineError, ReplayError, VerificationError
+from hacpo_core.errors import AgentLostError, ConfigError, EngineError, ReplayError, VerificationError
 from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.metrics import step_metrics
 from hacpo_core.phases import Handle, Phase, Runner
@@ -294,7 +294,10 @@ def advantage(x: Experiment, step: int, problems: Sequence[Problem]) -> None:
         )
         if len(x.names) == 1:
             ratios = unit_ratios(1)
-        joint = joint_advantages(x.method, reward_PAG, is_scored_PAG, ratios)
+        try:
+            joint = joint_advantages(x.method, reward_PAG, is_scored_PAG, ratios)
+        except ValueError as error:
+            raise ConfigError(f"method.baseline: {error}; mend the function, or choose another one") from error
     if ratios.num_floored or ratios.num_clipped or joint.baseline.num_guarded:
         _log.info(
             "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded",

@@ -14,6 +14,9 @@ from typing import Any
 
 from hacpo_core.errors import StoreError
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""what the system says where no room is left"""
+
 
 def sha256_of(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes."""
@@ -36,8 +39,8 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "the disk is full; free some space, then resume" if full else error.strerror or str(error)
+        is_full = error.errno in FULL_DISK
+        what = "the disk is full; free some space, then resume" if is_full else error.strerror or str(error)
         raise StoreError(f"cannot write {path}: {what}") from error
 
 

@@ -321,14 +321,18 @@ def _check_lora(config: ExperimentConfig) -> None:
 def _check_agents(config: ExperimentConfig) -> None:
     # Both are parts of the id, which names a folder and is looked for in MLflow.
     if not _PAIR_NAME.fullmatch(config.pair.name):
-        raise ConfigError(f"pair.name: got {config.pair.name!r}, expected letters, digits, '_', '.', '+' and '-' only")
+        raise ConfigError(
+            f"pair.name: got {config.pair.name!r}, expected at most 128 letters, digits, '_', '.', '+', '-'"
+        )
     if not _METHOD_NAME.fullmatch(config.method.name):
-        raise ConfigError(f"method.name: got {config.method.name!r}, expected letters, digits, '_', '.' and '+' only")
+        raise ConfigError(
+            f"method.name: got {config.method.name!r}, expected at most 64 letters, digits, '_', '.', '+'"
+        )
     if not config.pair.agents:
         raise ConfigError("pair.agents: got none, expected at least one agent; choose a file of experiments/pairs")
     for name, agent in config.pair.agents.items():
         if not _AGENT_NAME.fullmatch(name):
-            raise ConfigError(f"pair.agents: got the name {name!r}, expected letters, digits, '_', '.' and '-' only")
+            raise ConfigError(f"pair.agents: got the name {name!r}, expected at most 64 letters, digits, '_', '.', '-'")
         if (agent.path is None) == (agent.tiny is None):
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
         if agent.num_ranks is not None and not 1 <= agent.num_ranks <= 4096:

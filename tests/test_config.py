@@ -55,11 +55,14 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ),
         ("pair.agents.qwen-tiny.tiny.warmup.batch_size=0", r"qwen-tiny.tiny.warmup.batch_size: got 0"),
         ("nonsense", r"'nonsense': expected section.field=value"),
-        ("pair.name=../../escaped", r"pair.name: got '../../escaped', expected letters, digits"),
-        ("method.name=its-own", r"method.name: got 'its-own', expected letters, digits"),
+        ("pair.name=../../escaped", r"pair.name: got '../../escaped', expected at most 128 letters, digits"),
+        ("method.name=its-own", r"method.name: got 'its-own', expected at most 64 letters, digits"),
         ("seed=-1", r"seed: got -1, expected a value in \[0,"),
         ("optimizer.beta1=1", r"optimizer.beta1: got 1.0, expected a value in \[0, 0.999999\]"),
         ("pair.agents.qwen-tiny.num_ranks=0", r"agents.qwen-tiny.num_ranks: got 0, expected a value in \[1, 4096\]"),
+        ("evaluate.final={a: b}", r"the command line: a list where a mapping belongs, or the reverse"),
+        ("engine.lora.targets={}", r"the command line: a list where a mapping belongs, or the reverse"),
+        ("pair=[1]", r"\(in the command line\): .*list"),
         ("data.template=solve", r"data.template: got 'solve'; write \{problem\} where the problem goes"),
         ("data.system=${nobody}", r"data.system: .*nobody.*mend the value"),
         ("seed=${oc.env:HOME}", r"seed: .*mend the value"),
@@ -69,6 +72,23 @@ def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) ->
     with pytest.raises(ConfigError, match=message) as caught:
         compose("tiny", "hacpo", overrides=[override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "method: {shares_rollouts: false, baseline: own, cross_bounds: own}"])
+def test_method_without_a_name_of_its_own_is_not_taken_for_hacpo(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"method .*mine.yaml: has no method.name"):
+        compose("tiny", str(file))
+    assert compose("tiny", str(file), overrides=["method.name=mine"]).method.name == "mine"
+
+
+@pytest.mark.parametrize("agents", ["agents: [{path: a}]", "[]"])
+def test_pair_of_another_shape_is_one_sentence(agents: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"pair: {{name: mine, {agents}}}" if agents != "[]" else "pair: [{name: mine}]", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine.yaml.*list"):
+        compose(str(file), "hacpo")
 
 
 @pytest.mark.parametrize("uri", ["https://me:s3cret@mlflow.example", "postgresql://db/mlflow?user=me&password=s3cret"])

@@ -189,8 +189,9 @@ def _version(versions: dict[str, str]) -> str:
 
 
 def average(evaluations: dict[str, EvaluationResult], benchmarks: Iterable[str]) -> float:
-    """Mean over benchmarks of each one's own metric; nan where one is missing."""
-    return float(np.mean([evaluations[name].value if name in evaluations else np.nan for name in benchmarks]))
+    """Mean over benchmarks of each one's own metric; nan where one is missing, or all."""
+    values = [evaluations[name].value if name in evaluations else np.nan for name in benchmarks]
+    return float(np.mean(values)) if values else np.nan
 
 
 def paired_scores(results: Results, ours: Sequence[Run], theirs: Sequence[Run], benchmark: str) -> Floats | None:

@@ -160,12 +160,16 @@ def joint_advantages(
 
     Returns:
         advantages and weights; finite for any finite rewards.
+
+    Raises:
+        ValueError: the baseline is somebody's function, and what it returned is none.
     Source: HACPO Eq. 5-7, 10, 50.
     """
     clean_PAG = torch.where(is_scored_PAG, reward_PAG, 0.0)
     scale_P11 = _power_of_two_scale(clean_PAG)
     scaled_PAG = clean_PAG / scale_P11
     baseline = find_baseline(method.baseline)(scaled_PAG, is_scored_PAG, ratios.ratio_AA)
+    _check_baseline(method.baseline, baseline, is_scored_PAG.shape[:2])
     is_binary = bool((clean_PAG <= 1.0).all() & (scale_P11 == 1.0).all())
     if method.binary_guard and method.baseline == "capability" and is_binary:
         baseline = guard_binary(baseline, clean_PAG, is_scored_PAG)
@@ -178,6 +182,19 @@ def joint_advantages(
         std_PA=(baseline.std_PA * scale_P1).clamp(max=largest),
     )
     return JointAdvantages(advantage_LPAG, weight_LA.fill_diagonal_(1.0), in_units_of_reward)
+
+
+def _check_baseline(name: str, found: object, shape: torch.Size) -> None:
+    """Somebody's function may return anything, and what has one row would be broadcast."""
+    if not isinstance(found, Baseline):
+        raise ValueError(f"baseline {name}: returned {type(found).__name__}, expected a Baseline")
+    for part in ("mean_PA", "std_PA", "is_uniform_PA"):
+        value = getattr(found, part)
+        if not isinstance(value, Tensor) or value.shape != shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"baseline {name}: {part} is {got}, expected a tensor of problems x agents {tuple(shape)}")
+        if not value.isfinite().all():
+            raise ValueError(f"baseline {name}: {part} has values that are no finite numbers")
 
 
 def _power_of_two_scale(reward_PAG: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def _read_file(name: str, config: BenchmarkConfig, path: Path, *, is_local: bool
 
 def _problem(row: DataRow, config: BenchmarkConfig, columns: BenchmarkConfig | HubConfig, default_id: str) -> Problem:
     return Problem(
-        id=row.text(columns.id_field, numbers=True) if columns.id_field else default_id,
+        id=row.id(columns.id_field) if columns.id_field else default_id,
         messages=(Message("user", row.text(columns.problem_field)),),
         gold=Gold(
             answer=_answer(row, columns.answer_field, columns.answer_form),

@@ -55,7 +55,7 @@ def _read_file(path: Path) -> list[Problem]:
     num_unanswerable = num_doubtful = 0
     for row in read_rows(path):
         name, text, answer = (
-            row.text("id", numbers=True),
+            row.id("id"),
             row.text("problem"),
             row.text("answer", numbers=True, blanks=True),
         )

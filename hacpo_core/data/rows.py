@@ -50,6 +50,19 @@ class DataRow:
             raise DataError(f"{self.place}: field {name!r} is empty; mend or remove the row")
         return value
 
+    def id(self, name: str) -> str:
+        """Text of the column that tells rows apart, a number as it is written; it names rows in tables.
+
+        Raises:
+            DataError: as `text`; or it is no valid Unicode.
+        """
+        value = self.text(name, numbers=True)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{self.place}: field {name!r}: {value!r} is no valid Unicode; mend the id") from error
+        return value
+
     def optional(self, name: str | None) -> Any:
         """Value of a column that may be empty; None where it is, or where `name` is None.
 

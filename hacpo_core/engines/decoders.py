@@ -98,7 +98,10 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     except Exception as error:
         raise ModelError(f"{name} cannot be sampled from token by token ({first_line(error)}); {_REMEDY}") from error
     if math.isnan(difference):
-        raise ModelError(f"{name}: logits are no numbers; its weights hold nan or infinity, save the model again")
+        raise ModelError(
+            f"{name}: logits are no numbers, its weights hold nan or infinity: save the model again, or, where "
+            "training spoilt it, start again with a lower optimizer.learning_rate or optimizer.max_grad_norm"
+        )
     if not difference <= max(1e-3, 2**5 * torch.finfo(model.dtype).eps):
         raise ModelError(f"{name}: logits token by token are off by {difference:.1e} of the largest; {_REMEDY}")
     return general

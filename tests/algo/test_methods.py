@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core import config
-from hacpo_core.algo.advantages import own_baseline
+from hacpo_core.algo.advantages import Baseline, own_baseline
 from hacpo_core.algo.capability import CapabilityRatios, unit_ratios
 from hacpo_core.algo.methods import (
     BASELINES,
@@ -107,6 +107,29 @@ def test_unknown_baseline_is_named(name: str) -> None:
     with pytest.raises(ValueError, match="own, pooled, capability") as caught:
         find_baseline(name)
     assert repr(name) in str(caught.value)
+
+
+def baseline_of_ones_own(*_: Tensor) -> Baseline | None:
+    """What a user would write."""
+    return None
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned NoneType, expected a Baseline"),
+        (Baseline(torch.zeros(1, 2), torch.ones(3, 2), torch.zeros(3, 2, dtype=torch.bool)), r"mean_PA is \(1, 2\)"),
+        (Baseline(torch.zeros(3, 2), torch.full((3, 2), math.nan), torch.zeros(3, 2) > 0), "std_PA has values that"),
+    ],
+)
+def test_what_somebodys_baseline_returns_is_checked(
+    returned: Baseline | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.algo.test_methods.baseline_of_ones_own", lambda *_: returned)
+    method = replace(HACPO, baseline="tests.algo.test_methods:baseline_of_ones_own")
+    reward_PAG = torch.rand(3, 2, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=message):
+        joint_advantages(method, reward_PAG, torch.ones_like(reward_PAG, dtype=torch.bool), unit_ratios(2))
 
 
 def test_configuration_knows_the_built_in_baselines() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import traceback
 from pathlib import Path
@@ -181,6 +182,30 @@ def test_before_training_is_one_model_and_has_no_interval(runs_dir: Path) -> Non
     line = comparer(runs_dir).comparison().lines[0]
     assert line.variant.title == "before training" and line.figures[0].summary is not None
     assert line.figures[0].summary.mean == 0.5 and math.isnan(line.figures[0].summary.half_width)
+
+
+def test_run_that_fails_before_it_begins_takes_nothing_from_the_others(runs_dir: Path) -> None:
+    write_run(runs_dir, method="gspo")
+    failed = runs_dir / "experiments" / write_run(runs_dir, state="missing")
+    (failed / "progress.json").unlink()
+    record = Runs(runs_dir).everything()
+    assert [(place.method, place.agent) for place in record.places] == [
+        ("gspo", "qwen"), ("gspo", "llama"), ("hacpo", "qwen"), ("hacpo", "llama"),
+    ]  # fmt: skip
+    found = Comparer(record, "tiny", Runs(runs_dir).standing).comparison()
+    together = next(line for line in found.lines if (line.agent, line.variant.method) == (TOGETHER, "gspo"))
+    assert together.num_seeds == 1 and together.figures[0].summary is not None
+
+
+def test_trained_run_without_evaluations_has_no_known_cost(runs_dir: Path) -> None:
+    write_run(runs_dir, method="gspo")
+    silent = runs_dir / "experiments" / write_run(runs_dir)
+    progress = json.loads((silent / "progress.json").read_text(encoding="utf-8"))
+    (silent / "progress.json").write_text(json.dumps({**progress, "evaluations": []}), encoding="utf-8")
+    found = Comparer(Runs(runs_dir).everything(), "tiny", Runs(runs_dir).standing).comparison()
+    tokens = {line.variant.method: line.tokens for line in found.lines if line.agent == TOGETHER}
+    assert tokens == {"base": None, "gspo": 80_000, "hacpo": None}
+    assert {line.num_seeds for line in found.lines} == {1}
 
 
 def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:

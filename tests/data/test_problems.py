@@ -53,6 +53,7 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
         ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or no text; the row has id, problem"),
         ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or no text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
+        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is no valid Unicode; mend the id"),
         ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; mend or remove the row"),
     ],
 )

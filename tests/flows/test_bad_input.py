@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -198,6 +199,24 @@ def test_file_in_place_of_a_runs_folder_is_one_line(
         main()
     assert caught.value.code == 2
     assert "Not a directory; name another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["server", "start"], ["dashboard", "--no-prefect"]])
+def test_disk_without_room_is_one_line(
+    words: list[str],
+    small_disk: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = small_disk("64k")
+    (folder / "prefect").mkdir()
+    with contextlib.suppress(OSError):
+        (folder / "full").write_bytes(bytes(2**20))
+    monkeypatch.setattr("sys.argv", ["hacpo", *words, "--runs-dir", str(folder)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "No space left on device; free some space" in capsys.readouterr().err
 
 
 def test_show_prints_the_resolved_configuration(

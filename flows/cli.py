@@ -399,7 +399,9 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on
-            print("hacpo: interrupted; the same command goes on from the last committed phase", file=sys.stderr)
+            goes_on = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
+            what = "; the same command goes on from the last committed phase" if goes_on else ""
+            print(f"hacpo: interrupted{what}", file=sys.stderr)
         raise
 
 

@@ -154,7 +154,7 @@ def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> 
     """The same with a declaration of each benchmark that is named: its own file < what the layers say about it."""
     named: dict[str, str] = {}
     for word in (*evaluate.during, *evaluate.final):
-        if named.setdefault(file_stem(word), word) != word:
+        if Path(named.setdefault(file_stem(word), word)).absolute() != Path(word).absolute():
             raise ConfigError(f"evaluate: {named[file_stem(word)]} and {word} have one name; rename a file")
     return replace(
         evaluate,

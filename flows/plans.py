@@ -16,11 +16,12 @@ from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
-from hacpo_core.errors import ConfigError, DataError
+from hacpo_core.errors import ConfigError, DataError, StoreError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
 from hacpo_core.identity import experiment_id
 
 CONTENTS_FILE = "contents.json"
+_ANEW = "the command that planned the experiment writes it anew"
 """digests of what the configuration names by path"""
 
 
@@ -106,7 +107,11 @@ def check_contents(plan: Plan) -> None:
     path = plan.root / CONTENTS_FILE
     if not path.is_file():  # of a version that kept none
         return
-    before, now = read_json(path), contents_of(plan.config)
+    try:
+        before: dict[str, str] = read_json(path)
+    except StoreError as error:
+        raise StoreError(f"{error}; {_ANEW}") from error
+    now = contents_of(plan.config)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     if changed:
         raise DataError(
@@ -155,7 +160,11 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
     if len(found) != 1:
         names = ", ".join(found or known) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
-    config = load_config(folder / found[0] / CONFIG_FILE)
+    path = folder / found[0] / CONFIG_FILE
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}; if the file is damaged, {_ANEW}") from error
     # The folder may have been moved, or named from another working directory, since the configuration was saved.
     config = replace(config, runtime=replace(config.runtime, runs_dir=str(runs_dir)))
     return Plan(found[0], config, folder / found[0])

@@ -112,6 +112,13 @@ def test_two_benchmarks_of_one_name_are_refused(tmp_path: Path) -> None:
         compose("tiny", "gspo", overrides=words)
 
 
+def test_one_benchmark_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text("file: p.jsonl\ntemplate: '{problem}'", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate.during=[mine.yaml]", f"evaluate.final=[{tmp_path / 'mine.yaml'}]"]
+    assert list(compose("tiny", "hacpo", overrides=words).evaluate.benchmarks) == ["mine"]
+
+
 @pytest.mark.parametrize("template", ["{% for m in messages %}{{ m }}{% endfor %}", "{{ messages }}", "a: b"])
 def test_chat_template_of_a_word_is_taken_as_it_is(template: str) -> None:
     words = [f"pair.agents.qwen-tiny.chat_template={template}"]

@@ -20,7 +20,7 @@ from flows.cli import main
 from flows.compose import compose
 from flows.plans import check_contents, find_plan, plan, save_plan
 from hacpo_core.config import TinyModelConfig, WarmupConfig
-from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.errors import ConfigError, DataError, ModelError, StoreError
 from hacpo_core.tiny.models import ensure_tiny_model
 
 
@@ -106,6 +106,18 @@ def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dic
         ):
             pass
         path.write_bytes(before)
+    check_contents(find_plan(tmp_path / "runs", planned.id))
+
+
+def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: Path) -> None:
+    planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    for name, error in (("config.yaml", ConfigError), ("contents.json", StoreError)):
+        save_plan(planned)
+        path = planned.root / name
+        path.write_bytes(path.read_bytes()[:100])
+        with pytest.raises(error, match=f"{name}: .*the command that planned the experiment writes it anew"):
+            check_contents(find_plan(tmp_path / "runs", planned.id))
+    save_plan(planned)
     check_contents(find_plan(tmp_path / "runs", planned.id))
 
 

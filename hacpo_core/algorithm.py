@@ -22,7 +22,7 @@ import torch
 
 from hacpo_core.agents import AgentTokenizer, rollout_task
 from hacpo_core.algo.capability import batch_capability, capability_ratios, unit_ratios, windowed_capability
-from hacpo_core.algo.methods import Method, joint_advantages
+from hacpo_core.algo.methods import BaselineError, Method, joint_advantages
 from hacpo_core.batches import LearnerBatch, learner_batch, minibatch_slots
 from hacpo_core.checkpoints import Checkpoint, save_checkpoint
 from hacpo_core.config import ExperimentConfig
@@ -296,7 +296,7 @@ def advantage(x: Experiment, step: int, problems: Sequence[Problem]) -> None:
             ratios = unit_ratios(1)
         try:
             joint = joint_advantages(x.method, reward_PAG, is_scored_PAG, ratios)
-        except ValueError as error:
+        except BaselineError as error:
             raise ConfigError(f"method.baseline: {error}; mend the function, or choose another one") from error
     if ratios.num_floored or ratios.num_clipped or joint.baseline.num_guarded:
         _log.info(

@@ -36,6 +36,10 @@ BASELINES: dict[str, BaselineFunction] = {
 }
 
 
+class BaselineError(ValueError):
+    """Somebody's baseline function cannot be found, or does not return a baseline."""
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """Everything that tells one algorithm from another.
@@ -131,7 +135,7 @@ def find_baseline(name: str) -> BaselineFunction:
     """The baseline function of that name.
 
     Raises:
-        ValueError: neither a built-in name nor an importable "package.module:function".
+        BaselineError: neither a built-in name nor an importable "package.module:function".
     """
     if name in BASELINES:
         return BASELINES[name]
@@ -141,9 +145,9 @@ def find_baseline(name: str) -> BaselineFunction:
     except (ImportError, AttributeError, ValueError) as error:
         known = ", ".join(BASELINES)
         message = f"unknown baseline: got {name!r}, expected {known} or an importable module:function ({error})"
-        raise ValueError(message) from error
+        raise BaselineError(message) from error
     if not callable(found):
-        raise ValueError(f"{name} is no function; expected an importable module:function")
+        raise BaselineError(f"{name} is no function; expected an importable module:function")
     return found
 
 
@@ -162,7 +166,7 @@ def joint_advantages(
         advantages and weights; finite for any finite rewards.
 
     Raises:
-        ValueError: the baseline is somebody's function, and what it returned is none.
+        BaselineError: the baseline is somebody's function, and what it returned is none.
     Source: HACPO Eq. 5-7, 10, 50.
     """
     clean_PAG = torch.where(is_scored_PAG, reward_PAG, 0.0)
@@ -187,14 +191,16 @@ def joint_advantages(
 def _check_baseline(name: str, found: object, shape: torch.Size) -> None:
     """Somebody's function may return anything, and what has one row would be broadcast."""
     if not isinstance(found, Baseline):
-        raise ValueError(f"baseline {name}: returned {type(found).__name__}, expected a Baseline")
+        raise BaselineError(f"baseline {name}: returned {type(found).__name__}, expected a Baseline")
     for part in ("mean_PA", "std_PA", "is_uniform_PA"):
         value = getattr(found, part)
         if not isinstance(value, Tensor) or value.shape != shape:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"baseline {name}: {part} is {got}, expected a tensor of problems x agents {tuple(shape)}")
+            raise BaselineError(
+                f"baseline {name}: {part} is {got}, expected a tensor of problems x agents {tuple(shape)}"
+            )
         if not value.isfinite().all():
-            raise ValueError(f"baseline {name}: {part} has values that are no finite numbers")
+            raise BaselineError(f"baseline {name}: {part} has values that are no finite numbers")
 
 
 def _power_of_two_scale(reward_PAG: Tensor) -> Tensor:

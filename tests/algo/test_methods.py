@@ -17,6 +17,7 @@ from hacpo_core.algo.advantages import Baseline, own_baseline
 from hacpo_core.algo.capability import CapabilityRatios, unit_ratios
 from hacpo_core.algo.methods import (
     BASELINES,
+    BaselineError,
     JointAdvantages,
     Method,
     Objective,
@@ -128,7 +129,7 @@ def test_what_somebodys_baseline_returns_is_checked(
     monkeypatch.setattr("tests.algo.test_methods.baseline_of_ones_own", lambda *_: returned)
     method = replace(HACPO, baseline="tests.algo.test_methods:baseline_of_ones_own")
     reward_PAG = torch.rand(3, 2, 4, dtype=torch.float64)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(BaselineError, match=message):
         joint_advantages(method, reward_PAG, torch.ones_like(reward_PAG, dtype=torch.bool), unit_ratios(2))
 
 

@@ -27,6 +27,7 @@ from hacpo_core.config import LoraConfig
 from hacpo_core.engines import decoders
 from hacpo_core.engines.decoders import Decoder, LlamaDecoder, ModelDecoder, decoder_of
 from hacpo_core.engines.lora import add_adapters
+from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.errors import ModelError
 from tests.engines.small import small_model
 
@@ -189,10 +190,12 @@ def test_decoder_that_computes_something_else_is_not_taken(
     assert "the model's own class samples" in caplog.text
 
 
-def test_weights_that_are_no_numbers_are_named_as_such() -> None:
+def test_weights_that_are_no_numbers_are_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(MODELS["llama"])
     with torch.no_grad():
         next(model.parameters())[3] = torch.nan
+    scoring_head(model)
+    assert not caplog.messages, "nothing is said of the head"
     with pytest.raises(ModelError, match="its weights hold nan or infinity: save the model again, or"):
         decoder_of(model)
 

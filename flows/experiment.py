@@ -13,10 +13,10 @@ from typing import Any
 from flows.build import open_experiment
 from flows.display import Watcher
 from flows.failures import failures_recorded
-from flows.plans import Plan
+from flows.plans import Plan, save_plan
 from flows.progress import ProgressFile
 from flows.results import ExperimentResult, read_final, result_table
-from flows.states import RESULT_FILE
+from flows.states import CONFIG_FILE, RESULT_FILE
 from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, StartedStep, finish_step, train_step
 from hacpo_core.data.benchmarks import Benchmark
@@ -40,6 +40,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     if done is not None:
         return done
     store_of(plan)
+    if not (plan.root / CONFIG_FILE).is_file():
+        save_plan(plan)  # without it nobody finds the experiment again
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
         past = intact_results(plan.root)

@@ -196,8 +196,10 @@ class Schedule:
         is_ended = comes_back or (not has_worker and state != "Scheduled")
         with answers():
             self.client.set_flow_run_state(newest.id, Cancelled() if is_ended else Cancelling(), force=is_ended)
-        again = self._newest(experiment) if is_ended else None
-        if again is not None and again.id != newest.id and _described(again).is_live:  # the reconciler was faster
+        again = self._newest(experiment)
+        if (
+            again is not None and again.id != newest.id and _described(again).is_live
+        ):  # another took its place meanwhile
             self.cancel(experiment, has_worker=has_worker)
 
     def set_priority(self, experiment: str, priority: str) -> None:
@@ -217,10 +219,15 @@ class Schedule:
         with answers():
             state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
             answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
-            if answer.status.value == "ACCEPT":
+            others = [one for one in self.client.read_flow_run_states(newest.id) if one.message != state.message]
+            was_cancelled = any(
+                one.is_cancelled() or one.is_cancelling() for one in others
+            )  # Prefect takes a second one
+            if answer.status.value == "ACCEPT" and not was_cancelled:
                 return
             self.client.delete_flow_run(UUID(moved.id))
-        raise RefusedError(f"{experiment} is no longer waiting: a worker has just taken it")
+        why = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
+        raise RefusedError(f"{experiment} is no longer waiting: {why}")
 
     def _newest(self, experiment: str) -> FlowRun | None:
         wanted = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}

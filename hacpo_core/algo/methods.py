@@ -8,7 +8,7 @@ Shapes: P problem, A agent, G response, L learner, B sequence (row of a micro-ba
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -114,6 +114,13 @@ class Rows:
     row_weight_B: Tensor
     old_logprob_BT: Tensor | None = None
     reference_logprob_BT: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a tensor of another shape, which would be broadcast."""
+        for name in (field.name for field in fields(self)):
+            value, dims = getattr(self, name), 2 if name.endswith("_BT") else 1
+            if value is not None and value.shape != self.mask_BT.shape[:dims]:
+                raise ValueError(f"{name}: got {tuple(value.shape)}, expected {tuple(self.mask_BT.shape[:dims])}")
 
 
 @dataclass(frozen=True, slots=True)

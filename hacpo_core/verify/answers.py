@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from typing import Literal
+from typing import Literal, get_args
 
 from hacpo_core.boxes import boxed
 
@@ -68,7 +68,12 @@ def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
     Returns:
         the answer as it is written, without surrounding dollars and blanks; a number of "last_number" has no thousands
         separators and no currency.
+
+    Raises:
+        ValueError: there is no such style.
     """
+    if style not in get_args(AnswerStyle):
+        raise ValueError(f"style: got {style!r}, expected one of {', '.join(get_args(AnswerStyle))}")
     tail = text[-MAX_TEXT_CHARS:]
     if style == "boxed":
         return last_boxed(tail)

@@ -163,6 +163,14 @@ def test_objective_keeps_own_and_cross_rows_apart() -> None:
     assert gradient_BT[:, 0].tolist() == pytest.approx([1.0, 0.0, 1.215, 0.0], abs=1e-12)
 
 
+def test_rows_of_another_shape_are_refused_and_not_broadcast() -> None:
+    one_B, mask_BT = torch.ones(2), torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"advantage_B: got \(2, 1\), expected \(2,\)"):
+        Rows(mask_BT, one_B > 0, one_B[:, None], one_B, one_B, one_B)
+    with pytest.raises(ValueError, match=r"old_logprob_BT: got \(2, 2\), expected \(2, 3\)"):
+        Rows(mask_BT, one_B > 0, one_B, one_B, one_B, one_B, old_logprob_BT=torch.zeros(2, 2))
+
+
 def test_floor_rises_within_the_step() -> None:
     rows, logprob_BT = one_token_rows([0.85], [2.0], is_own=[False], weights=[1.0], row_weight=1.0)
     for update, floored, is_stopped in [(0, 0.85, 0.0), (1, 0.85, 0.0), (3, 0.875, 1.0), (20, 1.0, 1.0)]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,8 @@ from mlflow.tracking import MlflowClient
 
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment, side_by_side
-from flows.plans import Plan
-from flows.states import standing_of
+from flows.plans import Plan, find_plan
+from flows.states import CONFIG_FILE, standing_of
 from flows.tracking import store_of
 from hacpo_core.addresses import STATE_FILE
 from hacpo_core.phases import DirectRunner
@@ -65,3 +66,11 @@ def test_agents_in_processes_of_their_own_are_broken_off_by_what_ends_a_run(
     with pytest.raises(type(error)), side_by_side(x, DirectRunner()):
         raise error
     assert broken_off == ([True] if is_broken_off else [])
+
+
+def test_plan_that_nobody_saved_is_saved_before_it_is_trained(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
+    planned = small_plan("gspo", *words)
+    (planned.root / CONFIG_FILE).unlink()
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert find_plan(tmp_path / "runs", planned.id).config == planned.config

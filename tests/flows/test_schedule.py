@@ -124,6 +124,35 @@ def test_experiment_whose_queue_cannot_be_changed_stays_where_it_is(
     schedule.cancel(name, has_worker=False)
 
 
+def test_cancel_is_not_lost_beside_a_change_of_queue(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever of the two is first, nothing goes on waiting."""
+    name, submit = planned(small_plan, runs_dir, 18).id, schedule.submit
+    schedule.start(name, "low")
+
+    def cancelled_first(*args: Any) -> object:
+        schedule.cancel(name, has_worker=False)
+        return submit(*args)
+
+    monkeypatch.setattr(schedule, "submit", cancelled_first)
+    with pytest.raises(RefusedError, match="it was cancelled meanwhile"):
+        schedule.set_priority(name, "high")
+    monkeypatch.undo()
+    assert schedule.runs()[name].state == "Cancelled"
+    schedule.start(name, "low")
+    set_state = schedule.client.set_flow_run_state
+
+    def moved_first(run_id: uuid.UUID, *args: Any, **options: Any) -> object:
+        monkeypatch.undo()
+        schedule.set_priority(name, "high")
+        return set_state(run_id, *args, **options)
+
+    monkeypatch.setattr(schedule.client, "set_flow_run_state", moved_first)
+    schedule.cancel(name, has_worker=False)
+    assert schedule.runs()[name].state == "Cancelled"
+
+
 def test_run_of_another_hosts_worker_is_not_cancelled_with_the_worker_here(
     schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
 ) -> None:

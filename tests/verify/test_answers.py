@@ -56,6 +56,11 @@ def test_last_number_reads_gsm8k(text: str, answer: str | None) -> None:
     assert extract_answer(text, style="last_number") == answer
 
 
+def test_unknown_style_is_refused() -> None:
+    with pytest.raises(ValueError, match="style: got 'zzz', expected one of boxed, last_number, plain, auto"):
+        extract_answer("3", style="zzz")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("text", "answer"), [("  3 + x \n", "3 + x"), (" \n", None), ("", None)])
 def test_plain_is_the_whole_stripped_text(text: str, answer: str | None) -> None:
     assert extract_answer(text, style="plain") == answer

@@ -18,6 +18,7 @@ from flows.compose import benchmark, file_stem
 from flows.display import Watcher
 from flows.experiment import evaluate_agents, side_by_side
 from flows.plans import Plan, find_plan
+from flows.progress import ProgressFile, read_progress
 from flows.results import read_final
 from flows.runner import PrefectRunner, watched_by, watcher_of_flow
 from flows.tracking import ExperimentTracking, store_of
@@ -25,7 +26,7 @@ from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
-from hacpo_core.evaluation.results import read_result, result_phase
+from hacpo_core.evaluation.results import intact_results, read_result, result_phase
 from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases import Runner
@@ -99,6 +100,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         _check_questions(x, benchmarks)
         with side_by_side(x, runner) as runner_of_agents:
             evaluate_agents(x, step, names, benchmarks, runner_of_agents, watcher)
+        if read_progress(plan.root) is not None:  # what was never trained has no progress, and is not broken off
+            store, past = x.ledger.store, intact_results(plan.root)
+            measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
+            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)
         tracking = ExperimentTracking(plan, x)
         try:
             tracking.log_evaluations()

@@ -25,6 +25,7 @@ ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priori
 FIRST_ANSWER_S = 0.3
 FIRST_CELLS = 150
 """that are painted first; a browser takes half a second for a thousand"""
+_UNKNOWN = "there is no such experiment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,11 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
         runs = site.scheduling.view().runs
         do = _deed(site.scheduling.schedule(), action, runs)
     except RefusedError as error:
-        return [Outcome(experiment, str(error)) for experiment in chosen if experiment in known]
+        return [Outcome(experiment, str(error) if experiment in known else _UNKNOWN) for experiment in chosen]
     outcomes = []
     for experiment in chosen:
         if experiment not in known:
-            outcomes.append(Outcome(experiment, "there is no such experiment"))
+            outcomes.append(Outcome(experiment, _UNKNOWN))
             continue
         place = places.get(experiment)
         unavailable = place.unavailable if place is not None else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from flows.display import QuietWatcher
+from flows.evaluate import run_evaluation
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from flows.progress import PROGRESS_FILE, Progress, read_progress
@@ -47,6 +48,18 @@ def test_progress_says_what_the_result_says(small_plan: Callable[..., Plan]) -> 
     assert [e.spent.tokens for e in found.evaluations if e.step == 0] == [0] * 4
     half = {e.agent: e.spent.tokens for e in found.evaluations if e.step == 2}
     assert all(0 < half[k] < found.spent[k].tokens for k in ("qwen", "llama"))
+
+
+def test_later_evaluation_is_another_point(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", "evaluate.during=[dev]")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    before = progress_of(planned)
+    run_evaluation(planned, 3, DirectRunner(), QuietWatcher())
+    after = progress_of(planned)
+    added = {(e.step, e.benchmark, e.agent): e for e in after.evaluations if e not in before.evaluations}
+    assert set(added) == {(3, name, k) for name in ("dev", "test") for k in ("qwen", "llama")}
+    assert 0 < added[3, "dev", "qwen"].spent.tokens < before.spent["qwen"].tokens
+    assert (after.step, after.spent, after.rewards) == (4, before.spent, before.rewards)
 
 
 def test_run_that_is_resumed_counts_no_step_twice(small_plan: Callable[..., Plan]) -> None:

@@ -15,6 +15,7 @@ from flows.schedule import ScheduledRun
 from flows.states import Standing
 
 STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
+CANCELLING = "is being cancelled"
 StandingOf = Callable[[str], Standing]
 
 
@@ -41,6 +42,11 @@ class Cell:
     seconds_left: float | None
     spent: Spent
     priority: str
+
+    @property
+    def remark(self) -> str:
+        """Why it is in its state; how far a running one is, its step says."""
+        return self.reason if self.state not in ("done", "running") or self.reason == CANCELLING else ""
 
     @property
     def share(self) -> float:
@@ -127,12 +133,13 @@ def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> Ver
         unavailable: why a planner could not plan it, "" if it could.
     """
     if standing.state in ("done", "running"):
-        return Verdict(standing.state, standing.reason)
+        is_ending = standing.state == "running" and run is not None and run.state == "Cancelling"
+        return Verdict(standing.state, CANCELLING if is_ending else standing.reason)
     if run is not None:
         if run.state in ("Scheduled", "Pending", "Paused"):
             return Verdict("queued", f"waits for a worker, priority {run.priority}")
         if run.state == "Cancelling":
-            return Verdict("running", "is being cancelled")
+            return Verdict("running", CANCELLING)
         if run.state == "Running":
             return Verdict("running", "starts, or its process just ended")
     if standing.state == "failed":
@@ -195,7 +202,7 @@ def _cell(
     first = places[0]
     standing, run = standings[first.experiment], schedule.runs.get(first.experiment)
     verdict = judge(standing, run, first.unavailable)
-    progress = standing.progress
+    progress, goes_on = standing.progress, verdict.state == "running" and verdict.reason != CANCELLING
     agents = [place.agent for place in places]
     return Cell(
         key=cell_key(first),
@@ -206,7 +213,7 @@ def _cell(
         step=progress.step if progress is not None else 0,
         num_steps=progress.num_steps if progress is not None else 0,
         scores=scores_of(progress.evaluations, agents, record.benchmarks) if progress is not None else (),
-        seconds_left=progress.seconds_left if progress is not None and verdict.state == "running" else None,
+        seconds_left=progress.seconds_left if progress is not None and goes_on else None,
         spent=total_spent(progress),
         priority=run.priority if run is not None and verdict.state == "queued" else "",
     )

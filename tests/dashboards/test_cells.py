@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.cells import Matrix, Score, beginning, build_matrix, judge, scores_of
+from dashboards.cells import Cell, Matrix, Score, beginning, build_matrix, judge, scores_of
 from dashboards.listing import Runs, UnknownError
 from dashboards.scheduling import ScheduleView
 from flows.failures import Failure
 from flows.gridfile import GridRecord, Place, save_grid
-from flows.progress import Evaluated, Spent
+from flows.progress import Evaluated, Spent, read_progress
 from flows.schedule import WorkerRecord
 from flows.states import Standing
 from tests.dashboards.conftest import scheduled
@@ -53,6 +53,25 @@ def test_reasons_come_from_whoever_knows() -> None:
     missing = Standing("missing", None, None)
     assert judge(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
     assert judge(missing, scheduled("x", "Scheduled", priority="low"), "").reason == "waits for a worker, priority low"
+
+
+def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_dir: Path) -> None:
+    record = write_grid(runs_dir)
+    place = record.places[-1]
+    root = runs_dir / "experiments" / place.experiment
+    progress = read_progress(root)
+    assert progress is not None
+    running = Standing("running", replace(progress, seconds_left=50.0), None)
+
+    def cell(state: str) -> Cell:
+        view = ScheduleView(runs={place.experiment: scheduled(place.experiment, state)})
+        found = build_matrix(record, lambda _: running, view)
+        return next(cell for cell in found.cells() if cell.experiment == place.experiment)
+
+    shown = {
+        state: (cell(state).state, cell(state).remark, cell(state).seconds_left) for state in ("Running", "Cancelling")
+    }
+    assert shown == {"Running": ("running", "", 50.0), "Cancelling": ("running", "is being cancelled", None)}
 
 
 def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:

@@ -26,7 +26,7 @@ server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect s
 app.add_typer(server_app, name="server")
 
 EXIT_INPUT, EXIT_RUN, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 3, 4, 130
-_OF_A_FOLDER = (
+_OF_THE_DISK = (
     *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *FULL_DISK,
 )
@@ -392,7 +392,7 @@ def main() -> None:
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
     except OSError as error:
-        if error.errno not in _OF_A_FOLDER:
+        if error.errno not in _OF_THE_DISK:
             raise
         remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
         print(f"hacpo: {error.filename or 'standard output'}: {error.strerror}; {remedy}", file=sys.stderr)

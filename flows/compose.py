@@ -202,7 +202,7 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     tree = OmegaConf.structured(schema)
     for source, layer in layers:
         try:
-            tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))
+            tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))  # which takes the copy's nodes over
         except OmegaConfBaseException as error:
             raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
         except TypeError as error:

@@ -21,8 +21,8 @@ from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
 from hacpo_core.identity import experiment_id
 
 CONTENTS_FILE = "contents.json"
-_ANEW = "the command that planned the experiment writes it anew"
 """digests of what the configuration names by path"""
+_ANEW = "the command that planned the experiment writes it anew"
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,7 @@ def test_server_in_trouble_goes_on_and_one_that_dies_lets_no_run_begin_twice(
     assert alone.facts["pid"] == alone.process.pid, "no process was left to fork"
     forked = launch(of=server, **path)
     assert forked.facts["is_fork"], "and then there was"
+    assert forked.finish()[0] == 0  # which the server reports, so that it is done with this one before it is to die
     (tmp_path / "die").touch()
     (tmp_path / "runs").mkdir()
     orphan = launch(f"open({str(tmp_path / 'runs')!r} + f'/{{os.getpid()}}', 'w')", of=server, **path)

@@ -103,7 +103,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         if read_progress(plan.root) is not None:  # what was never trained has no progress, and is not broken off
             store, past = x.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
-            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)
+            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # is written as it is made
         tracking = ExperimentTracking(plan, x)
         try:
             tracking.log_evaluations()

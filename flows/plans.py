@@ -121,11 +121,11 @@ def check_contents(plan: Plan) -> None:
 
 
 def _check_baseline(name: str) -> None:
-    from hacpo_core.algo.methods import find_baseline  # brings torch, as a function of a user's own does
+    from hacpo_core.algo.methods import BaselineError, find_baseline  # brings torch, as a function of a user's own does
 
     try:
         find_baseline(name)
-    except ValueError as error:
+    except BaselineError as error:
         raise ConfigError(f"method.baseline: {error}") from error
 
 

@@ -180,7 +180,7 @@ def joint_advantages(
     scale_P11 = _power_of_two_scale(clean_PAG)
     scaled_PAG = clean_PAG / scale_P11
     baseline = find_baseline(method.baseline)(scaled_PAG, is_scored_PAG, ratios.ratio_AA)
-    _check_baseline(method.baseline, baseline, is_scored_PAG.shape[:2])
+    _check_returned(method.baseline, baseline, is_scored_PAG.shape[:2])
     is_binary = bool((clean_PAG <= 1.0).all() & (scale_P11 == 1.0).all())
     if method.binary_guard and method.baseline == "capability" and is_binary:
         baseline = guard_binary(baseline, clean_PAG, is_scored_PAG)
@@ -195,7 +195,7 @@ def joint_advantages(
     return JointAdvantages(advantage_LPAG, weight_LA.fill_diagonal_(1.0), in_units_of_reward)
 
 
-def _check_baseline(name: str, found: object, shape: torch.Size) -> None:
+def _check_returned(name: str, found: object, shape: torch.Size) -> None:
     """Somebody's function may return anything, and what has one row would be broadcast."""
     if not isinstance(found, Baseline):
         raise BaselineError(f"baseline {name}: returned {type(found).__name__}, expected a Baseline")

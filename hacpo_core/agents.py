@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-
-from hacpo_core.engines.lean_imports import unavailable
-
-# For losses of detectors, and drafts of responses (that module comes with AutoModelForCausalLM): 0.8 s of a start.
-with unavailable("scipy", "sklearn"):
-    from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase  # noqa: F401
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch

@@ -22,7 +22,6 @@ from transformers.pytorch_utils import Conv1D
 
 from hacpo_core.config import ALL_LINEAR, LoraConfig
 from hacpo_core.engines.layouts import ForwardPass
-from hacpo_core.engines.lean_imports import unavailable
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.scoring import ScoringHead, scoring_head
 from hacpo_core.errors import EngineError
@@ -149,5 +148,4 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     state = None
     if _adapted_layers(model):
         state = dict(merged_weights(model, model.state_dict().items()))
-    with unavailable("deepspeed"):  # accelerate imports it, a second, to see whether the model is wrapped in it
-        model.save_pretrained(folder, state_dict=state, safe_serialization=True)
+    model.save_pretrained(folder, state_dict=state, safe_serialization=True)

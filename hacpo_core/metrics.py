@@ -24,7 +24,7 @@ DEFINITIONS: dict[str, str] = {
     "capability/num_floored": "agents whose capability met the floor",
     "capability/num_clipped": "ordered pairs whose capability ratio met a bound",
     "advantage/baseline_mean": "mean over problems of the agent's baseline",
-    "advantage/own_mean": "mean advantage of the agent's own responses (Theorem 4.1: 0 on average)",
+    "advantage/own_mean": "mean advantage of the agent's own scored responses (Theorem 4.1: 0 on average)",
     "advantage/own_std": "standard deviation of the same",
     "advantage/uniform_share": "share of problems whose group ranks nothing",
     "advantage/num_guarded": "baselines that the binary guard replaced, all agents",
@@ -102,7 +102,8 @@ def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> d
     joint, update = ledger.advantages(step), ledger.update(step, k)
     own = ledger.agents.index(k)
     rewards = [verdict.reward for verdict in verified.verdicts if verdict.reward is not None]
-    own_advantage = joint.advantages.advantage_LPAG[own, :, own].numpy()
+    is_scored = [verdict.reward is not None for verdict in verified.verdicts]
+    own_advantage = joint.advantages.advantage_LPAG[own, :, own].flatten().numpy()[is_scored]
     minibatches, rows = update.outcome.minibatches, update.outcome.rows
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
     num_rows = sum(m.num_rows for m in minibatches)

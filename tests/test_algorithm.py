@@ -277,6 +277,29 @@ def test_users_baseline_function_is_used(small_plan: Callable[..., Plan]) -> Non
     assert found["reward/mean"] > 0
 
 
+def test_advantage_metrics_are_over_scored_responses(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = VerifierPool.verify
+
+    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
+        inner(self, texts, golds, **options)
+        right, wrong = Verdict("correct", 1.0, "4", 0.1), Verdict("wrong", 0.0, "5", 0.1)
+        unscored = Verdict("unscored", None, None, 5.0, "timeout")
+        return [right, wrong, wrong, wrong] * 3 + [right, wrong, unscored, unscored]
+
+    monkeypatch.setattr(VerifierPool, "verify", verify)
+    words = ("method.baseline=tests.test_algorithm:half", "verifier.max_unscored_fraction=0.2", "train.num_steps=1")
+    planned = small_plan("gspo", *words, "evaluate.during=[]", "evaluate.final=[]")
+    run(planned)
+    found = metrics_of(planned, 1, "qwen")
+    # Three problems: mean 1/4, sigma 1/2, so (1 - 1/8) / (1/2) = 1.75 and three times -0.25.
+    # The fourth: mean 1/2, sigma sqrt(1/2), so (1 - 1/4) / sigma = 1.06066 and -0.353553.
+    # Sum 3.707107 and sum of squares 3 x 3.25 + 1.25 = 11 over 14 responses; over all 16 they are 0.231694 and 0.796127.
+    assert found["advantage/own_mean"] == pytest.approx(0.264793, abs=1e-5)
+    assert found["advantage/own_std"] == pytest.approx(0.845931, abs=1e-5)
+
+
 def test_complete_experiment_is_returned_without_running_again(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1")
     first = run_experiment(planned, DirectRunner(), QuietWatcher())

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.clipping import Bounds, clipped_surrogate
-from hacpo_core.algo.ratios import LOG_RATIO_BOUND
+
+KL_LOG_RATIO_BOUND = 20.0
+KL_BOUND = 10.0
 
 SourceAggregation = Literal["sum_of_means", "mean_of_rows"]
 TokenAggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
@@ -49,14 +51,16 @@ def cross_surrogate(
 def kl_to_reference(logprob_BT: Tensor, reference_logprob_BT: Tensor) -> Tensor:
     """Low-variance estimate of KL(pi, reference) at each sampled token, never negative.
 
-        exp(d) - d - 1,   d = log pi_ref - log pi, clamped to +-10
+        min( exp(d) - d - 1, 10 ),   d = log pi_ref - log pi, clamped to +-20
+
+    Beyond either bound there is no gradient.
 
     Returns:
         kl_BT in nats.
-    Source: Schulman's k3 estimator, as in GRPO.
+    Source: Schulman's k3 estimator with verl's bounds (`low_var_kl`); see docs/decisions.md#kl-to-the-reference.
     """
-    difference_BT = (reference_logprob_BT - logprob_BT).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return difference_BT.exp() - difference_BT - 1.0
+    difference_BT = (reference_logprob_BT - logprob_BT).clamp(-KL_LOG_RATIO_BOUND, KL_LOG_RATIO_BOUND)
+    return (difference_BT.exp() - difference_BT - 1.0).clamp(max=KL_BOUND)
 
 
 def row_weights(

@@ -84,6 +84,18 @@ def test_kl_is_schulmans_k3_estimate() -> None:
     assert found_BT[0].tolist() == pytest.approx([0.3068528194400547, 0.1931471805599453], abs=1e-15)
 
 
+def test_kl_ends_at_ten_nats_and_has_no_gradient_beyond() -> None:
+    # d = 2: 7.389056 - 3; d = 2.7: 14.879732 - 3.7 = 11.18, so 10; d = 25: 10.
+    # d = -10.5: 0.0000275 + 9.5; d = -12: 11.000006, so 10; d = -25: 20 nats of log-ratio are left, so 10.
+    difference_BT = tensor(2.0, 2.7, 25.0, -10.5, -12.0, -25.0)[None]
+    logprob_BT = tensor(-1.0, -1.0, -30.0, -1.0, -1.0, -1.0)[None].requires_grad_()
+    found_BT = kl_to_reference(logprob_BT, logprob_BT.detach() + difference_BT)
+    found_BT.sum().backward()
+    assert found_BT[0].tolist() == pytest.approx([4.389056, 10.0, 10.0, 9.5000275, 10.0, 10.0], abs=1e-6)
+    assert logprob_BT.grad is not None
+    assert logprob_BT.grad[0].tolist() == pytest.approx([-6.389056, 0.0, 0.0, 0.9999725, 0.0, 0.0], abs=1e-6)
+
+
 def test_gradient_of_the_kl_pulls_towards_the_reference() -> None:
     logprob_BT = tensor(-2.0, -1.0, -3.0)[None].requires_grad_()
     kl_to_reference(logprob_BT, tensor(-2.0 + math.log(2), -1.0 - math.log(2), -3.0)[None]).sum().backward()

@@ -16,7 +16,7 @@ Conventions of theirs that the project does not have:
 - verl's `clip_ratio_c` (dual clip, 3 by default): set out of reach in the fixture.
 - TRL's `use_bias_correction_kl` (ratio times KL, on by default): off in the fixture.
 - Log-ratios: clamped to +-10 here, +-20 in verl's vanilla loss, at most 10 in its GSPO, not at all in TRL.
-- k3: d clamped to +-10 here; in verl d to +-20 and the estimate itself to 10 nats; nothing in TRL.
+- k3: d clamped to +-20 and the estimate to 10 nats here and in verl; nothing in TRL.
 - Both let a sequence ratio be averaged over tokens, a row weighing n_i / sum n_i or n_i / (N L). No configuration of
   the project does so, but the weights of `Rows` can.
 
@@ -217,7 +217,7 @@ def test_row_weights_split_a_mini_batch_as_verls_global_normalisers_do(
         assert_close(-found.own, tensor(expected))
 
 
-@pytest.mark.parametrize("name", ORDINARY_CASES)
+@pytest.mark.parametrize("name", LOSS_CASES)
 def test_kl_to_the_reference_and_its_gradient_are_verls_k3(name: str) -> None:
     case = LOSS_CASES[name]
     logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
@@ -279,13 +279,3 @@ def test_beyond_a_log_ratio_of_ten_we_stop_where_verls_gspo_stops() -> None:
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
 
-
-def test_beyond_ten_nats_verl_caps_the_kl_and_we_cap_its_log_ratio() -> None:
-    case = LOSS_CASES["beyond_clamp"]
-    logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
-    kl_BT = kl_to_reference(logprob_BT, tensor(case["reference_logprob_BT"]))
-    kl_BT.sum().backward()
-    assert logprob_BT.grad is not None
-    assert float(kl_BT[1, 0].detach()) == pytest.approx(math.exp(-10) + 9, abs=TOLERANCE)
-    assert case["verl_k3"]["kl_BT"][1][0] == 10.0
-    assert logprob_BT.grad[1, 0] == case["verl_k3"]["gradient_BT"][1][0] == 0.0

@@ -147,7 +147,7 @@ def evaluate_agents(
 
 def _finish(plan: Plan, x: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
     table = result_table(x)
-    digests = {k: x.ledger.update(plan.config.train.num_steps, k).digest for k in x.names}
+    digests = {k: x.ledger.update(plan.config.train.num_steps, k).trace.digest for k in x.names}
     tracking.log_evaluations()
     tracking.log_result(table)
     tracking.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open

@@ -28,12 +28,21 @@ from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.folders import find_model
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.lora import add_adapters, base_head
-from hacpo_core.engines.models import check_lengths, check_vocabulary, eos_ids, load_model, load_tokenizer
+from hacpo_core.engines.models import (
+    check_lengths,
+    check_vocabulary,
+    eos_ids,
+    load_model,
+    load_tokenizer,
+    use_deterministic_kernels,
+)
 from hacpo_core.engines.offload import release_unused
+from hacpo_core.engines.replay import UpdateTrace, this_setup
 from hacpo_core.engines.scoring import ScoringHead
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.records import Message, Problem, Rollout
 from hacpo_core.seeds import derive_seed
@@ -68,10 +77,10 @@ class SamplingTask:
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """What an update phase did, and the digest of the weights after it."""
+    """What an update phase did, and what identifies it."""
 
     outcome: UpdateOutcome
-    digest: str
+    trace: UpdateTrace
 
 
 def rollout_task(config: ExperimentConfig, step: int) -> SamplingTask:
@@ -139,7 +148,10 @@ class Agent:
         torch.set_num_threads(engine.num_threads)
         if engine.device == "cpu":
             keep_freed_memory()
+        elif engine.deterministic:
+            use_deterministic_kernels()
         self.name, self.tokens, self.version, self.is_dirty = name, tokens, version, False
+        self._fingerprint: Fingerprint | None = None
         self.config = config
         self.initial = initial
 
@@ -267,7 +279,8 @@ class Agent:
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
         torch.set_num_threads(self.config.engine.num_threads)
-        self.is_dirty = True
+        before = self.fingerprint()
+        self.is_dirty, self._fingerprint = True, None
         outcome = self.learner.update(
             minibatches,
             method,
@@ -277,7 +290,14 @@ class Agent:
         )
         self.version, self.is_dirty = version, False
         self._release_unused()
-        return AppliedUpdate(outcome, self.learner.digest())
+        setup = this_setup(torch.device(self.config.engine.device), is_deterministic=self.config.engine.deterministic)
+        return AppliedUpdate(outcome, UpdateTrace(before, self.fingerprint(), setup))
+
+    def fingerprint(self) -> Fingerprint:
+        """Identity of the weights as they are; computed once for each version, by all ranks together."""
+        if self._fingerprint is None:
+            self._fingerprint = self.learner.fingerprint()
+        return self._fingerprint
 
     def _compare(self, prompts: Sequence[tuple[int, ...]]) -> None:
         """Raise an EngineError when sampler and learner do not agree on the first tokens of a few responses."""

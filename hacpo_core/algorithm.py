@@ -28,6 +28,7 @@ from hacpo_core.checkpoints import Checkpoint, save_checkpoint
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.problems import step_batch
 from hacpo_core.data.retokenize import Retokenizer
+from hacpo_core.engines.replay import NEAR_SHARE, UpdateTrace, compare
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, ReplayError, VerificationError
 from hacpo_core.ledger import CapabilityState, JointBatch, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.metrics import step_metrics
@@ -352,19 +353,29 @@ def _apply_update(x: Experiment, agent: PlacedAgent, step: int) -> None:
             num_agents=len(x.names),
             measures_cosine=measures_cosine(x.config) and step % x.config.diagnostics.every == 0,
         )
-    outcome, digest = applied.outcome, applied.digest
     if x.ledger.has(step, f"update.{k}"):
-        before = x.ledger.update(step, k).digest
-        if before != digest:
-            message = f"replay of step {step}, {k} ended in weights {digest[:12]}, the first time in {before[:12]}"
-            if not x.config.checkpoint.accept_divergence:
-                raise ReplayError(
-                    f"{message}; the machine, a library or the thread count changed (go back), or lost rollouts were "
-                    "sampled again; or set checkpoint.accept_divergence=true"
-                )
-            _log.warning("%s; accepted", message)
+        _judge_replay(x, step, k, applied.trace)
         return
-    x.ledger.save_update(step, k, UpdateRecord(outcome, digest, batch.counts, watch.cost()))
+    x.ledger.save_update(step, k, UpdateRecord(applied.outcome, applied.trace, batch.counts, watch.cost()))
+
+
+def _judge_replay(x: Experiment, step: int, k: str, repeated: UpdateTrace) -> None:
+    """Note how a repeated update ended; raise a ReplayError where it is another one."""
+    recorded = x.ledger.update(step, k).trace
+    replay = compare(recorded, repeated)
+    x.ledger.add_replay(step, k, replay)
+    words = f"replay of step {step}, {k}: {replay.kind}, {replay.distance:.1e} of the update's length apart"
+    if replay.kind == "exact":
+        _log.info("%s", words)
+    elif replay.kind == "near" or x.config.checkpoint.accept_divergence:
+        _log.warning("%s; training goes on from there", words)
+    else:
+        must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
+        expected = "must be exact on the same device" if must_equal else f"at most {NEAR_SHARE} is near"
+        raise ReplayError(
+            f"{words} ({expected}); the rows or the optimizer's settings changed: a library was updated (go back), or "
+            "lost rollouts were sampled again; or set checkpoint.accept_divergence=true"
+        )
 
 
 def _sources(x: Experiment, k: str) -> list[int]:

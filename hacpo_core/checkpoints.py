@@ -63,7 +63,7 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     agent.learner.refresh_policy()
     tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
     # Before it is written: the other ranks' part of the digest would wait for that, and NCCL waits ten minutes.
-    entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.learner.digest()}
+    entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.fingerprint().digest}
     if writes:
         transformers_logging.disable_progress_bar()
         try:
@@ -174,7 +174,7 @@ def load_agent(
     entry, folder = checkpoint.agents[tokens.name], checkpoint.folder / tokens.name
     agent = Agent(tokens, config, initial=initial, folder=folder, version=entry["version"])
     agent.learner.load_optimizer_tensors(load_file(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
-    digest = agent.learner.digest()
+    digest = agent.fingerprint().digest
     if digest != entry["digest"]:
         raise StoreError(f"{folder} loads with digest {digest[:12]}, expected {entry['digest'][:12]}")
     return agent

@@ -306,6 +306,8 @@ class EngineConfig:
     gradient_checkpointing: bool = False
     offloads: bool = False
     """keep optimizer state and master weights in host memory, but for updates; weights too while others have a turn"""
+    deterministic: bool = False
+    """on CUDA: kernels that repeat themselves to the bit where there are such, slower; replays must then be exact"""
     skip_zero_advantage: bool = True
     """leave rows without advantage out of the update's passes: same gradient, ratio statistics over the others only"""
 
@@ -454,7 +456,7 @@ class CheckpointConfig:
     keep: int = 2
     """newest checkpoints kept, >= 1"""
     accept_divergence: bool = False
-    """go on when a replayed update ends in another digest, with a warning"""
+    """go on when a replayed update is another one than the recorded, with a warning"""
 
 
 @dataclass(frozen=True)

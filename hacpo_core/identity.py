@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
-from hacpo_core.sizes import num_minibatches, num_samples, num_sources
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
 # folders and data files enter the identity through `fingerprints`, their paths do not.
@@ -20,8 +19,8 @@ _NOT_IDENTITY = re.compile(
     r"|^engine\.offloads$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
-# Fields that came after the first ids were published: at the value that says what was done before, they stay out.
-_LATER: dict[str, Any] = {"engine.row_layout": "padded", "engine.head_dtype": "same", "engine.lora.rank": 0}
+ALGORITHM_VERSION = 2
+"""part of every id; raised, with a note in docs/decisions.md#experiment-id, whenever the same fields give other numbers"""
 _FILE_FIELDS = (
     *("file", "count", "id_field", "problem_field", "answer_field", "unit_field"),
     *("answer_form", "tolerance_field", "multiple_field"),
@@ -66,6 +65,7 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
         mark("engine.device is cpu", "engine.gpu_memory_gb")
+        mark("engine.device is cpu, which repeats itself to the bit anyway", "engine.deterministic")
         mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
     if config.placement.kind != "ray":
         names = ("colocated", "pipelined", "ray.address", "ray.timeout_s")
@@ -113,17 +113,10 @@ def _inert_of_benchmark(benchmark: BenchmarkConfig) -> Iterator[tuple[str, Seque
 
 
 def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
-    """Fields by dotted name that can change this run's results, and the rules of this version that do."""
-    inert, later = inert_fields(config), _LATER.items()
-    found = {
-        name: value
-        for name, value in flatten(as_dict(config)).items()
-        if not _NOT_IDENTITY.search(name) and name not in inert and (name, value) not in later
-    }
-    is_mixed = num_sources(config) > 1 and config.minibatch.order == "mixed"
-    if is_mixed and config.train.problems * num_samples(config) % num_minibatches(config):
-        found["minibatch.rows"] = "of one size"  # earlier versions dealt these unevenly, under another id
-    return found
+    """Fields by dotted name that can change this run's results."""
+    inert = inert_fields(config)
+    fields = flatten(as_dict(config)).items()
+    return {name: value for name, value in fields if not _NOT_IDENTITY.search(name) and name not in inert}
 
 
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:
@@ -136,5 +129,10 @@ def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> 
     Returns:
         "<pair>-<method>-s<seed>-<8 hex digits>".
     """
-    contents = {"fields": identity_fields(config), "agents": list(config.pair.agents), "contents": dict(fingerprints)}
+    contents = {
+        "version": ALGORITHM_VERSION,
+        "fields": identity_fields(config),
+        "agents": list(config.pair.agents),
+        "contents": dict(fingerprints),
+    }
     return f"{config.pair.name}-{config.method.name}-s{config.seed}-{digest_of(contents)[:8]}"

@@ -5,7 +5,9 @@ Shapes: L learner, P problem, A agent, G response.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,13 +20,18 @@ from hacpo_core.algo.advantages import Baseline
 from hacpo_core.algo.methods import JointAdvantages
 from hacpo_core.batches import BatchCounts
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, UpdateOutcome
+from hacpo_core.engines.replay import Replay, Setup, UpdateTrace
+from hacpo_core.engines.weights import Fingerprint
+from hacpo_core.errors import StoreError
+from hacpo_core.files import read_json, write_json
 from hacpo_core.records import PhaseCost, Problem, Rollout, Verdict
-from hacpo_core.store import StepStore
+from hacpo_core.store import REPLAYS_FILE, StepStore
 
 if TYPE_CHECKING:  # see hacpo_core.store
     import pandas as pd
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +84,10 @@ class JointBatch:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """Outcome of one agent's update phase; `digest` is of the weights after it."""
+    """Outcome of one agent's update phase, and what identifies it."""
 
     outcome: UpdateOutcome
-    digest: str
+    trace: UpdateTrace
     counts: BatchCounts
     cost: PhaseCost
 
@@ -221,7 +228,8 @@ class Ledger:
         """Commit phase update.<agent>."""
         value = {
             "minibatches": [asdict(minibatch) for minibatch in record.outcome.minibatches],
-            "digest": record.digest,
+            "digest": record.trace.digest,
+            "trace": asdict(record.trace),
             **asdict(record.counts),
             "cost": asdict(record.cost),
         }
@@ -242,12 +250,29 @@ class Ledger:
                     minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                     rows=tuple(RowOutcome(**row) for row in _rows(rows)),
                 ),
-                digest=value["digest"],
+                trace=_trace(value["trace"]),
                 counts=BatchCounts(**{f.name: value[f.name] for f in fields(BatchCounts) if f.name in value}),
                 cost=PhaseCost(**value["cost"]),
             )
 
         return self._read(step, phase, load)
+
+    def add_replay(self, step: int, agent: str, replay: Replay) -> None:
+        """Note that an update was repeated, and how it ended."""
+        path = self.store.root / REPLAYS_FILE
+        with self._mutex:
+            try:
+                before = read_json(path) if path.is_file() else []
+            except StoreError as error:
+                _log.warning("%s; the list of replays begins anew", error)
+                before = []
+            entry = {"step": step, "agent": agent, "at": time.time(), **asdict(replay)}
+            write_json(path, [*before, entry])
+
+
+def _trace(value: Mapping[str, Any]) -> UpdateTrace:
+    before, after = (Fingerprint(f["digest"], tuple(f["projections"])) for f in (value["before"], value["after"]))
+    return UpdateTrace(before, after, Setup(**value["setup"]))
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # a fifth of a second that a first sampling need not wait for
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
+REPLAYS_FILE = "replays.json"
+"""of an experiment's folder: every repeated update, and whether it ended as the first time"""
 
 
 def _as_parquet(columns: Mapping[str, Any]) -> bytes:

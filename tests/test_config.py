@@ -10,7 +10,7 @@ import pytest
 
 from flows.compose import available, compose, load_config, to_yaml
 from hacpo_core.errors import ConfigError
-from hacpo_core.identity import experiment_id, identity_fields, inert_fields
+from hacpo_core.identity import experiment_id, inert_fields
 from hacpo_core.sizes import num_minibatches
 from hacpo_core.validation import validate
 
@@ -200,14 +200,6 @@ def test_stored_configuration_that_names_nothing_is_one_error_with_its_path(tmp_
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"\(in {re.escape(str(path))}\): .*nobody"):
         load_config(path)
-
-
-def test_rows_that_were_dealt_unevenly_have_an_identity_of_their_own() -> None:
-    uneven, even = compose("tiny_trio", "hacpo"), compose("tiny", "hacpo")
-    assert "minibatch.rows" in identity_fields(uneven)
-    assert "minibatch.rows" not in identity_fields(even)
-    for words in (["minibatch.order=own_first"], ["rollout.num_samples=9"]):
-        assert "minibatch.rows" not in identity_fields(compose("tiny_trio", "hacpo", overrides=words))
 
 
 def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
@@ -20,9 +22,10 @@ from flows.plans import Plan, find_plan
 from flows.samples import step_samples
 from hacpo_core.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.errors import LockedError, ReplayError, StoreError
+from hacpo_core.files import read_json
 from hacpo_core.lock import ExperimentLock
 from hacpo_core.phases import DirectRunner
-from hacpo_core.store import StepStore
+from hacpo_core.store import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.test_store import noted_syncs
 
@@ -226,20 +229,71 @@ def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[
         step_samples(plan, 2)
 
 
-def test_replay_that_ends_in_other_weights_stops_the_run_unless_told_to_accept(
+def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
+    """Have updates repeat themselves only nearly, as on a GPU: each gradient is off by noise of its own."""
+    import hacpo_core.agents as agents
+    from hacpo_core.engines.torch_learner import TorchLearner
+
+    inner, setup = TorchLearner._step, agents.this_setup
+
+    def noisy(self: TorchLearner) -> Any:
+        for parameter in self._named.values():
+            if parameter.grad is not None:
+                parameter.grad *= 1 + noise * torch.randn_like(parameter.grad)
+        return inner(self)
+
+    monkeypatch.setattr(TorchLearner, "_step", noisy)
+    monkeypatch.setattr(agents, "this_setup", lambda *args, **kwargs: replace(setup(*args, **kwargs), is_exact=False))
+
+
+def replays_of(plan: Plan) -> list[tuple[int, str, str]]:
+    return [(found["step"], found["agent"], found["kind"]) for found in read_json(plan.root / REPLAYS_FILE)]
+
+
+def test_run_on_a_device_that_repeats_itself_nearly_resumes_and_says_so(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_noise(monkeypatch)
+    plan = small_plan("hacpo")
+    break_off(plan, "rollout", 4)
+    finish(plan)
+    assert replays_of(plan) == [(3, "qwen", "near"), (3, "llama", "near")]
+    assert "replay of step 3, qwen: near" in caplog.text
+
+
+def test_replay_from_other_rows_is_an_error_on_such_a_device_too(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hacpo_core.algorithm as algorithm
+
+    with_noise(monkeypatch)
+    plan = small_plan("hacpo")
+    break_off(plan, "rollout", 4)
+    inner = algorithm.build_batch
+    monkeypatch.setattr(algorithm, "build_batch", lambda x, step, k: inner(x, step - 1, k))
+    with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .* \(at most 0.25 is near\); the rows"):
+        run_experiment(plan, DirectRunner(), QuietWatcher())
+
+
+@pytest.mark.parametrize(("is_noisy", "factor"), [(False, 1.001), (True, 1.5)])
+def test_replay_at_another_learning_rate_stops_the_run_unless_told_to_accept(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, is_noisy: bool, factor: float
 ) -> None:
     from hacpo_core.engines import learner
 
+    if is_noisy:
+        with_noise(monkeypatch)
     changed = small_plan("hacpo")
     break_off(changed, "rollout", 4)
     inner = learner.learning_rate
-    monkeypatch.setattr(learner, "learning_rate", lambda *args, **kwargs: 1.001 * inner(*args, **kwargs))
-    with pytest.raises(ReplayError, match=r"replay of step 3.*accept_divergence"):
+    monkeypatch.setattr(learner, "learning_rate", lambda *args, **kwargs: factor * inner(*args, **kwargs))
+    with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different.*accept_divergence"):
         run_experiment(changed, DirectRunner(), QuietWatcher())
     accepting = small_plan("hacpo", "checkpoint.accept_divergence=true")
     assert accepting.root == changed.root
     run_experiment(accepting, DirectRunner(), QuietWatcher())
+    kinds = [kind for _, _, kind in replays_of(changed)]
+    assert kinds == ["different"] * 3, "once refused, then accepted for both agents"
 
 
 def test_second_process_on_the_same_experiment_gets_a_clear_error(small_plan: Callable[..., Plan]) -> None:

@@ -21,7 +21,7 @@ from dashboards.tracebacks import frames
 from hacpo_core.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
-from hacpo_core.store import StepStore
+from hacpo_core.store import REPLAYS_FILE, StepStore
 
 SHOWN_STEPS = 5
 MOST_OFFERED = 200
@@ -43,6 +43,7 @@ def run_routes(site: Site) -> APIRouter:
             status=fragment("status.html", **_status(site, request, experiment)),
             phases=fragment("timeline.html", **phases),
             steps=phases["timeline"],
+            replays=_replays(site.runs.root(experiment)),
             settings=settings,
             against=other,
             differences=differences(settings, read_settings(site.runs.root(other))) if other else [],
@@ -119,6 +120,15 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "mlflow": links.mlflow.to(f"/#/runs/{tracked}") if tracked else Link(),
     }
     return found | {"version": version_of(*found.values())}
+
+
+def _replays(root: Path) -> list[dict[str, Any]]:
+    """Updates that were repeated after an interruption, the newest first."""
+    try:
+        found: list[dict[str, Any]] = read_json(root / REPLAYS_FILE)
+    except StoreError:  # there was none, or the file is torn, which the next replay says in the log
+        return []
+    return found[::-1]
 
 
 def _mlflow_run(root: Path) -> str:

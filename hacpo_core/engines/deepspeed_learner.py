@@ -33,7 +33,7 @@ from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.weights import digest_in_order
+from hacpo_core.engines.weights import Fingerprint, fingerprint
 from hacpo_core.engines.zero_settings import zero_settings
 from hacpo_core.engines.zero_state import ZeroState
 from hacpo_core.errors import EngineError
@@ -280,9 +280,9 @@ class DeepspeedLearner(BaseLearner):
 
     # --- whole weights and optimizer state ---
 
-    def digest(self) -> str:
-        """SHA-256 (hex) of the trained weights, the fp32 masters where there are any; the same on all ranks."""
-        return digest_in_order((name, self._state.weight(name)) for name in sorted(self._named))
+    def fingerprint(self) -> Fingerprint:
+        """Identity of the trained weights, of the fp32 masters where there are any; the same on all ranks."""
+        return fingerprint((name, self._state.weight(name)) for name in sorted(self._named))
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's moments and step counts, and the fp32 master weights, whole, on the processor, by parameter name."""

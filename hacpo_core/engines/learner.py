@@ -1,4 +1,4 @@
-"""What every learner does in the same way: passes over rows, the objective, the schedule, the digest.
+"""What every learner does in the same way: passes over rows, the objective, the schedule.
 
     update: mini-batch ─▶ weights of rows, rows without advantage left out
                        ─▶ _accumulate: _score_groups ─▶ _objective ─▶ _backward     for each micro-batch
@@ -32,6 +32,7 @@ from hacpo_core.engines.models import check_steady
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.products import OneDnnLinear
 from hacpo_core.engines.scoring import Head, ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError
 
 COSINE_CHUNK = 2**24
@@ -306,8 +307,8 @@ class BaseLearner(ABC):
         """Give back what the learner holds outside its own memory."""
 
     @abstractmethod
-    def digest(self) -> str:
-        """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
+    def fingerprint(self) -> Fingerprint:
+        """Identity of the trained weights: of the fp32 masters where there are any; on all ranks."""
 
     @abstractmethod
     def optimizer_tensors(self) -> dict[str, Tensor]:

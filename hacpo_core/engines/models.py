@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,13 @@ def check_device(device: str) -> None:
         return
     if not torch.cuda.is_available():
         raise ConfigError(f"engine.device: got {device}, but PyTorch sees 0 GPUs here; set engine.device=cpu")
+
+
+def use_deterministic_kernels() -> None:
+    """Have CUDA repeat itself to the bit, where its kernels can; torch warns of those that cannot."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's first product is made
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def load_model(

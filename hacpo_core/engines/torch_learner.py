@@ -16,7 +16,7 @@ from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.offload import move_data, move_state, release_unused
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.weights import weights_digest
+from hacpo_core.engines.weights import Fingerprint, fingerprint
 
 _HOST = torch.device("cpu")
 
@@ -123,9 +123,9 @@ class TorchLearner(BaseLearner):
         if self._reference is not None and self._reference.model is not self.model:
             yield from self._reference.model.parameters()
 
-    def digest(self) -> str:
-        """SHA-256 (hex) of the trained weights: the fp32 masters where there are any."""
-        return weights_digest(self._trained.items())
+    def fingerprint(self) -> Fingerprint:
+        """Identity of the trained weights: of the fp32 masters where there are any."""
+        return fingerprint((name, self._trained[name]) for name in sorted(self._trained))
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's moments and step counts, and the fp32 master weights, by parameter name.

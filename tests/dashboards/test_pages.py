@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -19,10 +20,12 @@ from dashboards.app import LOOPBACK, create_app
 from dashboards.security import Access
 from flows.compose import compose
 from flows.failures import Failure
+from flows.folders import experiments_dir
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
+from hacpo_core.store import REPLAYS_FILE
 from tests.dashboards.browsing import wait_until
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps, write_thousand
@@ -250,6 +253,18 @@ def test_run_page_shows_error_timeline_and_difference(page: TestClient, runs_dir
     part = page.get(f"/run/{name}/timeline?first=1&last=99").text
     assert "phases of steps 1 to 6" in part
     assert page.get(f"/run/{name}/timeline?first=-1").status_code == 422
+
+
+def test_run_page_says_which_updates_were_repeated_and_how_they_ended(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir)
+    path = experiments_dir(runs_dir) / name / REPLAYS_FILE
+    assert "Replays" not in page.get(f"/run/{name}").text
+    found = {"step": 3, "agent": "qwen-tiny", "at": 0.0, "kind": "near", "distance": 0.0123, "digest": "x"}
+    path.write_text(json.dumps([found]), encoding="utf-8")
+    text = page.get(f"/run/{name}").text
+    assert '<th scope="row">3</th><td>qwen-tiny</td><td>near</td><td>1.2e-02</td>' in text
+    path.write_text("[{", encoding="utf-8")
+    assert page.get(f"/run/{name}").status_code == 200
 
 
 def test_run_page_links_into_prefect_and_mlflow(

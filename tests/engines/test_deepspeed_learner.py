@@ -127,7 +127,7 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
             tuple(minibatch for step in steps for minibatch in step.minibatches),
             tuple(row for step in steps for row in step.rows),
         ),
-        digest=learner.digest(),
+        digest=learner.fingerprint().digest,
         scores=scores,
         num_held=sum(parameter.numel() for parameter in learner.model.parameters()),
     )
@@ -308,11 +308,11 @@ def test_restart_on_one_rank_is_bit_identical(stage: int, dtype: str) -> None:
 def spoilt(stage: int, advantage: float) -> list[str]:
     """An update whose gradient is not finite, because of a row of one rank alone."""
     learner = learner_of(Job(stage))
-    before = learner.digest()
+    before = learner.fingerprint().digest
     rows = rows_of()
     with pytest.raises(EngineError) as caught:
         run(learner, [[replace(rows[0], advantage=advantage), *rows[1:]]])
-    return [str(caught.value), "same" if learner.digest() == before else "changed", str(learner.num_updates)]
+    return [str(caught.value), "same" if learner.fingerprint().digest == before else "changed", str(learner.num_updates)]
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -53,7 +53,7 @@ def test_training_goes_on_bit_for_bit_after_moves(dtype: torch.dtype) -> None:
     for step in range(4):
         assert run(moved, [rows], method) == run(undisturbed, [rows], method)
         moved.offload(weights=step % 2 == 0)
-        assert moved.digest() == undisturbed.digest()
+        assert moved.fingerprint().digest == undisturbed.fingerprint().digest
         for name, tensor in undisturbed.optimizer_tensors().items():
             assert torch.equal(moved.optimizer_tensors()[name], tensor)
         if step == 1:
@@ -63,7 +63,7 @@ def test_training_goes_on_bit_for_bit_after_moves(dtype: torch.dtype) -> None:
             assert moved.model(torch.arange(4)[None]).logits.shape[1] == 4
     run(moved, [rows], method)
     run(undisturbed, [rows], method)
-    assert moved.digest() == undisturbed.digest()
+    assert moved.fingerprint().digest == undisturbed.fingerprint().digest
 
 
 @every_dtype
@@ -101,11 +101,11 @@ def test_checkpoint_is_loaded_into_a_learner_that_was_away() -> None:
     run(learner, [rows_of()])
     learner.offload(weights=True)
     saved = {name: tensor.clone() for name, tensor in learner.optimizer_tensors().items()}
-    digest = learner.digest()
+    digest = learner.fingerprint().digest
     run(learner, [rows_of()])
     learner.offload(weights=True)
     learner.load_optimizer_tensors(saved, num_updates=1)
-    assert learner.digest() == digest
+    assert learner.fingerprint().digest == digest
 
 
 def test_moves_keep_dtype_and_leave_non_tensors() -> None:
@@ -138,7 +138,7 @@ def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) 
             assert agent.learner._are_weights_away is offloads
             run(agent.learner, [rows_of()], GSPO)
             agent.rest()
-        results.append((found, agent.learner.digest()))
+        results.append((found, agent.learner.fingerprint().digest))
     assert results[0] == results[1]
 
 
@@ -193,7 +193,7 @@ def test_device_memory_is_free_while_a_learner_is_away(dtype: torch.dtype) -> No
     assert on_device(list(learner.model.parameters())) == {"cpu"}
     assert torch.cuda.memory_allocated() < half < held
     assert run(learner, [rows_of()]) == run(twin, [rows_of()])
-    assert learner.digest() == twin.digest()
+    assert learner.fingerprint().digest == twin.fingerprint().digest
 
 
 def test_offloading_is_no_part_of_the_id_and_has_no_effect_on_the_cpu() -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +20,13 @@ from safetensors import SafetensorError
 
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
-from flows.plans import Plan, models_dir
+from flows.plans import Plan, find_plan, models_dir
 from hacpo_core.agents import initial_folder
 from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
+from hacpo_core.files import read_json
 from hacpo_core.phases import DirectRunner
+from hacpo_core.store import REPLAYS_FILE
 from tests.experiments_outcome import outcome
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
@@ -136,6 +140,68 @@ def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
     orders_of(planned.config.runtime.runs_dir, "llama").write_text("_step 6", encoding="utf-8")
     assert run(planned) == expected
     assert "agent llama: a process was lost" in caplog.text
+
+
+class NoisyRank(DyingRank):
+    """As on a GPU: an update repeats itself only nearly."""
+
+    def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
+        import torch
+
+        from hacpo_core import agents
+        from hacpo_core.engines.torch_learner import TorchLearner
+
+        step, setup = TorchLearner._step, agents.this_setup
+
+        def noisy(learner: TorchLearner) -> Any:
+            for parameter in learner._named.values():
+                if parameter.grad is not None:
+                    parameter.grad *= 1 + 5e-4 * torch.randn_like(parameter.grad)
+            return step(learner)
+
+        TorchLearner._step = noisy  # type: ignore[method-assign]
+        agents.this_setup = lambda *args, **kwargs: dataclasses.replace(setup(*args, **kwargs), is_exact=False)
+        super().__init__(config, name, *arguments)
+
+
+def kinds_of_replays(planned: Plan) -> list[str]:
+    return [found["kind"] for found in read_json(planned.root / REPLAYS_FILE)]
+
+
+@pytest.mark.slow
+def test_actor_killed_in_mid_update_on_a_device_that_repeats_itself_nearly_is_replaced(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = small_plan("hacpo", *RAY, "checkpoint.every=10")
+    monkeypatch.setattr(ray_actors, "_Rank", NoisyRank)
+    orders_of(planned.config.runtime.runs_dir, "qwen").write_text("_step 10", encoding="utf-8")
+    run(planned)
+    kinds = kinds_of_replays(planned)
+    assert kinds
+    assert set(kinds) == {"near"}
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
+    small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
+
+    class Interrupted(QuietWatcher):
+        def stepped(self, step: int, *_: Any) -> None:
+            if step == 3:
+                raise KeyboardInterrupt
+
+    words = (*RAY, "engine.learner=deepspeed", "checkpoint.every=2", "evaluate.during=[]", "placement.pipelined=false")
+    two = small_plan("hacpo", *words, "placement.num_ranks=2", "placement.colocated=true")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(two, DirectRunner(), Interrupted())
+    one = small_plan("hacpo", *words)
+    assert one.root == two.root
+    run(one)
+    assert set(kinds_of_replays(one)) == {"near"}
+    assert "replay of step 3, qwen: near" in caplog.text
 
 
 def test_agent_whose_processes_keep_dying_is_one_clear_error(
@@ -274,6 +340,89 @@ def test_ray_that_does_not_start_here_is_one_clear_error(
     monkeypatch.setattr(ray_actors.ray, "init", init)
     with pytest.raises(EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; `hacpo doc"):
         run(small_plan("hacpo", *RAY))
+
+
+def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machines(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        given.update(options)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(ray_actors.ray, "init", init)
+    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 64)
+    for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
+        with pytest.raises(EngineError, match="enough"):
+            ray_actors._start_ray(small_plan("hacpo", *RAY, *words).config)
+        assert given["num_cpus"] == expected, words
+
+
+class Seeing(ray_actors._Rank):
+    """Knows the GPUs that its process sees."""
+
+    def process(self) -> Any:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str, other: str) -> None:
+    """Train an experiment with a Ray of its own while another process does; then place two ranks on GPUs.
+
+    Touches the file `own` after the first step and waits there for `other`. Prints the GPUs that the ranks see.
+    """
+
+    class Waiting(QuietWatcher):
+        def stepped(self, step: int, *_: Any) -> None:
+            Path(own).touch()
+            while not Path(other).exists():
+                time.sleep(0.05)
+
+    planned = find_plan(Path(runs_dir), experiment)
+    run_experiment(planned, DirectRunner(), Waiting())
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    config = dataclasses.replace(
+        planned.config,
+        engine=dataclasses.replace(planned.config.engine, device="cuda"),
+        placement=dataclasses.replace(planned.config.placement, num_ranks=2),
+    )
+    (name, agent), *_ = config.pair.agents.items()
+    folder = initial_folder(name, agent, models_dir=models_dir(config))
+    placement = ray_actors.RayPlacement(config, root=planned.root, initial={name: folder})
+    ray_actors._Rank = Seeing  # type: ignore[misc]
+    group = placement._groups[name]
+    ranks = [
+        ray_actors._place((config, name, folder, rank, 2), group=group, title=str(rank), num_cpus=1.0, num_gpus=1.0)
+        for rank in range(2)
+    ]
+    print(",".join(sorted(ray.get([rank.process.remote() for rank in ranks]))), flush=True)
+    placement.close()
+
+
+@pytest.mark.slow
+def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bits_of_one_alone(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    def plans(runs_dir: Path, *words: str) -> list[Plan]:
+        return [
+            small_plan("gspo", *words, "train.num_steps=2", f"seed={seed}", runs_dir=runs_dir / str(seed))
+            for seed in (0, 1)
+        ]
+
+    expected = [run(one) for one in plans(tmp_path / "local")]
+    beside = plans(tmp_path / "ray", *RAY, "placement.colocated=true")  # one processor each
+    marks, started = [str(tmp_path / "first"), str(tmp_path / "second")], []
+    for one, devices, files in zip(beside, ("4,5", "6,7"), (marks, marks[::-1]), strict=True):
+        words = (one.config.runtime.runs_dir, one.id, devices, *files)
+        code = f"from {__name__} import train_beside_another; train_beside_another(*{words!r})"
+        started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
+    try:
+        assert [process.communicate(timeout=200)[0].splitlines()[-1:] for process in started] == [["4,5"], ["6,7"]]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert [outcome(one) for one in beside] == expected
 
 
 def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..., Plan], tmp_path: Path) -> None:

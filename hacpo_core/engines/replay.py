@@ -1,0 +1,118 @@
+"""Whether an update that is repeated from the same rollouts ends where it ended the first time.
+
+A CPU repeats itself to the bit. A GPU does so only nearly, and so does another machine or another number of ranks:
+sums are taken in another order.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from hacpo_core.engines.weights import DIGEST_KIND, Fingerprint
+from hacpo_core.errors import ReplayError
+
+NEAR_SHARE = 0.25
+"""a replay is near when it differs from the update by at most this share of the update's length; docs/decisions.md"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What decides the last bits of an update, apart from its rows and its configuration."""
+
+    device: str
+    num_ranks: int
+    num_threads: int
+    torch: str
+    is_exact: bool
+    """whether the device repeats an update to the bit: the CPU, and CUDA with `engine.deterministic`"""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTrace:
+    """Weights before and after an agent's updates of one step, and where these were computed."""
+
+    before: Fingerprint
+    after: Fingerprint
+    setup: Setup
+
+    @property
+    def digest(self) -> str:
+        """Of the weights after the updates."""
+        return self.after.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A repeated update: `distance` is its difference from the recorded one as a share of that one's length."""
+
+    kind: Literal["exact", "near", "different"]
+    distance: float
+    digest: str
+
+
+def this_setup(device: torch.device, *, is_deterministic: bool) -> Setup:
+    """Where this process computes its updates.
+
+    Args:
+        device: of the learner.
+        is_deterministic: `engine.deterministic`.
+    """
+    is_cpu = device.type == "cpu"
+    return Setup(
+        device=_processor() if is_cpu else torch.cuda.get_device_name(device),
+        num_ranks=dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1,
+        num_threads=torch.get_num_threads() if is_cpu else 0,
+        torch=torch.__version__,
+        is_exact=is_cpu or is_deterministic,
+    )
+
+
+@cache
+def _processor() -> str:
+    """Name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def compare(recorded: UpdateTrace, repeated: UpdateTrace) -> Replay:
+    """How a repeated update relates to the recorded one.
+
+        exact      the digests after it are equal
+        near       |d' - d| <= NEAR_SHARE |d|,   d = projections after - projections before;
+                   where bits may differ: on another setup, or on a device that is not exact
+        different  anything else
+
+    Updates are compared, not the weights after them: where an earlier replay was near, this one began elsewhere.
+
+    Raises:
+        ReplayError: the recorded digest is of an earlier version of this project.
+    """
+    if not recorded.digest.startswith(DIGEST_KIND):
+        raise ReplayError(
+            "the update was recorded by an earlier version of hacpo, whose digests cannot be compared; resume with "
+            "that version, or train again"
+        )
+    step = _difference(recorded.before, recorded.after)
+    other = _difference(repeated.before, repeated.after)
+    length, gap = math.hypot(*step), math.dist(step, other)
+    distance = gap / length if length > 0 else (0.0 if gap == 0 else math.inf)
+    if recorded.digest == repeated.digest:
+        return Replay("exact", distance, repeated.digest)
+    may_differ = recorded.setup != repeated.setup or not repeated.setup.is_exact
+    return Replay("near" if may_differ and distance <= NEAR_SHARE else "different", distance, repeated.digest)
+
+
+def _difference(before: Fingerprint, after: Fingerprint) -> list[float]:
+    return [new - old for old, new in zip(before.projections, after.projections, strict=True)]

@@ -28,7 +28,7 @@ from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
 from hacpo_core.errors import EngineError, HacpoError, ServerError
-from hacpo_core.sizes import total_updates
+from hacpo_core.sizes import num_processes, occupied_gpus, total_updates
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]
@@ -274,18 +274,17 @@ def uses_gpu(plans: Sequence[Plan]) -> bool:
     return any(planned.config.engine.device != "cpu" for planned in plans)
 
 
-def uses_ray(plans: Sequence[Plan]) -> bool:
-    """Whether any of the experiments spreads its agents over processes of their own."""
-    return any(planned.config.placement.kind == "ray" for planned in plans)
-
-
 def default_workers(plans: Sequence[Plan]) -> int:
-    """Experiments at a time: one per GPU, else as many as there are cores for their threads; one with Ray."""
-    if uses_ray(plans):
+    """Experiments at a time: as many as the GPUs here hold of the smallest, else as the cores hold of the largest.
+
+    One at a time in a Ray cluster, where a second one would be refused instead of waiting.
+    """
+    configs = [planned.config for planned in plans]
+    if any(config.placement.kind == "ray" and config.placement.ray.address is not None for config in configs):
         return 1
     if uses_gpu(plans):
-        return len(visible_devices()) or 1
-    return max(1, (os.cpu_count() or 1) // max(planned.config.engine.num_threads for planned in plans))
+        return max(1, len(visible_devices()) // max(1, min(map(occupied_gpus, configs))))
+    return max(1, (os.cpu_count() or 1) // max(num_processes(config) * config.engine.num_threads for config in configs))
 
 
 def result_rows(grid: GridPlan) -> list[dict[str, Any]]:

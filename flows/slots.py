@@ -16,7 +16,7 @@ from typing import IO
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import EngineError
-from hacpo_core.sizes import num_gpus
+from hacpo_core.sizes import occupied_gpus
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -67,8 +67,8 @@ def cards_of(devices: Sequence[str]) -> dict[str, str]:
 def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
     """Wait until as many GPUs are free as the experiment needs, and let this process see those alone.
 
-    Experiments on the CPU need none. A Ray that is started here gets all GPUs of the machine; a cluster of several
-    machines hands its own out.
+    Experiments on the CPU need none. A Ray that is started here gets the GPUs that are held, so several can share the
+    machine; a cluster of several machines hands its own out.
     """
     if config.engine.device == "cpu" or config.placement.ray.address is not None:
         yield
@@ -79,7 +79,7 @@ def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
         return
     import torch
 
-    number = len(devices) if config.placement.kind == "ray" else num_gpus(config)
+    number = occupied_gpus(config)
     if torch.cuda.is_initialized():  # too late to choose: CUDA takes the first ones
         devices = devices[:number]
     before = os.environ.get(VISIBLE)

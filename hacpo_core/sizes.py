@@ -50,6 +50,22 @@ def num_gpus(config: ExperimentConfig) -> int:
     return config.engine.vllm.tensor_parallel_size if config.engine.sampler == "vllm" else 1
 
 
+def num_processes(config: ExperimentConfig) -> int:
+    """Processes that hold models at a time: one where agents take turns in it, else the ranks of all agents.
+
+    With `placement.colocated` agents take turns on the same ones, as many as the largest agent has.
+    """
+    if config.placement.kind == "local":
+        return 1
+    ranks = [num_ranks(config, k) for k in config.pair.agents]
+    return max(ranks) if config.placement.colocated else sum(ranks)
+
+
+def occupied_gpus(config: ExperimentConfig) -> int:
+    """GPUs that an experiment holds from its start to its end, whichever of its agents works."""
+    return num_processes(config) * num_gpus(config)
+
+
 def longest_sequence(config: ExperimentConfig) -> int:
     """Most tokens of a prompt and its response, in training or in an evaluation."""
     limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]

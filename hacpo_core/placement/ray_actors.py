@@ -36,7 +36,7 @@ from hacpo_core.engines.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem, Rollout
-from hacpo_core.sizes import num_gpus, num_ranks
+from hacpo_core.sizes import num_gpus, num_processes, num_ranks
 
 try:
     import ray
@@ -385,6 +385,9 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
     address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
+        # Ray would start a process for each processor of the machine, and so would another run's Ray beside it.
+        wanted = num_processes(config) * config.engine.num_threads
+        options.setdefault("num_cpus", min(wanted, os.cpu_count() or wanted))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if config.engine.device != "cpu" and visible:  # Ray itself counts cards, of which MIG devices are parts
             options["num_gpus"] = len(visible.split(","))

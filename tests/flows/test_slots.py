@@ -16,9 +16,30 @@ from pathlib import Path
 import pytest
 
 from flows import slots
-from hacpo_core.config import EngineConfig, ExperimentConfig, PlacementConfig, RayConfig, VllmConfig
+from hacpo_core.config import (
+    AgentConfig,
+    EngineConfig,
+    ExperimentConfig,
+    PairConfig,
+    PlacementConfig,
+    RayConfig,
+    VllmConfig,
+)
 from hacpo_core.errors import EngineError
 
+TRAIN = """
+import dataclasses, sys, time
+from pathlib import Path
+from flows import slots
+from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig
+slots.locks_folder = lambda: Path(sys.argv[1])
+pair = PairConfig("pair", {name: AgentConfig(path=name) for name in sys.argv[2].split(",")})
+placement = PlacementConfig(kind="ray", num_ranks=4)
+config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=EngineConfig(device="cuda"), placement=placement)
+with slots.gpu_slots(config):
+    print(slots.os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+    time.sleep(600)
+"""
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -90,6 +111,33 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
         waiting.join(timeout=30)
     assert got == [["0", "1"]]
     assert "waiting for 2 of the GPUs 0, 1, which other experiments hold" in caplog.text
+
+
+def test_trainings_of_one_agent_share_a_machine_and_one_of_two_agents_waits_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+
+    def training(agents: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", TRAIN, str(tmp_path), agents]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+    processes = [training("a"), training("b")]
+    try:
+        assert sorted(map(first_line, processes)) == ["0,1,2,3", "4,5,6,7"]
+        pair = training("a,b")
+        processes.append(pair)
+        time.sleep(3.0)
+        processes[0].kill()
+        time.sleep(3.0)
+        assert pair.poll() is None
+        assert [is_locked(tmp_path, device) for device in "07"].count(True) == 1, "the pair sits on none meanwhile"
+        processes[1].kill()
+        assert first_line(pair) == "0,1,2,3,4,5,6,7"
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture
@@ -166,6 +214,8 @@ def test_visible_gpus_end_before_a_negative_number_as_for_cuda(
             *("4,7", ["4", "7"]),
         ),
         (EngineConfig(device="cuda"), PlacementConfig(kind="ray"), "4,7", ["4", "7"]),
+        (EngineConfig(device="cuda"), PlacementConfig(kind="ray", colocated=True), "4", ["4"]),
+        (EngineConfig(device="cuda"), PlacementConfig(kind="ray", num_ranks=8), "4,7", ["4", "7"]),  # Ray says so
         (EngineConfig(device="cuda"), PlacementConfig(kind="ray", ray=RayConfig(address="auto")), "4,7", []),
         (EngineConfig(), PlacementConfig(), "4,7", []),
     ],
@@ -180,7 +230,9 @@ def test_cuda_sees_the_gpus_that_are_held_and_no_others(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.setattr(slots, "locks_folder", lambda: tmp_path)
-    config = dataclasses.replace(ExperimentConfig(), engine=engine, placement=placement or PlacementConfig())
+    pair = PairConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b")})
+    placement = placement or PlacementConfig()
+    config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=engine, placement=placement)
     with slots.gpu_slots(config):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
         assert [device for device in ("4", "7") if is_locked(tmp_path, device)] == locked

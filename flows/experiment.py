@@ -132,14 +132,14 @@ def evaluate_agents(
     """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
     started: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks come one after the other
-    for name, k in itertools.product(dict.fromkeys(names), x.names):
+    for k, name in itertools.product(x.names, dict.fromkeys(names)):  # agents that share a device change places once
         after = [busy[k]] if k in busy else []
         last = started[name, k] = start_evaluation(x, step, k, benchmarks[name], runner, after=after)
         if last is not None:
             busy[k] = last
     found = []
-    for (name, k), last in started.items():
-        result = finish_evaluation(x, step, k, benchmarks[name], last)
+    for name, k in itertools.product(dict.fromkeys(names), x.names):
+        result = finish_evaluation(x, step, k, benchmarks[name], started[name, k])
         watcher.evaluated(step, name, k, result.value)
         found.append(result)
     return found

@@ -107,10 +107,7 @@ class Experiment:
             try:
                 with self.placement.turn():
                     agent = self.placement.agent_at(k, version, replay=self._replay)
-                    result = work(agent)
-                    if self.placement.shares_devices:
-                        agent.rest()
-                    return result
+                    return work(agent)
             except AgentLostError as error:
                 if losses == MOST_LOSSES:
                     raise

@@ -238,12 +238,12 @@ class VllmConfig:
     """encode a prompt that several responses share once"""
     sleeps: bool = True
     """give device memory back between samplings, so that the learner can have it; not on the CPU"""
-    sync_prompts: int = 4
-    """prompts whose responses' first tokens are compared with the learner after each hand-over of weights, >= 1"""
-    sync_tokens: int = 4
-    """those first tokens, >= 1"""
+    sync_tokens: int = 256
+    """tokens whose log-probabilities are compared with the learner's after each hand-over of weights, at least"""
     sync_tolerance: float = 1e-3
-    """largest difference of their log-probabilities in nats; a larger one stops the run. bfloat16 needs more"""
+    """their largest mean difference in nats; a larger one stops the run. bfloat16 needs more"""
+    sync_bound: float = 2.0
+    """largest difference of a single token in nats; a larger one stops the run"""
 
 
 BASELINES = ("own", "pooled", "capability")

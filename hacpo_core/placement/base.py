@@ -53,7 +53,7 @@ class PlacedAgent(Protocol):
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
 
     def rest(self) -> None:
-        """Leave the device to other agents, with `engine.offloads`; the next call takes it back."""
+        """Leave the device to other agents; the next call takes it back."""
 
     def close(self) -> None:
         """End what was started for it."""
@@ -84,6 +84,8 @@ class Placement(ABC):
             name: AgentTokenizer(name, config.pair.agents[name], initial=folder) for name, folder in initial.items()
         }
         self._agents: dict[str, PlacedAgent] = {}
+        self._last = ""
+        """the agent that worked last; not read where agents have devices of their own"""
 
     @abstractmethod
     def _load(self, name: str, checkpoint: Checkpoint | None) -> PlacedAgent:
@@ -110,8 +112,16 @@ class Placement(ABC):
         """
         checkpoint = latest_checkpoint(self._root)
         for name in self._initial:
+            self._make_room(name)
             self._agents[name] = self._load(name, checkpoint)
         return checkpoint
+
+    def _make_room(self, name: str) -> None:
+        """Have the agent that worked last leave the devices, where that is another one and they are shared."""
+        last = self._agents.get(self._last)
+        if self.shares_devices and self._last != name and last is not None and not last.is_dirty:
+            last.rest()
+        self._last = name
 
     def break_off(self) -> None:  # noqa: B027  local agents have no other threads
         """End what the agents are doing for other threads, where that is possible."""
@@ -137,6 +147,7 @@ class Placement(ABC):
             version: update phases that its weights must have seen.
             replay: repeats the update phase of one step on the agent.
         """
+        self._make_room(name)
         agent = self._agents.get(name)
         if agent is None or agent.is_dirty or agent.version > version:
             _log.warning("agent %s is restored to version %d", name, version)

@@ -149,6 +149,7 @@ def method_of(config: ExperimentConfig) -> Method:
         cross_baseline=config.advantage.cross_baseline,  # type: ignore[arg-type]
         cross_weight=config.method.cross_weight,  # type: ignore[arg-type]
         cross_exponent=config.method.cross_exponent,
+        cross_power=config.objective.cross_power,  # type: ignore[arg-type]
         cross_bounds=config.method.cross_bounds,  # type: ignore[arg-type]
         cross_is_pessimistic=config.method.cross_is_pessimistic,
         cross_floor=config.clip.cross_floor,

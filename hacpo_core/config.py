@@ -148,6 +148,8 @@ class ObjectiveConfig:
 
     aggregation: str = "sum_of_means"
     """over sources: sum_of_means (Eq. 53) | mean_of_rows (official code)"""
+    cross_power: str = "ratio"
+    """what method.cross_exponent is the power of: ratio (Eq. 12) | clipped: the clipped ratio (official code)"""
     token_aggregation: str = "token_mean"
     """ratio: token only: token_mean | seq_mean_token_mean | seq_mean_token_sum_norm"""
     kl_coef: float = 0.0

@@ -41,7 +41,7 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     cross_names = [
         *(f"method.{name}" for name in ("cross_weight", "cross_exponent", "cross_bounds", "cross_is_pessimistic")),
         *("clip.cross_floor", "clip.cross_step"),
-        *("advantage.cross_baseline", "objective.aggregation", "minibatch.order"),
+        *("advantage.cross_baseline", "objective.aggregation", "objective.cross_power", "minibatch.order"),
     ]
     if not method.shares_rollouts:
         mark(f"method {method.name} shares no rollouts", *cross_names)
@@ -49,6 +49,10 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         mark("one agent has nobody to share with", *cross_names, *capability_names)
     if method.cross_bounds != "stepwise":
         mark(f"method.cross_bounds is {method.cross_bounds}", "clip.cross_floor", "clip.cross_step")
+    if method.cross_bounds == "none":
+        mark("method.cross_bounds is none, where nothing is clipped", "objective.cross_power")
+    if method.cross_exponent == 0:
+        mark("method.cross_exponent is 0", "objective.cross_power")
     if method.baseline in ("own", "pooled") and (method.cross_weight == "one" or not method.shares_rollouts):
         mark(f"method {method.name} uses no capability ratio", *capability_names)
     if method.baseline != "capability":

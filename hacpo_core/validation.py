@@ -26,6 +26,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "capability.metric": ("reward_mean", "positive_rate"),
     "advantage.cross_baseline": ("source", "learner"),
     "objective.aggregation": ("sum_of_means", "mean_of_rows"),
+    "objective.cross_power": ("ratio", "clipped"),
     "objective.token_aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"),
     "retokenize.eos": ("keep", "drop"),
     "minibatch.order": ("mixed", "own_first"),

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from flows.compose import available, compose, load_config, to_yaml
+from flows.compose import KINDS, available, compose, load_config, to_yaml
+from hacpo_core.config import as_dict, flatten
 from hacpo_core.errors import ConfigError
 from hacpo_core.identity import experiment_id, inert_fields
 from hacpo_core.sizes import num_minibatches
@@ -143,6 +145,28 @@ def test_command_line_beats_hardware_beats_method_beats_pair_beats_preset() -> N
     assert compose("tiny", "hacpo_alpha3", overrides=["method.cross_exponent=2"]).method.cross_exponent == 2.0
     assert compose("tiny", "hacpo", entry={"seed": 4}).seed == 4
     assert compose("tiny", "hacpo", entry={"seed": 4}, overrides=["seed=5"]).seed == 5
+
+
+def test_both_presets_set_every_field_in_which_they_differ() -> None:
+    names, composed = [], []
+    for preset in ("paper", "official"):
+        file = Path(__file__).parents[1] / "experiments" / KINDS["conformance"] / f"{preset}.yaml"
+        names.append(set(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))))
+        composed.append(flatten(as_dict(compose("tiny", "hacpo", overrides=[f"conformance={preset}"]))))
+    paper, official = composed
+    assert names[0] == names[1] == {name for name, value in paper.items() if official[name] != value}
+
+
+def test_power_of_the_cross_term_is_refused_where_it_changes_nothing() -> None:
+    word = ["objective.cross_power=clipped"]
+    assert compose("tiny", "hacpo", overrides=word).objective.cross_power == "clipped"
+    for method, reason in (
+        ("gspo", "gspo shares no rollouts"),
+        ("hacpo_alpha0", "method.cross_exponent is 0"),
+        ("hacpo_no_clip", "method.cross_bounds is none"),
+    ):
+        with pytest.raises(ConfigError, match=f"objective.cross_power cannot take effect: .*{reason}"):
+            compose("tiny", method, overrides=word)
 
 
 def test_official_preset_sets_all_its_fields_and_single_ones_can_differ() -> None:

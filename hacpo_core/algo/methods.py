@@ -26,7 +26,7 @@ from hacpo_core.algo.advantages import (
 )
 from hacpo_core.algo.capability import CapabilityMetric, CapabilityRatios
 from hacpo_core.algo.clipping import UNBOUNDED, Bounds, clipped_surrogate, cross_bounds, is_stopped, own_bounds
-from hacpo_core.algo.objectives import SourceAggregation, TokenAggregation, cross_surrogate, kl_to_reference
+from hacpo_core.algo.objectives import CrossPower, SourceAggregation, TokenAggregation, cross_surrogate, kl_to_reference
 from hacpo_core.algo.ratios import masked_mean, sequence_ratio, token_ratio
 
 BASELINES: dict[str, BaselineFunction] = {
@@ -52,6 +52,7 @@ class Method:
         cross_baseline: whose baseline a cross-agent response is compared with (Eq. 10 or Eq. 50).
         cross_weight: "capability" multiplies cross-agent advantages by w[j, k] (Eq. 10), "one" does not.
         cross_exponent: alpha of Eq. 12, >= 0.
+        cross_power: what alpha is the power of: the "ratio" itself, or the "clipped" one.
         cross_bounds: "stepwise" (Eq. 14), "own" (the bounds of own responses), or "none".
         cross_is_pessimistic: take the minimum of clipped and unclipped for cross-agent responses too.
         cross_floor: 1 - delta of Eq. 13, in [0, 1].
@@ -71,6 +72,7 @@ class Method:
     cross_baseline: CrossBaseline = "source"
     cross_weight: Literal["capability", "one"] = "capability"
     cross_exponent: float = 1.0
+    cross_power: CrossPower = "ratio"
     cross_bounds: Literal["stepwise", "own", "none"] = "stepwise"
     cross_is_pessimistic: bool = False
     cross_floor: float = 0.8
@@ -257,6 +259,7 @@ def objective(method: Method, rows: Rows, logprob_BT: Tensor, *, update: int) ->
         rows.cross_weight_B,
         exponent=method.cross_exponent,
         bounds=cross_limit,
+        power=method.cross_power,
         is_pessimistic=is_pessimistic,
     )
     cross_stopped_B = is_stopped(ratio_B, rows.advantage_B, cross_limit, is_pessimistic=is_pessimistic)

@@ -17,6 +17,7 @@ KL_BOUND = 10.0
 
 SourceAggregation = Literal["sum_of_means", "mean_of_rows"]
 TokenAggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
+CrossPower = Literal["ratio", "clipped"]
 
 
 def cross_surrogate(
@@ -26,11 +27,15 @@ def cross_surrogate(
     *,
     exponent: float,
     bounds: Bounds,
+    power: CrossPower = "ratio",
     is_pessimistic: bool = False,
 ) -> Tensor:
     """Surrogate of responses that another agent sampled.
 
-        clip(s) sg(s)^alpha w A
+        clip(s) sg(s)^alpha w A           power "ratio"
+        clip(s) sg(clip(s))^alpha w A     power "clipped"
+
+    The gradient is the same for both unless `is_pessimistic`: where they differ, clip(s) has none.
 
     Args:
         ratio_B: s, with gradient.
@@ -38,14 +43,18 @@ def cross_surrogate(
         weight_B: w[j, k], capability of the sampling agent over the learner's; 1 for the ablation without it.
         exponent: alpha >= 0; sg stops the gradient.
         bounds: where s is clipped.
+        power: what alpha is the power of.
         is_pessimistic: take the minimum with the unclipped product, as for own responses.
 
     Returns:
         surrogate_B.
-    Source: HACPO Eq. 10, 12, 50.
+    Source: HACPO Eq. 10, 12, 50; "clipped" as in the official code.
     """
     surrogate_B = clipped_surrogate(ratio_B, advantage_B, bounds, is_pessimistic=is_pessimistic)
-    return surrogate_B * ratio_B.detach() ** exponent * weight_B
+    base_B = ratio_B.detach()
+    if power == "clipped":
+        base_B = base_B.clamp(bounds.floor, bounds.ceiling)
+    return surrogate_B * base_B**exponent * weight_B
 
 
 def kl_to_reference(logprob_BT: Tensor, reference_logprob_BT: Tensor) -> Tensor:

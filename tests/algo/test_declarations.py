@@ -52,6 +52,7 @@ PAPER = {
     "cross_baseline": "source",
     "cross_weight": "capability",
     "cross_exponent": 1.0,
+    "cross_power": "ratio",
     "cross_bounds": "stepwise",
     "cross_is_pessimistic": False,
     "cross_floor": 0.8,
@@ -89,6 +90,7 @@ def test_method_differs_from_hacpo_in_its_declared_fields_alone(name: str) -> No
         ("advantage", "cross_baseline", "cross_baseline", "learner"),
         ("advantage", "binary_guard", "binary_guard", False),
         ("objective", "aggregation", "aggregation", "mean_of_rows"),
+        ("objective", "cross_power", "cross_power", "clipped"),
         ("objective", "kl_coef", "kl_coef", 0.001),
         ("clip", "cross_floor", "cross_floor", 0.9),
     ],
@@ -109,5 +111,6 @@ def test_official_preset_sets_all_of_the_methods_conformance_fields() -> None:
         capability_metric="positive_rate",
         cross_baseline="learner",
         aggregation="mean_of_rows",
+        cross_power="clipped",
         kl_coef=0.001,
     )

@@ -33,7 +33,7 @@ METHODS = {
     "hacpo_alpha3": replace(WIDE, cross_exponent=3.0),
     "hacpo_no_clip": replace(WIDE, cross_bounds="none"),
     "hacpo_no_stepwise": replace(WIDE, cross_step=0.0),
-    "hacpo_official": replace(WIDE, aggregation="mean_of_rows", kl_coef=0.3),
+    "hacpo_official": replace(WIDE, aggregation="mean_of_rows", cross_power="clipped", cross_exponent=3.0, kl_coef=0.3),
 }
 UPDATE, MAX_TOKENS, STEP = 2, 9, 1e-5
 LENGTHS = (3, 1, 5, 2, 4, 5, 1, 2, 3, 4, 5, 2)
@@ -96,7 +96,7 @@ def by_hand(method: Method, rows: Rows, current: list[list[float]], held: list[l
             if method.kl_coef > 0:
                 assert rows.reference_logprob_BT is not None
                 differences = [rows.reference_logprob_BT[b, t].item() - current[b][t] for t in tokens]
-                k3 = sum(math.exp(d) - d - 1 for d in differences)
+                k3 = sum(min(math.exp(d) - d - 1, 10.0) for d in differences)
             low, high = 1 - method.own_low, 1 + method.own_high
             if method.ratio == "token":
                 assert rows.old_logprob_BT is not None
@@ -115,7 +115,10 @@ def by_hand(method: Method, rows: Rows, current: list[list[float]], held: list[l
         value = min(max(s, floor), ceiling) * advantage
         if method.cross_is_pessimistic:
             value = min(s * advantage, value)
-        cross += weight * value * ratio_of(held[b]) ** method.cross_exponent * rows.cross_weight_B[b].item()
+        base = ratio_of(held[b])
+        if method.cross_power == "clipped":
+            base = min(max(base, floor), ceiling)
+        cross += weight * value * base**method.cross_exponent * rows.cross_weight_B[b].item()
     return own, cross
 
 

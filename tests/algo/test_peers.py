@@ -278,4 +278,3 @@ def test_beyond_a_log_ratio_of_ten_we_stop_where_verls_gspo_stops() -> None:
     result, gradient_BT = loss_and_gradient(method_of(case, "sequence"), rows, case)
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
-

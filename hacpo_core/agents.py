@@ -292,6 +292,7 @@ class Agent:
         version: int,
         num_agents: int,
         measures_cosine: bool,
+        recomputes_own: bool,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
         torch.set_num_threads(self.config.engine.num_threads)
@@ -304,6 +305,7 @@ class Agent:
             num_agents=num_agents,
             max_response_tokens=self.config.rollout.max_response_tokens,
             measures_cosine=measures_cosine,
+            recomputes_own=recomputes_own,
         )
         self.version, self.is_dirty = version, False
         self._release_unused()

@@ -40,7 +40,7 @@ from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.verify.pool import VerifierPool
 
 NUM_PROBED = 8
-"""responses of a step that the learner scores to compare it with the sampler, unless old_logprobs=learner"""
+"""responses of a step that the learner scores to compare it with the sampler, where it does not score all"""
 SAME_LOGPROB = 1e-5
 """nats; a sampler all of whose probed tokens are as near to the learner works with its weights and numerics"""
 LARGEST_SAMPLER_ERROR = 1e-3
@@ -222,17 +222,20 @@ def rollout(x: Experiment, step: int, k: str, problems: Sequence[Problem]) -> No
         return
 
     def sample(agent: PlacedAgent) -> SampledBatch:
+        shares = len(x.names) > 1 and x.method.shares_rollouts  # others compare their ratios with these values
         with x.stopwatch(k) as watch:
             rollouts = agent.sample(problems, rollout_task(x.config, step))
             probes: dict[int, tuple[float, ...]] = {}
-            if x.config.old_logprobs != "learner":
+            if not (x.config.old_logprobs == "learner" and shares):
                 places = sorted({len(rollouts) * i // NUM_PROBED for i in range(NUM_PROBED)})
                 scored = agent.score([rollouts[place] for place in places])
                 probes = {place: found.old_logprobs or () for place, found in zip(places, scored, strict=True)}
             reuses = x.config.old_logprobs == "checked" and _agree(rollouts, probes)
-            if not (reuses or x.config.old_logprobs == "sampler"):
+            recomputes_own = not (reuses or x.config.old_logprobs == "sampler")
+            if recomputes_own and shares:
                 rollouts, probes = agent.score(rollouts), {}
-        return SampledBatch(tuple(rollouts), watch.cost(sum(len(found.token_ids) for found in rollouts)), probes)
+        cost = watch.cost(sum(len(found.token_ids) for found in rollouts))
+        return SampledBatch(tuple(rollouts), cost, probes, recomputes_own=recomputes_own)
 
     batch = x.with_agent(k, step - 1, sample)
     logprobs = itertools.chain.from_iterable(found.old_logprobs or found.logprobs for found in batch.rollouts)
@@ -350,6 +353,7 @@ def _apply_update(x: Experiment, agent: PlacedAgent, step: int) -> None:
             version=step,
             num_agents=len(x.names),
             measures_cosine=measures_cosine(x.config) and step % x.config.diagnostics.every == 0,
+            recomputes_own=x.ledger.rollouts(step, k).recomputes_own,
         )
     if x.ledger.has(step, f"update.{k}"):
         _judge_replay(x, step, k, applied.trace)

@@ -39,12 +39,14 @@ class SampledBatch:
     """An agent's responses of a step in problem-major order, and what they cost.
 
     `probes` are, by place of a response, the learner's log-probabilities of a few responses that do not have them
-    otherwise; they are compared with the sampler's, and nothing is trained on them.
+    otherwise; they are compared with the sampler's, and nothing is trained on them. With `recomputes_own` the agent's
+    own ratios start from what the passes of its update give before the first one.
     """
 
     rollouts: tuple[Rollout, ...]
     cost: PhaseCost
     probes: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    recomputes_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Ledger:
         columns["old_logprobs"] = [
             None if values is None else np.asarray(values, dtype=np.float32) for values in columns["old_logprobs"]
         ]
-        value = asdict(batch.cost) | ({"probes": dict(batch.probes)} if batch.probes else {})
+        value = asdict(batch.cost) | {"probes": dict(batch.probes), "recomputes_own": batch.recomputes_own}
         outputs = {f"rollouts.{agent}.parquet": columns, f"rollouts.{agent}.json": value}
         made_from_it = [f"verify.{agent}", "advantage"]  # sampled again, a response need not be the same one
         self.store.commit(step, f"rollout.{agent}", outputs, outdates=made_from_it)
@@ -144,7 +146,9 @@ class Ledger:
             frame = self.store.read_table(step, phase, f"rollouts.{agent}.parquet")
             value = self.store.read_value(step, phase, f"rollouts.{agent}.json")
             probes = {int(place): tuple(probe) for place, probe in value.pop("probes", {}).items()}
-            return SampledBatch(tuple(_rollout(row) for row in _rows(frame)), PhaseCost(**value), probes)
+            recomputes_own = value.pop("recomputes_own", False)
+            rollouts = tuple(_rollout(row) for row in _rows(frame))
+            return SampledBatch(rollouts, PhaseCost(**value), probes, recomputes_own)
 
         return self._read(step, phase, load)
 

@@ -7,7 +7,9 @@ Names are `area/name_unit`. A source is "own", "cross" (all other agents togethe
 
 from __future__ import annotations
 
+import math
 import time
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ DEFINITIONS: dict[str, str] = {
     "ratio_<source>/mean": "mean sequence ratio of the source's rows, before their update",
     "ratio_<source>/min": "least of the same",
     "ratio_<source>/max": "largest of the same",
+    "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, before any learning",
     "clip_<source>/below_share": "share of the source's rows under the lower bound",
     "clip_<source>/above_share": "share of the source's rows over the upper bound",
     "clip_<source>/stopped_share": "share of the source's rows (or tokens) whose gradient a bound took away",
@@ -143,6 +146,9 @@ def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> d
     if len(ledger.agents) > 2:
         for j, name in enumerate(ledger.agents):
             values |= _row_metrics(f"from_{name}", [row for row in rows if row.source == j and not row.is_own])
+    first = [math.log(row.ratio) for row in rows if row.is_own and row.update == 0]
+    if first:
+        values["ratio/own_noise_rms"] = math.sqrt(fmean(log_ratio**2 for log_ratio in first))
     if rows:
         values["update/entropy_nats"] = float(np.mean([row.entropy for row in rows]))
         values["update/kl_nats"] = float(np.mean([row.kl for row in rows if row.is_own] or [0.0]))

@@ -9,6 +9,8 @@ import pytest
 
 from hacpo_core.batches import BatchCounts
 from hacpo_core.engines.base import RowOutcome, UpdateOutcome
+from hacpo_core.engines.replay import Setup, UpdateTrace
+from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.ledger import Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.records import Gold, Message, PhaseCost, Problem, Rollout, Verdict
 from hacpo_core.store import StepStore
@@ -21,6 +23,10 @@ RIGHT, WRONG = Verdict("correct", 1.0, "4", 0.5), Verdict("wrong", 0.0, None, 0.
 UNSCORED = Verdict("unscored", None, None, 0.25, "timeout")
 ROW = RowOutcome(0, 0, 1, True, 0, 0.5, 1.0, float("nan"), 0.75, 1.25, 0.0, 0.0, 0.5, 12)
 
+TRACE = UpdateTrace(
+    Fingerprint("a", (0.1, -2.5e-7)), Fingerprint("b", (0.3, 1e300)), Setup("a GPU", 2, 0, "2.13.0", is_exact=False)
+)
+
 
 def two_ledgers(folder: Path) -> tuple[Ledger, Ledger]:
     """One that writes, and one of a process that comes later."""
@@ -30,8 +36,8 @@ def two_ledgers(folder: Path) -> tuple[Ledger, Ledger]:
 @pytest.mark.parametrize("rollouts", [(ROLLOUT,), (SCORED,), (ROLLOUT, SCORED, EMPTY), (EMPTY,)])
 def test_rollouts_are_read_as_they_were_sampled(rollouts: tuple[Rollout, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    before.save_rollouts(1, "qwen", SampledBatch(rollouts, COST, {0: (-0.5,)}))
-    assert after.rollouts(1, "qwen") == SampledBatch(rollouts, COST, {0: (-0.5,)})
+    before.save_rollouts(1, "qwen", SampledBatch(rollouts, COST, {0: (-0.5,)}, recomputes_own=True))
+    assert after.rollouts(1, "qwen") == SampledBatch(rollouts, COST, {0: (-0.5,)}, recomputes_own=True)
 
 
 @pytest.mark.parametrize("verdicts", [(RIGHT, WRONG), (UNSCORED, UNSCORED), (RIGHT, UNSCORED), (WRONG, WRONG)])
@@ -45,6 +51,6 @@ def test_verdicts_are_read_as_they_were_given(verdicts: tuple[Verdict, ...], tmp
 @pytest.mark.parametrize("rows", [(), (ROW, replace(ROW, index=2))])
 def test_update_is_read_as_it_was_made(rows: tuple[RowOutcome, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    record = UpdateRecord(UpdateOutcome((), rows), "digest", BatchCounts(1, 2, 3, 0.5, 4), COST)
+    record = UpdateRecord(UpdateOutcome((), rows), TRACE, BatchCounts(1, 2, 3, 0.5, 4), COST)
     before.save_update(1, "qwen", record)
     assert repr(after.update(1, "qwen")) == repr(record), "nan is not equal to itself"

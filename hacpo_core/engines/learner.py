@@ -1,6 +1,6 @@
 """What every learner does in the same way: passes over rows, the objective, the schedule.
 
-    update: mini-batch ─▶ weights of rows, rows without advantage left out
+    update: mini-batch ─▶ weights of rows, rows without advantage left out, own rows' old log-probabilities
                        ─▶ _accumulate: _score_groups ─▶ _objective ─▶ _backward     for each micro-batch
                        ─▶ _step
 
@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -144,6 +145,7 @@ class BaseLearner(ABC):
         num_agents: int,
         max_response_tokens: int,
         measures_cosine: bool,
+        recomputes_own: bool = False,
     ) -> UpdateOutcome:
         """One optimizer update per mini-batch, in order.
 
@@ -153,28 +155,21 @@ class BaseLearner(ABC):
             num_agents: number of agents that rows may come from.
             max_response_tokens: the constant of seq_mean_token_sum_norm.
             measures_cosine: measure the cosine between the two gradients at the first update.
+            recomputes_own: take the old log-probabilities of own rows from the very passes that train them, before the
+                first update; else those that the rows hold.
 
         Raises:
             EngineError: a gradient is not finite; earlier mini-batches have changed the weights by then.
         """
         self.onload()
+        weighted = [self._weighted(minibatch, method, num_agents, max_response_tokens) for minibatch in minibatches]
+        live_rows = [[item for item in minibatch if self._has_gradient(item[0], method)] for minibatch in weighted]
+        if recomputes_own:
+            live_rows = [self._with_own_old(live) for live in live_rows]
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows: list[RowOutcome] = []
-        for m, minibatch in enumerate(minibatches):
-            weight_B = row_weights(
-                torch.tensor([row.source for row in minibatch.rows], dtype=torch.long),
-                torch.tensor([len(row.response_ids) for row in minibatch.rows]),
-                num_sources=num_agents,
-                is_token_level=method.ratio == "token",
-                aggregation=method.aggregation,
-                token_aggregation=method.token_aggregation,
-                max_tokens=max_response_tokens,
-            )
-            weighted = list(zip(minibatch.rows, weight_B.tolist(), strict=True))
-            skips = self._engine.skip_zero_advantage
-            has_kl = method.kl_coef > 0
-            live = [(row, w) for row, w in weighted if not skips or row.advantage != 0.0 or (has_kl and row.is_own)]
+        for m, live in enumerate(live_rows):
             cosine = self._gradient_cosine(live, method, m) if measures_cosine and m == 0 else None
             totals = self._accumulate(live, method, m)
             stepped = self._step()
@@ -186,14 +181,46 @@ class BaseLearner(ABC):
                     cross_objective=totals.cross,
                     grad_norm=stepped.grad_norm,
                     learning_rate=stepped.learning_rate,
-                    num_rows=len(weighted),
-                    num_skipped=len(weighted) - len(live),
+                    num_rows=len(weighted[m]),
+                    num_skipped=len(weighted[m]) - len(live),
                     num_trained_tokens=sum(len(row.response_ids) for row, _ in live),
                     gradient_cosine=cosine,
                 )
             )
         self.model.eval()
         return UpdateOutcome(tuple(outcomes), tuple(rows))
+
+    def _weighted(
+        self, minibatch: Minibatch, method: Method, num_agents: int, max_response_tokens: int
+    ) -> list[tuple[Row, float]]:
+        """The rows of a mini-batch with their weights in its objective."""
+        weight_B = row_weights(
+            torch.tensor([row.source for row in minibatch.rows], dtype=torch.long),
+            torch.tensor([len(row.response_ids) for row in minibatch.rows]),
+            num_sources=num_agents,
+            is_token_level=method.ratio == "token",
+            aggregation=method.aggregation,
+            token_aggregation=method.token_aggregation,
+            max_tokens=max_response_tokens,
+        )
+        return list(zip(minibatch.rows, weight_B.tolist(), strict=True))
+
+    def _has_gradient(self, row: Row, method: Method) -> bool:
+        """Whether an update passes the row through the model; one without advantage adds nothing but its KL."""
+        return not self._engine.skip_zero_advantage or row.advantage != 0.0 or (method.kl_coef > 0 and row.is_own)
+
+    def _with_own_old(self, live: Sequence[tuple[Row, float]]) -> list[tuple[Row, float]]:
+        """The rows of an update, own ones with the log-probabilities that its passes give under the current weights.
+
+        In bfloat16 a score changes with the shape of its batch by more than GSPO's clip, so the passes are the same.
+        """
+        if not any(row.is_own for row, _ in live):
+            return list(live)
+        scored = self.logprobs([ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in live])
+        return [
+            (replace(row, old_logprobs=old, old_mean_logprob=fmean(old)) if row.is_own else row, weight)
+            for (row, weight), old in zip(live, scored, strict=True)
+        ]
 
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
         """Add the gradient of minus the objective of these rows."""

@@ -71,6 +71,11 @@ def folder_shape(folder: Path, *, trust_remote_code: bool = False) -> ModelShape
         raise ModelError(f"{folder}: config.json cannot be read ({error}); copy or save the model again") from error
 
 
+def sizes_of(shapes: Mapping[str, ModelShape]) -> dict[str, int]:
+    """Parameters of models, under the names of their shapes."""
+    return {name: shape.num_parameters for name, shape in shapes.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class AgentMemory:
     """GiB of one GPU that an agent's process works on.

@@ -72,7 +72,7 @@ def use_deterministic_kernels() -> None:
     """Have CUDA repeat itself to the bit, where its kernels can; torch warns of those that cannot."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's first product is made
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def load_model(

@@ -49,6 +49,7 @@ class PlacedAgent(Protocol):
         version: int,
         num_agents: int,
         measures_cosine: bool,
+        recomputes_own: bool,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
 

@@ -153,9 +153,15 @@ class RemoteAgent:
         version: int,
         num_agents: int,
         measures_cosine: bool,
+        recomputes_own: bool,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
-        options = {"version": version, "num_agents": num_agents, "measures_cosine": measures_cosine}
+        options = {
+            "version": version,
+            "num_agents": num_agents,
+            "measures_cosine": measures_cosine,
+            "recomputes_own": recomputes_own,
+        }
         self.is_dirty = True
         applied: AppliedUpdate = self._call("update", list(minibatches), method, options)[0]
         self.version, self.is_dirty = version, False

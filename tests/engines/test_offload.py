@@ -170,7 +170,7 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
         assert events == ["release"]
     monkeypatch.setattr(agent.learner, "update", lambda *_, **__: None)
     events.clear()
-    agent.update([], method_of(config), version=1, num_agents=2, measures_cosine=False)
+    agent.update([], method_of(config), version=1, num_agents=2, measures_cosine=False, recomputes_own=False)
     assert events == ["release"]
 
 

@@ -198,7 +198,7 @@ def test_measuring_the_cosine_does_not_change_the_update() -> None:
     learners = [learner_of(small_model(), learning_rate=1e-3) for _ in range(2)]
     for learner, measures in zip(learners, (True, False), strict=True):
         run(learner, [rows_of()], measures_cosine=measures)
-    assert learners[0].digest() == learners[1].digest()
+    assert learners[0].fingerprint() == learners[1].fingerprint()
 
 
 def test_measuring_the_cosine_takes_no_more_memory_than_the_update(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,155 @@
+"""Own ratios start from the passes that train: in bfloat16 other batches score by more than GSPO's clip apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hacpo_core.batches import Minibatch, Row
+from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig, WarmupConfig
+from hacpo_core.engines.base import ScoreRequest, UpdateOutcome
+from hacpo_core.engines.learner import BaseLearner
+from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.tiny.models import build_model
+from tests.engines.ranks import on_ranks
+from tests.engines.small import TOKENIZER, VOCAB_SIZE, cross_row, own_row, small_model
+from tests.engines.training import GRPO, HACPO, learner_of
+
+CLIP = {"own_low": 3e-4, "own_high": 4e-4}
+BF16 = EngineConfig(dtype="bfloat16", micro_batch_tokens=256)
+STILL = {"learning_rate": 1e-30, "weight_decay": 0.0}
+
+
+def narrow_model() -> PreTrainedModel:
+    """Wide and deep enough for bfloat16 to tell batches of other shapes apart."""
+    config = TinyModelConfig(hidden_size=128, num_layers=4, num_heads=4, num_kv_heads=2, warmup=WarmupConfig(seed=0))
+    model = build_model(config, TOKENIZER)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4.0)
+    return model.eval().to(torch.bfloat16)
+
+
+def requests(number: int = 32) -> list[ScoreRequest]:
+    random = torch.Generator().manual_seed(0)
+
+    def ids(length: int) -> tuple[int, ...]:
+        return tuple(torch.randint(VOCAB_SIZE, (length,), generator=random).tolist())
+
+    return [ScoreRequest(ids(6 + i % 4), ids(10 + 3 * i % 50)) for i in range(number)]
+
+
+def rows_scored_by(learner: BaseLearner) -> list[Row]:
+    """Own rows, every fourth without advantage, with the scores that they get when all are scored together."""
+    scored = learner.logprobs(requests())
+    return [
+        own_row(r.prompt_ids, r.response_ids, (1.0, -1.0, 0.5, 0.0)[i % 4], old_logprobs=old, index=i)
+        for i, (r, old) in enumerate(zip(requests(), scored, strict=True))
+    ]
+
+
+def update(learner: BaseLearner, batches: Sequence[Sequence[Row]], *, recomputes_own: bool) -> UpdateOutcome:
+    return learner.update(
+        [Minibatch(tuple(batch)) for batch in batches],
+        replace(HACPO, **CLIP),
+        num_agents=2,
+        max_response_tokens=64,
+        measures_cosine=False,
+        recomputes_own=recomputes_own,
+    )
+
+
+def noise_and_stopped(outcome: UpdateOutcome) -> tuple[float, int]:
+    """Root mean square of log s, and rows outside of GSPO's clip."""
+    rms = math.sqrt(fmean(math.log(row.ratio) ** 2 for row in outcome.rows if row.is_own))
+    return rms, sum(not row.floor <= row.ratio <= row.ceiling for row in outcome.rows if row.is_own)
+
+
+@pytest.mark.parametrize("layout", ["padded", "shared_prompts"])
+def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(layout: str) -> None:
+    def outcome(recomputes_own: bool) -> UpdateOutcome:
+        engine = replace(BF16, row_layout=layout)
+        learner = learner_of(narrow_model(), engine=engine, **STILL)
+        rows = rows_scored_by(learner)
+        return update(learner, [rows[::2], rows[1::2]], recomputes_own=recomputes_own)
+
+    noise, num_stopped = noise_and_stopped(outcome(False))
+    assert noise > 3e-4
+    assert num_stopped >= 4
+    noise, num_stopped = noise_and_stopped(outcome(True))
+    assert noise < 1e-6
+    assert num_stopped == 0
+
+
+def test_old_values_are_those_before_the_first_update_of_the_step() -> None:
+    learner = learner_of(small_model(num_layers=2), learning_rate=1e-2)
+    rows = rows_scored_by(learner)
+    found = update(learner, [rows[:16], rows[16:]], recomputes_own=True)
+    other = learner_of(small_model(num_layers=2), learning_rate=1e-2)
+    expected = update(other, [rows[:16], rows[16:]], recomputes_own=False)  # in fp32 both are the same values
+    for one, two in zip(found.rows, expected.rows, strict=True):
+        assert one.ratio == pytest.approx(two.ratio, rel=1e-5)
+    moved = [abs(math.log(row.ratio)) for row in found.rows if row.update == 1]
+    assert max(moved) > 1e-3, "the second mini-batch's ratios are to the policy before the first"
+
+
+def test_only_own_rows_are_scored_anew_and_tokens_of_grpo_too() -> None:
+    learner = learner_of(small_model())
+    (own, other), (score, _) = requests(2), learner.logprobs(requests(2))
+    wrong = tuple(value - 1.0 for value in score)
+    rows = [
+        own_row(own.prompt_ids, own.response_ids, 1.0, old_logprobs=wrong),
+        cross_row(other.prompt_ids, other.response_ids, 1.0, old_mean_logprob=-1.0),
+    ]
+    outcome = update(learner, [rows], recomputes_own=True)
+    ratios = {row.is_own: row.ratio for row in outcome.rows}
+    assert ratios[True] == pytest.approx(1.0, abs=1e-5)
+    assert ratios[False] != pytest.approx(1.0, abs=1e-2), "others' rows keep what their sampler said"
+    grpo = learner_of(small_model()).update(
+        [Minibatch((rows[0],))],
+        replace(GRPO, own_low=1e-4, own_high=1e-4),
+        num_agents=1,
+        max_response_tokens=64,
+        measures_cosine=False,
+        recomputes_own=True,
+    )
+    assert grpo.rows[0].stopped_share == 0.0, "with the old values that it was given every token would be"
+
+
+def _on_a_rank(rows: list[Row]) -> tuple[float, int]:
+    from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+
+    learner = DeepspeedLearner(
+        narrow_model(),
+        optimizer=OptimizerConfig(**STILL),
+        engine=replace(BF16, learner="deepspeed"),
+        temperature=1.0,
+        total_updates=20,
+    )
+    found = noise_and_stopped(update(learner, [rows[::2], rows[1::2]], recomputes_own=True))
+    learner.close()
+    return found
+
+
+@pytest.mark.deepspeed
+def test_ranks_take_old_values_from_the_passes_that_each_of_them_trains() -> None:
+    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+    rows = rows_scored_by(
+        TorchLearner(
+            narrow_model(),
+            optimizer=OptimizerConfig(),
+            engine=BF16,
+            temperature=1.0,
+            total_updates=20,
+        )
+    )
+    for noise, num_stopped in on_ranks(2, _on_a_rank, rows):
+        assert noise < 1e-6
+        assert num_stopped == 0

@@ -18,10 +18,10 @@ from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
 from flows.compose import compose, declaration, file_stem, merged
 from flows.folders import experiments_dir
-from flows.plans import Plan, plan
+from flows.plans import Plan, plan, with_ranks
 from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
-from hacpo_core.engines.memory import check_fits
+from hacpo_core.engines.memory import check_fits, sizes_of
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.identity import experiment_id
 from hacpo_core.validation import validate
@@ -255,12 +255,15 @@ class _Found:
 
 
 def _find(config: ExperimentConfig, runs_dir: Path) -> _Found:
+    shapes = published_shapes(config)
+    placed = with_ranks(config, sizes_of(shapes))  # provisional: models that are no paper's may be of other sizes
     try:
-        check_fits(config, published_shapes(config))  # before anybody fetches a model that has no room
+        if len(shapes) == len(config.pair.agents):
+            check_fits(placed, shapes)  # before anybody fetches a model that has no room
         planned = plan(config)
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the real one depends on the files that are not there
-        return _Found(Plan(name, config, experiments_dir(runs_dir) / name), "unavailable", str(error))
+        return _Found(Plan(name, placed, experiments_dir(runs_dir) / name), "unavailable", str(error))
     standing = standing_of(planned.root)
     return _Found(planned, standing.state, standing.reason)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from experiments.published.models import published_shapes
 from flows.compose import compose
-from hacpo_core.engines.memory import agent_memory, peak_gib
+from flows.plans import with_ranks
+from hacpo_core.engines.memory import agent_memory, peak_gib, sizes_of
 from hacpo_core.sizes import num_ranks
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
@@ -32,6 +33,7 @@ def hardware_table(hardware: str) -> str:
     for pair in PAIRS:
         config = compose(pair, "hacpo", hardware=hardware)
         shapes, room = published_shapes(config), config.engine.gpu_memory_gb or 0.0
+        config = with_ranks(config, sizes_of(shapes))
         least, most = (peak_gib(config, shapes, gpu_gib=room, is_least=is_least) for is_least in (True, False))
         for k, shape in shapes.items():
             found = agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from hacpo_core.config import BASELINES, ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
-from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib
+from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, StoreError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
 from hacpo_core.identity import experiment_id
+from hacpo_core.sizes import shared_ranks, sharing_agents
 
 CONTENTS_FILE = "contents.json"
 """digests of what the configuration names by path"""
@@ -49,11 +51,12 @@ def plan(config: ExperimentConfig) -> Plan:
     agents, folders = config.pair.agents, _model_folders(config)
     for name, folder in folders.items():
         check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
-    if gpu_gib(config) is not None:
+    if gpu_gib(config) is not None or sharing_agents(config):
         shapes = {
             name: folder_shape(folder, trust_remote_code=agents[name].trust_remote_code)
             for name, folder in folders.items()
         }
+        config = with_ranks(config, _tiny_sizes(config) | sizes_of(shapes))
         check_fits(config, shapes)
     found = load_problems(config.data)
     if len(found) < config.train.problems:
@@ -61,6 +64,36 @@ def plan(config: ExperimentConfig) -> Plan:
     load_benchmarks(config)
     name = experiment_id(config, contents_of(config))
     return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name)
+
+
+def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:
+    """The same with a number of ranks for every agent that `placement.num_ranks: auto` leaves without one.
+
+    One that trains alone gets half of `placement.total_ranks`, so that two such trainings fill a machine.
+
+    Args:
+        config: a valid configuration.
+        parameters: of each agent's model; where one is not known, all agents count alike.
+    """
+    sharers, agents, total = sharing_agents(config), config.pair.agents, config.placement.total_ranks
+    if not sharers:
+        return config
+    assert total is not None, "validate() lets no auto pass without it"
+    left = total - sum(agent.num_ranks or 0 for agent in agents.values())
+    is_known = all(k in parameters for k in sharers)
+    ranks = shared_ranks({k: parameters[k] if is_known else 1 for k in sharers}, left)
+    if len(agents) == 1:
+        ranks = {k: max(1, total // 2) for k in sharers}
+    placed = {k: replace(agent, num_ranks=ranks.get(k, agent.num_ranks)) for k, agent in agents.items()}
+    return replace(config, pair=replace(config.pair, agents=placed))
+
+
+def _tiny_sizes(config: ExperimentConfig) -> dict[str, int]:
+    """Parameters of those agents that share ranks and are made on this machine."""
+    from hacpo_core.tiny.models import num_parameters  # brings torch
+
+    tiny = {k: config.pair.agents[k].tiny for k in sharing_agents(config)}
+    return {k: num_parameters(model) for k, model in tiny.items() if model is not None}
 
 
 def _anchored(config: ExperimentConfig) -> ExperimentConfig:

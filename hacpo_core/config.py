@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
+from typing import Any, Dict, List, Optional, Union  # noqa: UP035  OmegaConf reads these annotations
 
 
 @dataclass(frozen=True)
@@ -248,6 +248,8 @@ class VllmConfig:
     """largest difference of a single token in nats; a larger one stops the run"""
 
 
+AUTO = "auto"
+"""value of placement.num_ranks that a plan replaces by numbers"""
 BASELINES = ("own", "pooled", "capability")
 """built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
 ALL_LINEAR = "all-linear"
@@ -296,6 +298,8 @@ class EngineConfig:
     """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
     head_dtype: str = "same"
     """of the output embedding's product, in learner and sampler: same (as dtype) | float32"""
+    grad_dtype: str = "same"
+    """of the sum of gradients over an update's passes: same (as dtype) | float32 (2 bytes a weight more in bfloat16)"""
     num_threads: int = 1
     """CPU threads of a process; another number gives other bits"""
     micro_batch_tokens: int = 16384
@@ -331,8 +335,11 @@ class PlacementConfig:
 
     kind: str = "local"
     """local: in this process, taking turns | ray: each agent in processes of its own, side by side"""
-    num_ranks: int = 1
-    """processes of one agent; over 1 they sample shares of the problems, and train as DeepSpeed's ranks"""
+    num_ranks: Union[int, str] = 1  # noqa: UP007
+    """processes of one agent; over 1 they sample shares of the problems, and train as DeepSpeed's ranks | auto: the
+    agents' shares of total_ranks, in proportion to their parameters; an agent that trains alone gets half of them"""
+    total_ranks: Optional[int] = None  # noqa: UP045
+    """processes of all agents together, num_ranks: auto; on one machine as many as it has GPUs"""
     colocated: bool = False
     """all agents on the same devices, taking turns"""
     pipelined: bool = True
@@ -356,10 +363,12 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class VerifierConfig:
-    """math-verify in child processes."""
+    """When an answer is right; math-verify runs in child processes."""
 
+    equality: str = "math_verify"
+    """math_verify: by algebra | normalised (official code): the last box as text, after MATH's string normalisation"""
     style: str = "boxed"
-    """boxed | last_number | plain | auto: where the answer stands in a response"""
+    """boxed | last_number | plain | auto: where the answer stands in a response; equality: normalised takes boxed"""
     num_workers: int = 2
     timeout_s: float = 5.0
     """wall clock per answer; then the worker is killed and the response is unscored"""

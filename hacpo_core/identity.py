@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.config import AUTO, BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
 # folders and data files enter the identity through `fingerprints`, their paths do not.
@@ -15,6 +15,7 @@ _NOT_IDENTITY = re.compile(
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
     r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
+    r"|^placement\.total_ranks$"
     r"|^engine\.deepspeed\.offload_\w+$"
     r"|^engine\.offloads$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
@@ -77,7 +78,9 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     if len(config.pair.agents) == 1:
         mark("one agent shares its devices with nobody", "placement.colocated")
     if all(agent.num_ranks is not None for agent in config.pair.agents.values()):
-        mark("every agent has a number of its own", "placement.num_ranks")
+        mark("every agent has a number of its own", "placement.num_ranks", "placement.total_ranks")
+    if config.placement.num_ranks != AUTO:
+        mark(f"placement.num_ranks is {config.placement.num_ranks}, not auto", "placement.total_ranks")
     if config.engine.learner != "deepspeed":
         mark(
             f"engine.learner is {config.engine.learner}",
@@ -90,7 +93,10 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     if config.engine.lora.rank == 0:
         mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
     if config.engine.dtype == "float32":
-        mark("engine.dtype is float32 anyway", "engine.head_dtype")
+        mark("engine.dtype is float32 anyway", "engine.head_dtype", "engine.grad_dtype")
+    if config.verifier.equality == "normalised":
+        names = ("num_workers", "timeout_s", "memory_mb", "cache", "max_unscored_fraction")
+        mark("verifier.equality is normalised, which starts no worker", *(f"verifier.{name}" for name in names))
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

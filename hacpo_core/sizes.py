@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hacpo_core.config import ExperimentConfig
+from collections.abc import Mapping
+
+from hacpo_core.config import AUTO, ExperimentConfig
 
 
 def num_samples(config: ExperimentConfig) -> int:
@@ -40,7 +42,37 @@ def total_updates(config: ExperimentConfig) -> int:
 def num_ranks(config: ExperimentConfig, agent: str) -> int:
     """Processes that an agent is spread over."""
     own = config.pair.agents[agent].num_ranks
-    return config.placement.num_ranks if own is None else own
+    ranks = config.placement.num_ranks if own is None else own
+    assert isinstance(ranks, int), "a plan replaces auto by numbers, see flows.plans.with_ranks"
+    return ranks
+
+
+def sharing_agents(config: ExperimentConfig) -> list[str]:
+    """Agents whose number of ranks `placement.num_ranks: auto` leaves open."""
+    if config.placement.num_ranks != AUTO:
+        return []
+    return [k for k, agent in config.pair.agents.items() if agent.num_ranks is None]
+
+
+def shared_ranks(parameters: Mapping[str, int], total: int) -> dict[str, int]:
+    """Ranks of each agent, in proportion to the agents' parameters, by largest remainder.
+
+        quota[k] = total N[k] / sum_j N[j]
+
+    Each agent has its quota rounded down, and at least one; what is left goes to those that are furthest below
+    their quota, what is too much comes from those furthest above.
+
+    Args:
+        parameters: N, of each agent, > 0.
+        total: ranks to share out, at least one for each agent.
+    """
+    quota = {k: total * size / sum(parameters.values()) for k, size in parameters.items()}
+    ranks = {k: max(1, int(share)) for k, share in quota.items()}
+    while sum(ranks.values()) < total:
+        ranks[max(quota, key=lambda k: quota[k] - ranks[k])] += 1
+    while sum(ranks.values()) > total:
+        ranks[max((k for k in quota if ranks[k] > 1), key=lambda k: ranks[k] - quota[k])] -= 1
+    return ranks
 
 
 def num_gpus(config: ExperimentConfig) -> int:

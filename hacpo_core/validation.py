@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hacpo_core.addresses import has_password
-from hacpo_core.config import ALL_LINEAR, ExperimentConfig, TinyModelConfig, as_dict, flatten
+from hacpo_core.config import ALL_LINEAR, AUTO, ExperimentConfig, TinyModelConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError
 from hacpo_core.identity import inert_fields
-from hacpo_core.sizes import num_gpus, num_ranks, num_sources
+from hacpo_core.sizes import num_gpus, num_ranks, num_sources, sharing_agents
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PAIR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
@@ -37,8 +37,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "engine.dtype": ("float32", "bfloat16"),
     "placement.kind": ("local", "ray"),
     "engine.head_dtype": ("same", "float32"),
+    "engine.grad_dtype": ("same", "float32"),
     "engine.row_layout": ("auto", "padded", "shared_prompts"),
     "data.source": ("arithmetic", "jsonl"),
+    "verifier.equality": ("math_verify", "normalised"),
     "verifier.style": ("boxed", "last_number", "plain", "auto"),
     "runtime.runner": ("prefect", "direct"),
 }
@@ -84,7 +86,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "engine.vllm.sync_tokens": (1, 1e6, False),
     "engine.vllm.sync_tolerance": (0, 1e3, True),
     "engine.vllm.sync_bound": (0, 1e3, True),
-    "placement.num_ranks": (1, 4096, False),
+    "placement.total_ranks": (1, 4096, False),
     "placement.ray.timeout_s": (0, 86400, True),
     "engine.deepspeed.stage": (0, 3, False),
     "engine.micro_batch_tokens": (1, 1e12, False),
@@ -165,6 +167,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_agents(config)
     _check_minibatches(config)
     _check_benchmarks(config)
+    _check_equality(config)
     _check_vllm(config)
     _check_placement(config)
     _check_lora(config)
@@ -238,6 +241,18 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
             raise ConfigError(f"evaluate: {name} is not declared; add evaluate.benchmarks.{name}")
 
 
+def _check_equality(config: ExperimentConfig) -> None:
+    if config.verifier.equality != "normalised":
+        return
+    styles = {f"evaluate.benchmarks.{name}.style": found.style for name, found in config.evaluate.benchmarks.items()}
+    for field, style in {"verifier.style": config.verifier.style, **styles}.items():
+        if style not in (None, "boxed"):
+            raise ConfigError(
+                f"{field}: got {style} with verifier.equality=normalised, which reads the last box of a response; "
+                f"set {field}=boxed, or verifier.equality=math_verify"
+            )
+
+
 def _check_vllm(config: ExperimentConfig) -> None:
     vllm, rollout = config.engine.vllm, config.rollout
     if config.engine.sampler != "vllm":
@@ -266,7 +281,15 @@ def _check_vllm(config: ExperimentConfig) -> None:
 
 
 def _check_placement(config: ExperimentConfig) -> None:
+    wanted = config.placement.num_ranks
+    if wanted != AUTO and not (isinstance(wanted, int) and 1 <= wanted <= 4096):
+        raise ConfigError(f"placement.num_ranks: got {wanted!r}, expected {AUTO} or a whole number in [1, 4096]")
+    sharers = sharing_agents(config)
+    if sharers:
+        _check_shared_ranks(config, len(sharers))
     for name in config.pair.agents:
+        if name in sharers:
+            continue
         ranks = num_ranks(config, name)
         if ranks > 1 and config.placement.kind != "ray":
             raise ConfigError(f"placement.num_ranks: got {ranks} for {name} in one process; set placement.kind=ray")
@@ -279,6 +302,26 @@ def _check_placement(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"engine.vllm.tensor_parallel_size: got {num_gpus(config)} with placement.colocated=true, where each rank "
             "is given its share of a single GPU; set it to 1, or placement.colocated=false"
+        )
+
+
+def _check_shared_ranks(config: ExperimentConfig, num_sharers: int) -> None:
+    placement = config.placement
+    if placement.kind != "ray" or config.engine.learner != "deepspeed":
+        raise ConfigError(
+            f"placement.num_ranks: got {AUTO} with placement.kind={placement.kind} and engine.learner="
+            f"{config.engine.learner}; set placement.kind=ray and engine.learner=deepspeed, or a number"
+        )
+    if placement.colocated:
+        raise ConfigError(
+            f"placement.num_ranks: got {AUTO} with placement.colocated=true, where all agents have the same GPUs and "
+            "none are shared out; set a number"
+        )
+    least = num_sharers + sum(agent.num_ranks or 0 for agent in config.pair.agents.values())
+    if placement.total_ranks is None or placement.total_ranks < least:
+        raise ConfigError(
+            f"placement.total_ranks: got {placement.total_ranks} with placement.num_ranks={AUTO}, expected at least "
+            f"{least}, one for each agent; set it to the number of GPUs"
         )
 
 
@@ -295,6 +338,12 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
         raise ConfigError(
             "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; "
             "set engine.deepspeed.stage to 1, 2 or 3"
+        )
+    is_wide = config.engine.grad_dtype == "float32" and config.engine.dtype != "float32"
+    if is_wide and (deepspeed.stage == 0 or (deepspeed.stage == 1 and not deepspeed.offload_optimizer)):
+        raise ConfigError(
+            f"engine.grad_dtype: got float32 at engine.deepspeed.stage={deepspeed.stage}, where DeepSpeed sums "
+            "gradients in engine.dtype; set stage 2 or 3, or stage 1 with engine.deepspeed.offload_optimizer=true"
         )
     if deepspeed.offload_parameters and deepspeed.stage != 3:
         raise ConfigError(

@@ -70,6 +70,13 @@ def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: Progres
     return folder
 
 
+def num_parameters(config: TinyModelConfig) -> int:
+    """Parameters of the model, counted without its storage."""
+    with torch.device("meta"):
+        model = build_model(config, build_tokenizer(config.tokenizer))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def build_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """The model with random weights that depend on the configuration's seed alone."""
     sizes: dict[str, Any] = {

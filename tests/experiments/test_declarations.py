@@ -15,7 +15,7 @@ from experiments.published.tables import (
 from flows.compose import available, compose, declaration
 from hacpo_core.algorithm import method_of
 from hacpo_core.identity import experiment_id
-from hacpo_core.sizes import num_minibatches, num_ranks, num_samples
+from hacpo_core.sizes import num_minibatches, num_samples
 
 PAIRS = [row.pair for row in pair_settings()]
 GRIDS = {"table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4"}
@@ -68,7 +68,7 @@ def test_every_hardware_file_composes(name: str) -> None:
         config.placement.kind,
         config.engine.sampler,
         config.engine.learner,
-        num_ranks(config, next(iter(config.pair.agents))),
+        config.placement.num_ranks,
     )
     assert (
         found
@@ -78,7 +78,7 @@ def test_every_hardware_file_composes(name: str) -> None:
             "cpu_deepspeed": ("local", "transformers", "deepspeed", 1),
             "one_gpu": ("local", "transformers", "deepspeed", 1),
             "one_gpu_vllm": ("local", "vllm", "deepspeed", 1),
-            "eight_gpus": ("ray", "vllm", "deepspeed", 4),
+            "eight_gpus": ("ray", "vllm", "deepspeed", "auto"),
             "two_nodes": ("ray", "vllm", "deepspeed", 8),
         }[name]
     )

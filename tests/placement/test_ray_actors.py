@@ -204,6 +204,37 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
     assert "replay of step 3, qwen: near" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_it_would_alone(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
+    sizes = ("pair.agents.qwen.tiny.hidden_size=96", "pair.agents.qwen.tiny.warmup.steps=100")
+    words = (*sizes, "engine.learner=deepspeed", "train.num_steps=2", "checkpoint.every=2", "evaluate.during=[]")
+    alone = run(small_plan("hacpo", *words, runs_dir=tmp_path / "local"))
+    titles: list[str] = []
+    inner = ray_actors._place
+
+    def noting(arguments: Any, *, title: str, **options: Any) -> Any:
+        titles.append("/".join(title.split("/")[-3:]))
+        return inner(arguments, title=title, **options)
+
+    monkeypatch.setattr(ray_actors, "_place", noting)
+    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 3)  # Ray is told of a third processor
+    shared = ("placement.num_ranks=auto", "placement.total_ranks=3")
+    planned = small_plan("hacpo", *words, *RAY, *shared)
+    found = run(planned)
+    assert sorted(titles) == ["llama/2/0", "qwen/1/0", "qwen/1/1"]
+    first = [name for name in alone if name.startswith(("1 rollout", "0 evaluate"))]
+    assert len(first) == 2 + 4
+    assert {name: found[name] for name in first} == {name: alone[name] for name in first}
+    for k in ("qwen", "llama"):  # two ranks add gradients up in another order
+        norm, alike = (outcome[f"1 {k}"]["update/grad_norm"] for outcome in (found, alone))
+        assert norm == pytest.approx(alike, rel=1e-3)
+        assert norm > 0, "the smaller agent's right answers teach both"
+
+
 def test_agent_whose_processes_keep_dying_is_one_clear_error(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,85 @@
+"""What a plan decides before anything is loaded: how many ranks each agent gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.planner import plan_grid
+from experiments.published.models import published_shapes
+from flows.compose import compose, load_config
+from flows.plans import Plan, with_ranks
+from flows.states import CONFIG_FILE
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.memory import peak_gib, sizes_of
+from hacpo_core.errors import ConfigError
+from hacpo_core.sizes import num_ranks, occupied_gpus
+
+SHARED = ("placement.kind=ray", "placement.num_ranks=auto", "engine.learner=deepspeed")
+
+
+def ranks_of(config: ExperimentConfig) -> tuple[int, ...]:
+    return tuple(num_ranks(config, k) for k in config.pair.agents)
+
+
+@pytest.mark.parametrize(
+    ("pair", "words", "expected"),
+    [
+        ("qwen3-4b+qwen3-4b-instruct", (), (4, 4)),
+        ("qwen3-1.7b-base+qwen3-4b-base", (), (2, 6)),
+        ("qwen3-4b-base+qwen3-8b-base", (), (3, 5)),
+        ("qwen3-4b-base+qwen3-8b-base", ("placement.total_ranks=4",), (1, 3)),
+        ("qwen3-4b-base+qwen3-8b-base", ("pair.agents.qwen3-8b-base.num_ranks=6",), (2, 6)),
+        ("qwen3-4b-base+qwen3-8b-base", ("placement.num_ranks=4",), (4, 4)),
+    ],
+)
+def test_agents_of_the_paper_share_eight_gpus_by_their_sizes(
+    pair: str, words: tuple[str, ...], expected: tuple[int, ...]
+) -> None:
+    config = compose(pair, "hacpo", hardware="eight_gpus", overrides=words)
+    shapes = published_shapes(config)
+    placed = with_ranks(config, sizes_of(shapes))
+    assert ranks_of(placed) == expected
+    assert occupied_gpus(placed) == sum(expected)
+    if expected == (3, 5):  # the sums of memory go by the same numbers
+        equal = with_ranks(compose(pair, "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"]), {})
+        more, fewer = (peak_gib(one, shapes, gpu_gib=79, is_least=True) for one in (placed, equal))
+        assert more < fewer, "the 8 B agent divides its optimizer among five"
+
+
+def test_agents_of_unknown_size_share_alike() -> None:
+    config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="eight_gpus")
+    assert ranks_of(with_ranks(config, {"qwen3-4b-base": 1})) == (4, 4)
+
+
+def test_agent_that_trains_alone_gets_half_of_the_machine(tmp_path: Path) -> None:
+    grid = plan_grid("table1", runs_dir=tmp_path)  # no model is there: all are planned with the published shapes
+    found = {(len(one.config.pair.agents), occupied_gpus(one.config)) for one in grid.plans.values()}
+    assert found == {(1, 4), (2, 8)}
+    ranks = {ranks_of(one.config) for one in grid.plans.values() if len(one.config.pair.agents) == 2}
+    assert ranks == {(4, 4), (2, 6)}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "placement.total_ranks: got None with placement.num_ranks=auto, expected at least 2, one for each"),
+        (("placement.total_ranks=1",), "placement.total_ranks: got 1 .* expected at least 2"),
+        (("placement.total_ranks=3", "pair.agents.qwen-tiny.num_ranks=3"), "got 3 .* expected at least 4"),
+        (("placement.total_ranks=8", "placement.colocated=true"), "got auto with placement.colocated=true.*set a num"),
+    ],
+)
+def test_ranks_that_cannot_be_shared_out_are_one_clear_error(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("tiny", "hacpo", overrides=[*SHARED, *words])
+
+
+def test_numbers_stand_in_the_saved_configuration_and_in_no_id(small_plan: Callable[..., Plan]) -> None:
+    one = ("pair.agents.qwen.tiny.hidden_size=96",)
+    planned = small_plan("hacpo", *SHARED, *one, "placement.total_ranks=3")
+    assert planned.config.pair.agents["qwen"].num_ranks == 2, "some 169 against 50 thousand parameters"
+    assert planned.config.pair.agents["llama"].num_ranks == 1
+    assert ranks_of(load_config(planned.root / CONFIG_FILE)) == (2, 1)
+    assert small_plan("hacpo", *SHARED, *one, "placement.total_ranks=8").id == planned.id

@@ -66,6 +66,7 @@ def open_experiment(
                 timeout_s=verifier.timeout_s,
                 memory_mb=verifier.memory_mb,
                 style=verifier.style,  # type: ignore[arg-type]
+                equality=verifier.equality,  # type: ignore[arg-type]
                 cache=verifier.cache,
             ) as pool:
                 experiment = Experiment(

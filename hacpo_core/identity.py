@@ -95,8 +95,11 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     if config.engine.dtype == "float32":
         mark("engine.dtype is float32 anyway", "engine.head_dtype", "engine.grad_dtype")
     if config.verifier.equality == "normalised":
-        names = ("num_workers", "timeout_s", "memory_mb", "cache", "max_unscored_fraction")
-        mark("verifier.equality is normalised, which starts no worker", *(f"verifier.{name}" for name in names))
+        workers = ("num_workers", "timeout_s", "memory_mb", "cache", "max_unscored_fraction")
+        mark("verifier.equality is normalised, which starts no worker", *(f"verifier.{name}" for name in workers))
+        for name in config.evaluate.benchmarks:
+            columns = (f"evaluate.benchmarks.{name}.{kind}_field" for kind in ("unit", "tolerance", "multiple"))
+            mark("verifier.equality is normalised, which compares letters alone", *columns)
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

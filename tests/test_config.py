@@ -173,6 +173,20 @@ def test_power_of_the_cross_term_is_refused_where_it_changes_nothing() -> None:
             compose("tiny", method, overrides=word)
 
 
+def test_reward_by_letters_takes_boxes_and_starts_no_worker() -> None:
+    words = ["verifier.equality=normalised", "verifier.style=last_number"]
+    with pytest.raises(ConfigError, match=r"verifier.style: got last_number with .*set verifier.style=boxed"):
+        compose("tiny", "hacpo", overrides=words)
+    words[1] = "evaluate.benchmarks.arithmetic_dev.style=auto"
+    with pytest.raises(ConfigError, match=r"evaluate.benchmarks.arithmetic_dev.style: got auto with .*normalised"):
+        compose("tiny", "hacpo", overrides=words)
+    for word in ("verifier.num_workers=2", "verifier.max_unscored_fraction=0.1", "verifier.timeout_s=1"):
+        with pytest.raises(ConfigError, match=r"verifier.\w+ cannot take effect: verifier.equality is normalised"):
+            compose("tiny", "hacpo", overrides=["conformance=official", word])
+    equalities = ("verifier.equality=math_verify", "verifier.equality=normalised")
+    assert len({experiment_id(compose("tiny", "hacpo", overrides=[word]), {}) for word in equalities}) == 2
+
+
 def test_official_preset_sets_all_its_fields_and_single_ones_can_differ() -> None:
     config = compose("tiny", "hacpo", overrides=["conformance=official", "objective.kl_coef=0"])
     assert (config.capability.metric, config.advantage.cross_baseline) == ("positive_rate", "learner")

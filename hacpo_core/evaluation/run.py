@@ -89,7 +89,8 @@ def question_digest(x: Experiment, benchmark: Benchmark) -> str:
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
     ]
-    return digest_of([asked, asdict(_limits(x, benchmark.config)), benchmark.config.num_samples, _style(x, benchmark)])
+    verification = [x.config.verifier.equality, _style(x, benchmark)]
+    return digest_of([asked, asdict(_limits(x, benchmark.config)), benchmark.config.num_samples, verification])
 
 
 def _limits(x: Experiment, config: BenchmarkConfig) -> SamplingLimits:

@@ -6,6 +6,8 @@
                             └─ unique pairs ──▶ idle workers ──▶ correct | wrong
                                                     └─ killed at its limit, crashed ──▶ unscored
 
+With `equality="normalised"` none of this happens: the last box is compared as text (`verify/normalised.py`).
+
 Nothing here imports sympy, and no verdict depends on signals, threads or the order of the texts.
 """
 
@@ -19,13 +21,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Self
+from typing import Literal, Self
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold, Verdict
 from hacpo_core.verify.answers import MAX_ANSWER_CHARS, AnswerStyle, extract_answer, normalise
 from hacpo_core.verify.cache import Decision, DecisionCache
+from hacpo_core.verify.normalised import last_box, normal_form
 from hacpo_core.verify.process import Compared, Gone, Pair, Reply, StartFailed, Taken, Undecided, WorkerProcess
+
+Equality = Literal["math_verify", "normalised"]
 
 CACHE_ENTRIES = 100_000
 START_TIMEOUT_S = 120.0
@@ -75,7 +80,14 @@ class VerifierPool:
     """
 
     def __init__(
-        self, *, num_workers: int, timeout_s: float, memory_mb: int, style: AnswerStyle, cache: bool = True
+        self,
+        *,
+        num_workers: int,
+        timeout_s: float,
+        memory_mb: int,
+        style: AnswerStyle,
+        equality: Equality = "math_verify",
+        cache: bool = True,
     ) -> None:
         """
         Args:
@@ -83,6 +95,7 @@ class VerifierPool:
             timeout_s: wall-clock limit of one comparison in seconds, > 0; the start of a worker does not count.
             memory_mb: limit of a worker's address space in MiB; below 256 little room is left beside sympy.
             style: how the answer is found in a response.
+            equality: "math_verify" compares by algebra; "normalised" compares the last box as text, whatever the style.
             cache: keep the decided pairs of former calls, the CACHE_ENTRIES last used.
 
         Raises:
@@ -96,6 +109,7 @@ class VerifierPool:
         self._timeout_s = timeout_s
         self._memory_mb = memory_mb
         self._style = style
+        self._equality = equality
         self._cache = DecisionCache(num_entries=CACHE_ENTRIES if cache else 0)
         self._workers: dict[WorkerProcess, _Busy | None] = {}
         # Linux ends a worker with the thread that started it: one thread that lives as long as the pool starts all.
@@ -134,6 +148,8 @@ class VerifierPool:
             ValueError: texts and golds differ in number.
             VerificationError: no worker can start, or the pool is closed. A bad answer raises nothing.
         """
+        if self._equality == "normalised":
+            return [_verdict_of_text(text, gold) for text, gold in zip(texts, golds, strict=True)]
         candidates = [extract_answer(text, style=style or self._style) for text in texts]
         pairs = [
             None if candidate is None else _pair(candidate, gold)
@@ -280,6 +296,15 @@ class VerifierPool:
     def _retire(self, worker: WorkerProcess) -> None:
         del self._workers[worker]
         worker.kill()
+
+
+def _verdict_of_text(text: str, gold: Gold | str) -> Verdict:
+    """The authors' reward; units, tolerances and lists of answers take no part in it."""
+    box, answer = last_box(text), gold if isinstance(gold, str) else gold.answer
+    if answer.startswith("$"):  # mark-up of a data file (OlympiadBench), no part of the answer
+        answer = answer.strip("$")
+    is_right = box is not None and normal_form(box) == normal_form(answer)
+    return Verdict("correct" if is_right else "wrong", float(is_right), box, 0.0)
 
 
 def _pair(candidate: str, gold: Gold | str) -> Pair:

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,16 @@ FLOOR_WITHOUT_ODYSSEY = 0.975
 """Measured 0.981."""
 
 
-@pytest.mark.slow
-def test_verdicts_agree_with_the_labels_of_real_completions() -> None:
+def _rows() -> list[dict[str, Any]]:
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
     if "HACPO_DATA_DIR" not in os.environ or not path.is_file():
         pytest.skip("set HACPO_DATA_DIR to a folder that holds model_outputs.jsonl")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.slow
+def test_verdicts_agree_with_the_labels_of_real_completions() -> None:
+    rows = _rows()
     with VerifierPool(num_workers=1, timeout_s=5.0, memory_mb=1024, style="auto") as pool:
         verdicts = pool.verify([row["completion"] for row in rows], [row["answer"] for row in rows])
 
@@ -40,6 +45,23 @@ def test_verdicts_agree_with_the_labels_of_real_completions() -> None:
     assert _agreement(total) >= FLOOR
     assert _agreement(sum((t for s, t in tables.items() if "odyssey" not in s), Counter())) >= FLOOR_WITHOUT_ODYSSEY
     assert total["unscored"] <= 10
+
+
+@pytest.mark.slow
+def test_reward_by_letters_is_stricter_than_algebra() -> None:
+    rows = [row for row in _rows() if "\\boxed" in row["completion"]]
+    texts, golds = [row["completion"] for row in rows], [row["answer"] for row in rows]
+    settings = {"num_workers": 1, "timeout_s": 5.0, "memory_mb": 1024, "style": "boxed"}
+    with VerifierPool(**settings) as algebra, VerifierPool(**settings, equality="normalised") as letters:  # type: ignore[arg-type]
+        verdicts = list(zip(letters.verify(texts, golds), algebra.verify(texts, golds), strict=True))
+    by_algebra = Counter((one.status, other.status) for one, other in verdicts)
+    by_label = Counter((one.status, row["label"]) for (one, _), row in zip(verdicts, rows, strict=True))
+    print(by_algebra, by_label)
+    assert len(rows) == 957
+    assert by_label["correct", False] == 1
+    assert by_label["wrong", True] == 74
+    assert by_algebra["correct", "wrong"] == 1
+    assert by_algebra["wrong", "correct"] == pytest.approx(92, abs=3)  # a slow machine leaves some unscored
 
 
 def _agreement(table: Counter[str]) -> float:

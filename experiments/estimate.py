@@ -1,30 +1,49 @@
-"""What a grid still costs: rollouts and tokens from the configuration, hours from measured or stated rates."""
+"""What a grid still costs: rollouts and tokens from the configuration, hours from measured or stated rates.
+
+    busy[k]   = tokens sampled[k] / rate of sampling + tokens trained on[k] / rate of training
+    wall      = max_k busy[k] / devices[k]       agents side by side: an agent samples, waits for the others' responses
+                                                 (the advantages are joint), updates and samples at once, so every
+                                                 step takes as long as its slowest agent
+              = sum_k busy[k] / devices[k]       agents that take turns
+    occupied  = wall x devices that the experiment holds from its start to its end
+
+Verification, hand-overs of weights and checkpoints are not in it; `experiments.phase_times` counts them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 
 from experiments.planner import GridPlan, RateConfig
+from experiments.published.models import published_shapes
 from flows.plans import Plan
 from flows.results import read_final
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.sizes import benchmarks_after, num_samples, num_sources
+from hacpo_core.engines.memory import folder_shape, sizes_of
+from hacpo_core.errors import ModelError
+from hacpo_core.sizes import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Of one experiment or of several. Hours are of one device (GPU, or CPU core where the device is cpu)."""
+    """Of one experiment or of several. Hours are of one device (GPU, or CPU core where the device is cpu).
+
+    `busy_hours` are those in which a device works, `occupied_hours` those in which no other experiment can have it.
+    """
 
     experiments: int
     rollouts: int
     evaluation_responses: int
     sampled_tokens: float
     trained_tokens: float
-    device_hours: float | None
+    busy_hours: float | None
+    occupied_hours: float | None
     basis: str
     """measured | stated | limit (every response as long as allowed, no rate known)"""
 
@@ -58,25 +77,31 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> Estimate:
     measured = _measure(grid)
     parts = [_of_one(planned.config, measured, grid.config.rates) for planned in plans]
     order = ("measured", "stated", "limit")
-    hours = [part.device_hours for part in parts]
     return Estimate(
         experiments=len(parts),
         rollouts=sum(part.rollouts for part in parts),
         evaluation_responses=sum(part.evaluation_responses for part in parts),
         sampled_tokens=sum(part.sampled_tokens for part in parts),
         trained_tokens=sum(part.trained_tokens for part in parts),
-        device_hours=None if None in hours else sum(hour or 0.0 for hour in hours),
+        busy_hours=_sum([part.busy_hours for part in parts]),
+        occupied_hours=_sum([part.occupied_hours for part in parts]),
         basis=max((part.basis for part in parts), key=order.index, default="measured"),
     )
+
+
+def _sum(hours: Sequence[float | None]) -> float | None:
+    return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
 def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> Estimate:
     rollouts_each = num_rollouts(config)
     answers_each = num_evaluation_responses(config)
-    sampled = trained = hours = 0.0
+    sampled = trained = 0.0
     agents = list(config.pair.agents)
+    sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
+    hours: dict[str, float] = {}
     found = [_of_agent(measured, k, config.method.name) for k in agents]
-    for past in found:
+    for k, past in zip(agents, found, strict=True):
         if past is not None:
             length, trained_each = past.sampled / past.rollouts, past.trained / past.rollouts
         else:
@@ -85,10 +110,12 @@ def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig 
         own_sampled, own_trained = length * (rollouts_each + answers_each), trained_each * rollouts_each
         sampled, trained = sampled + own_sampled, trained + own_trained
         if past is not None:
-            hours += (own_sampled + own_trained) / (past.sampled + past.trained) * past.device_s / 3600
+            hours[k] = (own_sampled + own_trained) / (past.sampled + past.trained) * past.device_s / 3600
         elif rates is not None:
-            seconds = own_sampled / rates.sampled_tokens_per_gpu_s + own_trained / rates.trained_tokens_per_gpu_s
-            hours += seconds / 3600
+            seconds = own_sampled / sampling_rate(rates, sizes.get(k)) + own_trained / training_rate(
+                rates, sizes.get(k)
+            )
+            hours[k] = seconds / 3600
     is_measured = None not in found
     is_known = is_measured or rates is not None
     return Estimate(
@@ -97,9 +124,48 @@ def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig 
         evaluation_responses=answers_each * len(agents),
         sampled_tokens=sampled,
         trained_tokens=trained,
-        device_hours=hours if is_known else None,
+        busy_hours=sum(hours.values()) if is_known else None,
+        occupied_hours=occupied_hours(config, hours) if is_known else None,
         basis="measured" if is_measured else "stated" if is_known else "limit",
     )
+
+
+def occupied_hours(config: ExperimentConfig, busy: Mapping[str, float]) -> float:
+    """Hours of devices that an experiment holds, from the hours in which each agent's devices work."""
+    gpus = max(1, num_gpus(config))
+    wall = [hours / (num_ranks(config, k) * gpus) for k, hours in busy.items()]
+    takes_turns = config.placement.kind == "local" or config.placement.colocated
+    return (sum(wall) if takes_turns else max(wall)) * num_processes(config) * gpus
+
+
+def sampling_rate(rates: RateConfig, parameters: int | None) -> float:
+    """Tokens per second that one GPU samples with a model of N parameters.
+
+        rate of the model that the rates are of x sqrt(its parameters / N)
+
+    between a decoder that waits for its weights, where it would be their ratio, and one that waits for keys and
+    values, which hardly grow with the model. Assumed, not measured.
+    """
+    return rates.sampled_tokens_per_gpu_s * _relative_size(rates, parameters) ** -0.5
+
+
+def training_rate(rates: RateConfig, parameters: int | None) -> float:
+    """Tokens per second that one GPU trains a model of N parameters on: in inverse proportion to N."""
+    return rates.trained_tokens_per_gpu_s / _relative_size(rates, parameters)
+
+
+def _relative_size(rates: RateConfig, parameters: int | None) -> float:
+    return parameters / 1e9 / rates.billions if parameters is not None and rates.billions is not None else 1.0
+
+
+def _num_parameters(config: ExperimentConfig) -> dict[str, int]:
+    """Parameters of those agents that are models of the paper, or whose folder is on this machine."""
+    shapes = published_shapes(config)
+    for k, agent in config.pair.agents.items():
+        if k not in shapes and agent.path is not None and Path(agent.path).is_dir():
+            with suppress(ModelError):  # the plan says what is wrong with it
+                shapes[k] = folder_shape(Path(agent.path), trust_remote_code=agent.trust_remote_code)
+    return sizes_of(shapes)
 
 
 def num_rollouts(config: ExperimentConfig) -> int:

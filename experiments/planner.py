@@ -59,6 +59,9 @@ class RateConfig:
     trained_tokens_per_gpu_s: float
     source: str
     """where these numbers come from"""
+    billions: Optional[float] = None  # noqa: UP045
+    """parameters of the model that the rates are of, in billions; others sample and train faster or slower
+    (`experiments.estimate`). null: all models alike"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,9 @@ def load_grid(name: str) -> GridConfig:
     rates = found.rates
     # "not above" is true of nan as well
     if rates is not None and not all(
-        rate > 0 for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
+        rate > 0
+        for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
+        + (() if rates.billions is None else (rates.billions,))
     ):
         raise ConfigError(f"grid {name}: rates must be above 0; mend its file")
     return found

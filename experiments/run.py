@@ -43,11 +43,14 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     """Print the matrix of states, why cells are not done, and what the selected experiments cost."""
     chosen = grid.experiments(*SELECTED[selection])
     cost = {"to run": estimate(grid, chosen), "whole grid": estimate(grid, grid.experiments())}
+    pairs = {name: estimate(grid, plans) for name, plans in _plans_by_pair(grid).items()}
     counts = count_experiments(grid)
     if as_json:
         cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
         estimates = {name.replace(" ", "_"): asdict(found) for name, found in cost.items()}
-        print(json.dumps({"grid": grid.name, "cells": cells, "experiments": counts, "estimates": estimates}))
+        of_pairs = {name: asdict(found) for name, found in pairs.items()}
+        shown = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": of_pairs}
+        print(json.dumps({"grid": grid.name, **shown}))
         return
     print(grid.config.title)
     print(pd.DataFrame(matrix(grid)).to_string(index=False))
@@ -55,6 +58,20 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     say_states(grid)
     for name, found in cost.items():
         print(f"{name:<11}{_in_words(found, grid)}")
+    print("of which, where a training that several pairs share counts with the first of them")
+    for name, found in pairs.items():
+        print(f"  {name}: {found.experiments} trainings, {_hours_in_words(found, grid)}")
+
+
+def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
+    """The grid's experiments by pair, each once: with the first pair that it serves."""
+    first: dict[str, str] = {}
+    for cell in grid.cells:
+        first.setdefault(cell.experiment, cell.pair)
+    found: dict[str, list[Plan]] = {cell.pair: [] for cell in grid.cells}
+    for experiment, pair in first.items():
+        found[pair].append(grid.plans[experiment])
+    return found
 
 
 def say_states(grid: GridPlan) -> None:
@@ -75,13 +92,18 @@ def count_experiments(grid: GridPlan) -> dict[str, int]:
 def _in_words(cost: Estimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
-    device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
-    hours = "hours unknown" if cost.device_hours is None else f"{cost.device_hours:,.1f} {device}-hours"
     stated = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
     return (
         f"{cost.experiments} trainings, {cost.rollouts:,} rollouts, {cost.evaluation_responses:,} evaluation answers, "
-        f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, {hours} ({stated})"
+        f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, {_hours_in_words(cost, grid)} ({stated})"
     )
+
+
+def _hours_in_words(cost: Estimate, grid: GridPlan) -> str:
+    if cost.busy_hours is None:
+        return "hours unknown"
+    device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
+    return f"{cost.occupied_hours:,.1f} {device}-hours occupied, {cost.busy_hours:,.1f} of them busy"
 
 
 def run_grid(

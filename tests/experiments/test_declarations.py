@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from experiments.published.tables import (
@@ -133,3 +136,10 @@ def test_printed_tables_are_complete() -> None:
     first = next(c for c in cells if (c.table, c.agent, c.method) == ("table1", "qwen3-4b", "hacpo"))
     assert (first.benchmark, first.value) == ("math500", 0.91)
     assert [ratio.mean for ratio in printed_ratios()] == [1.00002, 0.8955]
+
+
+def test_team_page_runs_grids_of_the_paper_with_the_fast_sampler() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "team.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"hacpo grid table1 --hardware (\w+)", page))
+    assert named
+    assert {compose(PAIRS[0], "hacpo", hardware=name).engine.sampler for name in named} == {"vllm"}

@@ -9,13 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from experiments.estimate import estimate, num_evaluation_responses, num_rollouts
-from experiments.planner import plan_grid
+from experiments.estimate import (
+    estimate,
+    num_evaluation_responses,
+    num_rollouts,
+    occupied_hours,
+    sampling_rate,
+    training_rate,
+)
+from experiments.planner import RateConfig, plan_grid
 from experiments.run import count_experiments, run_grid, show_grid, submit
+from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.failures import read_failure
-from flows.plans import Plan, save_plan
+from flows.plans import Plan, save_plan, with_ranks
 from flows.results import read_final
 from flows.schedule import ScheduledRun
 from flows.states import RESULT_FILE, standing_of
@@ -122,8 +130,57 @@ def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_pat
     assert cost.sampled_tokens == 10 * 2 * (64 + answers)
     assert cost.trained_tokens == 10 * 2 * 128
     seconds = cost.sampled_tokens / 100 + cost.trained_tokens / 50
-    assert cost.device_hours == pytest.approx(seconds / 3600)
+    assert cost.busy_hours == pytest.approx(seconds / 3600)
+    assert cost.occupied_hours == cost.busy_hours, "one process, whose agents take turns"
     assert cost.basis == "stated"
+
+
+def test_rates_of_other_sizes_are_in_proportion_to_the_stated_ones() -> None:
+    rates = RateConfig(1000, sampled_tokens_per_gpu_s=600, trained_tokens_per_gpu_s=800, source="stated", billions=4)
+    assert (sampling_rate(rates, 16 * 10**9), training_rate(rates, 16 * 10**9)) == (300, 200)
+    assert (sampling_rate(rates, 10**9), training_rate(rates, 10**9)) == (1200, 3200)
+    assert (sampling_rate(rates, None), training_rate(rates, None)) == (600, 800)
+    alike = dataclasses.replace(rates, billions=None)
+    assert (sampling_rate(alike, 10**9), training_rate(alike, 10**9)) == (600, 800)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), 24.0),  # ranks 3 and 5: max(6 / 3, 15 / 5) hours on all eight GPUs
+        (("placement.num_ranks=4",), 30.0),  # max(6 / 4, 15 / 4) hours on eight
+        (("placement.num_ranks=4", "placement.colocated=true"), 21.0),  # the agents take turns on four
+    ],
+)
+def test_gpus_are_occupied_as_long_as_the_slowest_agent_works(words: tuple[str, ...], expected: float) -> None:
+    config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="eight_gpus", overrides=words)
+    placed = with_ranks(config, {"qwen3-4b-base": 4, "qwen3-8b-base": 8})
+    assert occupied_hours(placed, {"qwen3-4b-base": 6.0, "qwen3-8b-base": 15.0}) == expected
+
+
+def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = plan_grid("table1", runs_dir=tmp_path)
+    alone = [one for one in grid.plans.values() if len(one.config.pair.agents) == 1]
+    cost = estimate(grid, alone)
+    assert cost.occupied_hours == pytest.approx(cost.busy_hours), "they hold the four GPUs that they use, and no more"
+    show_grid(grid, "missing", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    pairs, whole = shown["pairs"], shown["estimates"]["whole_grid"]
+    assert {name: found["experiments"] for name, found in pairs.items()} == {
+        "qwen3-4b+qwen3-4b-instruct": 8,
+        "qwen3-1.7b-base+qwen3-4b-base": 8,
+        "qwen3-4b-base+llama3.2-3b-instruct": 5,  # the first agent's baselines count with the pair before
+    }
+    for hours in ("busy_hours", "occupied_hours"):
+        assert sum(found[hours] for found in pairs.values()) == pytest.approx(whole[hours])
+    assert whole["occupied_hours"] > whole["busy_hours"], "the smaller agent of a pair waits for the larger one"
+    show_grid(grid, "missing", as_json=False)
+    said = capsys.readouterr().out
+    words = f"{whole['occupied_hours']:,.1f} GPU-hours occupied, {whole['busy_hours']:,.1f} of them busy (stated: "
+    assert words in said
+    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 trainings, " in said
 
 
 def test_measured_rates_take_the_place_of_stated_ones(
@@ -133,7 +190,7 @@ def test_measured_rates_take_the_place_of_stated_ones(
     name = small_grid(small_models, tmp_path, "naive, hacpo")
     before = plan_grid(name, runs_dir=runs_dir, seeds=[0])
     unknown = estimate(before, before.experiments("missing"))
-    assert (unknown.basis, unknown.device_hours) == ("limit", None)
+    assert (unknown.basis, unknown.busy_hours) == ("limit", None)
     done = run_experiment(small_plan("naive", runs_dir=runs_dir), DirectRunner(), QuietWatcher())
     after = plan_grid(name, runs_dir=runs_dir, seeds=[0])
     assert count_experiments(after)["done"] == 1
@@ -143,8 +200,8 @@ def test_measured_rates_take_the_place_of_stated_ones(
     tokens = sum(row["tokens_sampled"] for row in done.table)
     share = 1 + num_evaluation_responses(missing.config) / num_rollouts(missing.config)
     assert cost.sampled_tokens == pytest.approx(tokens * share)
-    assert cost.device_hours is not None
-    assert cost.device_hours > 0
+    assert cost.busy_hours is not None
+    assert cost.busy_hours > 0
     assert estimate(after, after.experiments("done")).trained_tokens == sum(row["tokens_trained"] for row in done.table)
 
     # The same on a GPU, with four ranks: its hours are those of its devices.
@@ -155,7 +212,7 @@ def test_measured_rates_take_the_place_of_stated_ones(
     config = after.plans[done.id].config
     on_gpu = dataclasses.replace(config, engine=dataclasses.replace(config.engine, device="cuda"))
     after.plans[done.id] = dataclasses.replace(after.plans[done.id], config=on_gpu)
-    assert estimate(after, [missing]).device_hours == pytest.approx(4 * cost.device_hours)
+    assert estimate(after, [missing]).busy_hours == pytest.approx(4 * cost.busy_hours)
 
 
 def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from hacpo_core.algo.methods import JointAdvantages
-from hacpo_core.data.retokenize import Retokenizer, SharedResponse, strip_eos
+from hacpo_core.data.retokenize import Retokenizer, SharedResponse, without_eos
 from hacpo_core.records import Rollout
 from hacpo_core.seeds import generator
 
@@ -149,7 +149,7 @@ def learner_batch(
             learner's own keep the one that they were sampled behind.
         eos_ids: EOS ids of every source.
         drops_eos: remove the EOS at the end of own responses, and its log-probability from every source's
-            (`retokenize.eos: drop`).
+            (`retokenize.eos: drop`); a response of EOS alone keeps it.
 
     Returns:
         the mini-batches; responses that are unscored or became empty are left out and counted.
@@ -169,7 +169,7 @@ def learner_batch(
         for position, (slot, response) in enumerate(zip(kept, responses, strict=True)):
             old = response.logprobs if response.old_logprobs is None else response.old_logprobs
             if drops_eos:
-                old = old[: len(strip_eos(response.token_ids, eos_ids[slot.source]))]
+                old = old[: len(without_eos(response.token_ids, eos_ids[slot.source]))]
             is_own = slot.source == learner
             ids = response.token_ids[: len(old)] if is_own else converted[position].token_ids
             if not ids or not old:

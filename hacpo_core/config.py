@@ -161,7 +161,8 @@ class RetokenizeConfig:
     """How a response crosses from one tokenizer to another."""
 
     eos: str = "keep"
-    """keep: a finished response ends in the learner's EOS | drop (official code): EOS removed, own and cross alike"""
+    """keep: a finished response ends in the learner's EOS | drop (official code): EOS removed, own and cross alike,
+    but for a response of EOS alone"""
 
 
 @dataclass(frozen=True)

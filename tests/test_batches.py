@@ -288,14 +288,26 @@ def test_unscored_responses_are_left_out_and_counted() -> None:
     assert batch.counts.num_unscored == 2
 
 
+@pytest.mark.parametrize("eos", ["keep", "drop"])
+def test_response_of_eos_alone_is_trained_on_own_and_shared_alike(eos: EosRule) -> None:
+    names = ("byte_level", "character")
+    rollouts = rollouts_of(names)
+    for j, name in enumerate(names):
+        rollouts[j][0] = replace(rollout(name, "", 0), old_logprobs=(-0.75 - j,))
+    batch = batch_of(rollouts, names, eos=eos)
+    own, cross = rows_of(batch)[0, 0, 0], rows_of(batch)[1, 0, 0]
+    assert own.response_ids == cross.response_ids == (eos_of("byte_level"),)  # the learner's
+    assert (own.old_logprobs, own.old_mean_logprob, cross.old_mean_logprob) == ((-0.75,), -0.75, -1.75)
+    assert batch.counts.num_empty == 0
+
+
 def test_shared_response_without_text_is_left_out_and_counted() -> None:
     names = ("byte_level", "character")
     rollouts = rollouts_of(names)
-    rollouts[1][0] = rollout("character", "", 0)  # nothing but EOS
-    kept, dropped = (batch_of(rollouts, names, eos=eos) for eos in ("keep", "drop"))
-    assert rows_of(kept)[1, 0, 0].response_ids == (eos_of("byte_level"),)
-    assert (1, 0, 0) not in rows_of(dropped)
-    assert (kept.counts.num_empty, dropped.counts.num_empty) == (0, 1)
+    rollouts[1][0] = rollout("character", "", 0, finish_reason="length")
+    batch = batch_of(rollouts, names)
+    assert (1, 0, 0) not in rows_of(batch)
+    assert batch.counts.num_empty == 1
 
 
 def test_shared_response_beyond_the_limit_is_truncated_and_counted() -> None:

@@ -53,7 +53,8 @@ class Retokenizer:
         """Compares the two tokenizers once, and reads the target's control tokens.
 
         Args:
-            eos: "keep" ends a response that stopped by itself in the target's EOS, "drop" in nothing.
+            eos: "keep" ends a response that stopped by itself in the target's EOS, "drop" in nothing, unless it is
+                an EOS alone.
             max_response_tokens: the learner's limit in tokens, EOS included, >= 1.
             source_eos_ids: more ids that end a response of the source, as its generation_config lists them.
 
@@ -75,7 +76,7 @@ class Retokenizer:
             path = target.name_or_path or "a tokenizer in memory"
             raise ModelError(f"{path} has no EOS token; add `eos_token` to tokenizer_config.json or drop EOS")
         self._target = target
-        self._eos_suffix = tuple(_eos_ids(target)) if eos == "keep" else ()
+        self._eos_suffix = tuple(_eos_ids(target))
         self._control_ids = control_ids(target)
         self._backend = response_backend(target) if target.is_fast else None
 
@@ -100,10 +101,11 @@ class Retokenizer:
         content = tuple(encoded)
         if not self._control_ids.isdisjoint(content):  # rare, and slow for every token of every response
             content = tuple(token_id for token_id in content if token_id not in self._control_ids)
-        has_stopped = rollout.finish_reason == "stop"
-        is_lost = not content and len(strip_eos(source_ids, self._source_eos_ids)) > 0
+        is_eos_alone = not strip_eos(source_ids, self._source_eos_ids)
+        ends_in_eos = rollout.finish_reason == "stop" and (self._eos == "keep" or is_eos_alone)
         # EOS alone would teach the learner to say nothing, with the reward of a response that said something.
-        token_ids = () if is_lost else content + (self._eos_suffix if has_stopped else ())
+        is_lost = not content and not is_eos_alone
+        token_ids = () if is_lost else content + (self._eos_suffix if ends_in_eos else ())
         return self._bounded(
             token_ids,
             length_drift=(len(token_ids) - len(source_ids)) / len(source_ids) if source_ids else 0.0,
@@ -113,7 +115,7 @@ class Retokenizer:
 
     def _source_ids(self, rollout: Rollout) -> tuple[int, ...]:
         is_stripped = self._eos == "drop" and rollout.finish_reason == "stop"
-        return strip_eos(rollout.token_ids, self._source_eos_ids) if is_stripped else rollout.token_ids
+        return without_eos(rollout.token_ids, self._source_eos_ids) if is_stripped else rollout.token_ids
 
     def _bounded(
         self, token_ids: tuple[int, ...], *, length_drift: float, is_passed_through: bool, num_control_dropped: int
@@ -178,6 +180,14 @@ def valid_unicode(text: str) -> str:
 def strip_eos(token_ids: tuple[int, ...], eos_ids: Collection[int]) -> tuple[int, ...]:
     """The ids without the one end-of-sequence token that may close them."""
     return token_ids[:-1] if token_ids and token_ids[-1] in eos_ids else token_ids
+
+
+def without_eos(token_ids: tuple[int, ...], eos_ids: Collection[int]) -> tuple[int, ...]:
+    """What is trained on under `drop`: the ids without their closing EOS; an EOS alone stays, or nothing would be left.
+
+    Source: official code.
+    """
+    return strip_eos(token_ids, eos_ids) or token_ids
 
 
 def _eos_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -19,6 +19,7 @@ from hacpo_core.data.retokenize import (
     decode_response,
     strip_eos,
     valid_unicode,
+    without_eos,
 )
 from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.records import FinishReason, Rollout
@@ -303,6 +304,7 @@ def test_strip_eos_takes_one_closing_eos_and_no_other_token() -> None:
     assert strip_eos((2, 5), {2}) == (2, 5)
     assert strip_eos((5, 3), {2, 3}) == (5,)
     assert strip_eos((), {2}) == ()
+    assert (without_eos((5, 2, 2), {2}), without_eos((2,), {2}), without_eos((), {2})) == ((5, 2), (2,), ())
 
 
 def test_second_eos_of_the_sources_generation_config_is_stripped_too() -> None:
@@ -328,25 +330,20 @@ def test_passed_ids_over_the_limit_are_cut_too() -> None:
     assert shared == SharedResponse(token_ids=(5, 6), status="truncated", length_drift=0.0, is_passed_through=True)
 
 
-def test_response_of_eos_alone_is_a_response_of_eos_alone_to_every_learner() -> None:
+@pytest.mark.parametrize("eos", ["keep", "drop"])
+def test_response_of_eos_alone_is_a_response_of_eos_alone_to_every_learner(eos: EosRule) -> None:
     own = sampled(BYTE_LEVEL, "")
     assert own.token_ids == (BYTE_LEVEL.eos_token_id,)
-    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).convert(own)
-    shared = retokenizer(CHARACTER, source=BYTE_LEVEL).convert(own)
+    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, eos=eos).convert(own)
+    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).convert(own)
     assert (passed.token_ids, passed.status) == ((BYTE_LEVEL.eos_token_id,), "ok")
     assert (shared.token_ids, shared.status, shared.length_drift) == ((CHARACTER.eos_token_id,), "ok", 0.0)
 
 
-def test_response_of_eos_alone_is_empty_where_eos_is_dropped() -> None:
-    own = sampled(BYTE_LEVEL, "")
-    for target in (BYTE_LEVEL, CHARACTER):
-        shared = retokenizer(target, source=BYTE_LEVEL, eos="drop").convert(own)
-        assert (shared.token_ids, shared.status, shared.length_drift) == ((), "empty", 0.0)
-
-
-def test_response_whose_content_is_lost_is_empty_and_not_an_eos() -> None:
+@pytest.mark.parametrize("eos", ["keep", "drop"])
+def test_response_whose_content_is_lost_is_empty_and_not_an_eos(eos: EosRule) -> None:
     only_special = (zoo.ids_of(BYTE_LEVEL, "<|box|>")[0], BYTE_LEVEL.eos_token_id)
-    shared = retokenizer(CHARACTER, source=BYTE_LEVEL).convert(rollout("", token_ids=only_special))
+    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).convert(rollout("", token_ids=only_special))
     assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
 
 

@@ -12,6 +12,7 @@ Verification, hand-overs of weights and checkpoints are not in it; `experiments.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -112,9 +113,8 @@ def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig 
         if past is not None:
             hours[k] = (own_sampled + own_trained) / (past.sampled + past.trained) * past.device_s / 3600
         elif rates is not None:
-            seconds = own_sampled / sampling_rate(rates, sizes.get(k)) + own_trained / training_rate(
-                rates, sizes.get(k)
-            )
+            size = sizes.get(k)
+            seconds = own_sampled / sampling_rate(rates, size) + own_trained / training_rate(rates, size)
             hours[k] = seconds / 3600
     is_measured = None not in found
     is_known = is_measured or rates is not None

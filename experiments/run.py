@@ -95,7 +95,8 @@ def _in_words(cost: Estimate, grid: GridPlan) -> str:
     stated = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
     return (
         f"{cost.experiments} trainings, {cost.rollouts:,} rollouts, {cost.evaluation_responses:,} evaluation answers, "
-        f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, {_hours_in_words(cost, grid)} ({stated})"
+        f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, "
+        f"{_hours_in_words(cost, grid)} ({stated})"
     )
 
 

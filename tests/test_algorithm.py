@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from hacpo_core.phases import DirectRunner
 from hacpo_core.records import Verdict
 from hacpo_core.store import StepStore
 from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.process import WorkerProcess
 from tests.experiments_outcome import outcome
 
 
@@ -269,6 +271,25 @@ def half(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baselin
     return Baseline(0.5 * own.mean_PA, own.std_PA, own.is_uniform_PA)
 
 
+def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: WorkerProcess, *, memory_mb: int) -> None:
+        raise AssertionError("no worker is needed")
+
+    monkeypatch.setattr(WorkerProcess, "__init__", refuse)
+    planned = small_plan("hacpo", "conformance=official", "train.num_steps=2", "engine.skip_zero_advantage=false")
+    run(planned)
+    store = StepStore(planned.root)
+    for step, agent in itertools.product((1, 2), ("qwen", "llama")):
+        verdicts = store.read_table(step, f"verify.{agent}", f"verdicts.{agent}.parquet")
+        assert set(verdicts["status"]) <= {"correct", "wrong"}
+        assert 0.0 <= metrics_of(planned, step, agent)["update/kl_nats"] <= 10.0
+    answered = store.read_table(0, "answer.dev.0-8.qwen", "answer.dev.0-8.qwen.parquet")
+    assert set(answered["status"]) <= {"correct", "wrong"}
+    assert metrics_of(planned, 1, "qwen")["reward/mean"] > 0
+
+
 def test_users_baseline_function_is_used(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", "method.baseline=tests.test_algorithm:half", "train.num_steps=1")
     run(planned)
@@ -295,7 +316,7 @@ def test_advantage_metrics_are_over_scored_responses(
     found = metrics_of(planned, 1, "qwen")
     # Three problems: mean 1/4, sigma 1/2, so (1 - 1/8) / (1/2) = 1.75 and three times -0.25.
     # The fourth: mean 1/2, sigma sqrt(1/2), so (1 - 1/4) / sigma = 1.06066 and -0.353553.
-    # Sum 3.707107 and sum of squares 3 x 3.25 + 1.25 = 11 over 14 responses; over all 16 they are 0.231694 and 0.796127.
+    # Sum 3.707107 and sum of squares 3 x 3.25 + 1.25 = 11 over 14 responses; over all 16 it is 0.231694 and 0.796127.
     assert found["advantage/own_mean"] == pytest.approx(0.264793, abs=1e-5)
     assert found["advantage/own_std"] == pytest.approx(0.845931, abs=1e-5)
 

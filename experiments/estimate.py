@@ -146,7 +146,7 @@ def sampling_rate(rates: RateConfig, parameters: int | None) -> float:
     between a decoder that waits for its weights, where it would be their ratio, and one that waits for keys and
     values, which hardly grow with the model. Assumed, not measured.
     """
-    return rates.sampled_tokens_per_gpu_s * _relative_size(rates, parameters) ** -0.5
+    return rates.sampled_tokens_per_gpu_s / math.sqrt(_relative_size(rates, parameters))
 
 
 def training_rate(rates: RateConfig, parameters: int | None) -> float:

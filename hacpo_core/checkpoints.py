@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.agents import Agent, AgentTokenizer
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.lora import save_model
+from hacpo_core.engines.tensor_files import TensorFile, write_tensors
+from hacpo_core.engines.weights import DIGEST_KIND
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, sha256_of, sync, write_json
 from hacpo_core.store import MANIFEST
@@ -52,27 +53,33 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     Args:
         agent: not in mid-update.
         folder: made here.
-        writes: False on all ranks of an agent but one: gathering the state takes all, writing it one.
+        writes: False on all ranks of an agent but one: gathering a tensor takes all, writing it one. The others keep
+            none, so that a machine holds one tensor beside what its devices hold.
 
     Returns:
-        what the manifest says of the agent.
+        what the manifest says of the agent; `files` are the SHA-256 digests of what was written, by name.
 
     Raises:
         StoreError: the disk is full or not writable.
     """
     agent.learner.refresh_policy()
-    tensors = {key: value.contiguous() for key, value in agent.learner.optimizer_tensors().items()}
-    # Before it is written: the other ranks' part of the digest would wait for that, and NCCL waits ten minutes.
     entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.fingerprint().digest}
-    if writes:
-        transformers_logging.disable_progress_bar()
-        try:
-            save_model(agent.learner.policy, folder)
-            agent.tokens.tokenizer.save_pretrained(folder)
-            save_file(tensors, folder / OPTIMIZER_FILE)
-        except (OSError, SafetensorError) as error:  # here: from another process it would lose its kind
-            raise _not_written(folder, error) from error
-    return entry
+    parts = agent.learner.optimizer_parts()
+    if not writes:
+        for part in parts:
+            part.read()
+        return entry
+    transformers_logging.disable_progress_bar()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {OPTIMIZER_FILE: write_tensors(folder / OPTIMIZER_FILE, parts)}
+        save_model(agent.learner.policy, folder)  # after all that the other ranks wait for
+        agent.tokens.tokenizer.save_pretrained(folder)
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
+        files |= {str(path.relative_to(folder)): sha256_of(path) for path in found}
+    except (OSError, SafetensorError) as error:  # here: from another process it would lose its kind
+        raise _not_written(folder, error) from error
+    return entry | {"files": files}
 
 
 def save_checkpoint(
@@ -102,15 +109,12 @@ def save_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         entries = {name: save(name, temporary / name) for name in agents}
-        files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        for path in files:
-            sync(path)
-        manifest = {
-            "step": step,
-            "agents": entries,
-            "capability_window": dict(window),
-            "files": {str(path.relative_to(temporary)): sha256_of(path) for path in files},
+        files = {
+            f"{name}/{file}": digest for name, entry in entries.items() for file, digest in entry.pop("files").items()
         }
+        for file in files:
+            sync(temporary / file)
+        manifest = {"step": step, "agents": entries, "capability_window": dict(window), "files": files}
         write_json(temporary / MANIFEST, manifest)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
@@ -167,13 +171,18 @@ def load_agent(
     """The agent as it was when the checkpoint was taken; from its initial model where there is none.
 
     Raises:
-        StoreError: its weights do not have the digest that the manifest names.
+        StoreError: its weights do not have the digest that the manifest names, or an earlier version wrote it.
     """
     if checkpoint is None:
         return Agent(tokens, config, initial=initial, folder=initial, version=0)
     entry, folder = checkpoint.agents[tokens.name], checkpoint.folder / tokens.name
+    if not entry["digest"].startswith(DIGEST_KIND):
+        raise StoreError(
+            f"{checkpoint.folder} was written by an earlier version of hacpo, whose digests cannot be compared; resume "
+            "with that version, or train again"
+        )
     agent = Agent(tokens, config, initial=initial, folder=folder, version=entry["version"])
-    agent.learner.load_optimizer_tensors(load_file(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
+    agent.learner.load_optimizer_tensors(TensorFile(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
     digest = agent.fingerprint().digest
     if digest != entry["digest"]:
         raise StoreError(f"{folder} loads with digest {digest[:12]}, expected {entry['digest'][:12]}")

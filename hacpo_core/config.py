@@ -61,6 +61,9 @@ class AgentConfig:
     tiny: Optional[TinyModelConfig] = None  # noqa: UP045
     chat_template: Optional[str] = None  # noqa: UP045
     """Jinja template that replaces the tokenizer's own"""
+    chat_template_kwargs: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """names that the chat template reads, and their values, for every prompt of this agent (enable_thinking: false);
+    null: not handed over"""
     trust_remote_code: bool = False
     """run Python code that lies in the model folder"""
     num_ranks: Optional[int] = None  # noqa: UP045
@@ -277,6 +280,8 @@ class DeepspeedConfig:
     """keep the optimizer's state and the master weights in the machine's memory and step there; stages 1-3"""
     offload_parameters: bool = False
     """keep the divided weights in the machine's memory; stage 3"""
+    timeout_s: float = 3600.0
+    """longest wait of an agent's ranks for each other, such as for one that still loads or samples longer responses"""
 
 
 @dataclass(frozen=True)
@@ -295,6 +300,9 @@ class EngineConfig:
     gpu_memory_gb: Optional[float] = None  # noqa: UP045
     """GiB of one GPU; what cannot fit is refused before it starts. null: as the GPU here says, which
     counts also where it has less"""
+    host_memory_gb: Optional[float] = None  # noqa: UP045
+    """GiB of a machine that has the GPUs; what cannot fit is refused before it starts. null: as the machine here says,
+    where it has a GPU"""
     dtype: str = "float32"
     """float32 | bfloat16 (fp32 master weights, fp32 log-softmax)"""
     head_dtype: str = "same"

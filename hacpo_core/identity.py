@@ -13,10 +13,10 @@ from hacpo_core.config import AUTO, BenchmarkConfig, ExperimentConfig, as_dict, 
 _NOT_IDENTITY = re.compile(
     r"^(runtime|tracking|checkpoint|diagnostics)\.|^verifier\.(num_workers|cache)$"
     r"|^data\.(directory|train_file)$|^pair\.agents\..+\.path$|^pair\.name$|^method\.name$"
-    r"|^engine\.gpu_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
+    r"|^engine\.(gpu|host)_memory_gb$|^engine\.vllm\.(process|memory_share|kv_cache_gb|sleeps|sync_\w+)$"
     r"|^placement\.(kind|colocated|pipelined|ray\.\w+)$|^(placement|pair\.agents\..+)\.num_ranks$"
     r"|^placement\.total_ranks$"
-    r"|^engine\.deepspeed\.offload_\w+$"
+    r"|^engine\.deepspeed\.(offload_\w+|timeout_s)$"
     r"|^engine\.offloads$"
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
@@ -69,7 +69,7 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     if config.engine.device == "cpu":
         mark("engine.device is cpu, where vLLM does not sleep", "engine.vllm.sleeps")
-        mark("engine.device is cpu", "engine.gpu_memory_gb")
+        mark("engine.device is cpu", "engine.gpu_memory_gb", "engine.host_memory_gb")
         mark("engine.device is cpu, which repeats itself to the bit anyway", "engine.deterministic")
         mark("engine.device is cpu, whose memory is the host's", "engine.offloads")
     if config.placement.kind != "ray":

@@ -79,6 +79,8 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "optimizer.warmup_updates": (0, 1e9, False),
     "engine.num_threads": (1, 4096, False),
     "engine.gpu_memory_gb": (0, 1e5, True),
+    "engine.host_memory_gb": (0, 1e7, True),
+    "engine.deepspeed.timeout_s": (0, 1e6, True),
     "engine.vllm.memory_share": (0, 1, True),
     "engine.vllm.kv_cache_gb": (0, 1e5, True),
     "engine.vllm.tensor_parallel_size": (1, 1024, False),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from hacpo_core.checkpoints import save_agent, save_checkpoint
+from hacpo_core.checkpoints import OPTIMIZER_FILE, latest_checkpoint, save_agent, save_checkpoint
+from hacpo_core.engines.tensor_files import TensorPart
+from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
+from hacpo_core.files import sha256_of
 
 
 @pytest.mark.parametrize(
@@ -29,24 +35,64 @@ def test_checkpoint_that_is_broken_off_leaves_nothing(
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_all_that_ranks_do_together_is_done_before_the_first_of_them_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
+def counted_parts(number: int, alive: list[int]) -> Iterator[TensorPart]:
+    """Parts that count how many of their tensors are held at the same time, in `alive`."""
+    held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
 
-    def noted(name: str, value: Any = None) -> Callable[..., Any]:
-        return lambda *_, **__: events.append(name) or value
+    def read() -> torch.Tensor:
+        alive.append(len(held))
+        tensor = torch.randn(100)
+        held.add(tensor)
+        return tensor
 
-    learner = SimpleNamespace(
-        refresh_policy=noted("gather"),
-        optimizer_tensors=noted("gather", {}),
-        digest=noted("gather", "d"),
-        num_updates=3,
-        policy=None,
+    for i in range(number):
+        yield TensorPart(f"exp_avg.{i}", torch.float32, (100,), read)
+
+
+def agent_of(learner: Any) -> Any:
+    def write(folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+
+    tokens = SimpleNamespace(tokenizer=SimpleNamespace(save_pretrained=write))
+    return SimpleNamespace(
+        learner=learner, tokens=tokens, version=2, fingerprint=lambda: Fingerprint("sums128:d", (0.0,))
     )
-    tokens = SimpleNamespace(tokenizer=SimpleNamespace(save_pretrained=noted("write")))
-    agent: Any = SimpleNamespace(learner=learner, tokens=tokens, version=2)
-    monkeypatch.setattr("hacpo_core.checkpoints.save_model", noted("write"))
-    monkeypatch.setattr("hacpo_core.checkpoints.save_file", noted("write"))
-    assert save_agent(agent, tmp_path) == {"version": 2, "num_updates": 3, "digest": "d"}
-    assert events == ["gather"] * 3 + ["write"] * 3
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_no_rank_holds_more_than_one_tensor_of_the_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    alive: list[int] = []
+    learner = SimpleNamespace(
+        refresh_policy=lambda: None, optimizer_parts=lambda: counted_parts(5, alive), num_updates=3, policy=None
+    )
+    monkeypatch.setattr(
+        "hacpo_core.checkpoints.save_model", lambda _, folder: (folder / "model.safetensors").write_bytes(b"weights")
+    )
+    entry = save_agent(agent_of(learner), tmp_path / "qwen", writes=writes)
+    assert alive == [0] * 5, "when the next is read the one before it is gone"
+    files = entry.pop("files", None)
+    assert entry == {"version": 2, "num_updates": 3, "digest": "sums128:d"}
+    if writes:
+        assert set(files) == {OPTIMIZER_FILE, "model.safetensors", "tokenizer.json"}
+        assert files == {name: sha256_of(tmp_path / "qwen" / name) for name in files}
+    else:
+        assert files is None
+        assert not (tmp_path / "qwen").exists()
+
+
+def test_no_file_of_a_checkpoint_is_read_again_to_be_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(name: str, folder: Path) -> dict[str, Any]:
+        folder.mkdir(parents=True)
+        (folder / OPTIMIZER_FILE).write_bytes(b"moments")
+        return {"version": 2, "digest": "sums128:d", "files": {OPTIMIZER_FILE: hashlib.sha256(b"moments").hexdigest()}}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hacpo_core.checkpoints.sha256_of", lambda _: pytest.fail("was hashed while it was written"))
+        save_checkpoint(tmp_path, 2, ["qwen", "llama"], save, {"qwen": [0.5]}, keep=1)
+    found = latest_checkpoint(tmp_path)
+    assert found is not None
+    assert found.agents["llama"] == {"version": 2, "digest": "sums128:d"}
+    (found.folder / "qwen" / OPTIMIZER_FILE).write_bytes(b"momentum")
+    assert latest_checkpoint(tmp_path) is None

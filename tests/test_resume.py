@@ -65,7 +65,7 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     wrap(TorchLearner, "_step", "optimizer step")
     wrap(TorchLearner, "logprobs", "old log-probabilities")
     wrap(TransformersSampler, "_prefill", "sampling")
-    wrap(checkpoints, "save_file", "checkpoint")
+    wrap(checkpoints, "write_tensors", "checkpoint")
     wrap(tracking.MlflowClient, "log_batch", "tracking")
     tracking.SEND_EVERY_S = math.inf  # all steps but the first wait for the end: the most that a kill can take
 

@@ -13,7 +13,7 @@ import atexit
 import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.scoring import ScoringHead
+from hacpo_core.engines.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint, fingerprint
 from hacpo_core.engines.zero_settings import zero_settings
 from hacpo_core.engines.zero_state import ZeroState
@@ -284,12 +285,12 @@ class DeepspeedLearner(BaseLearner):
         """Identity of the trained weights, of the fp32 masters where there are any; the same on all ranks."""
         return fingerprint((name, self._state.weight(name)) for name in sorted(self._named))
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts, and the fp32 master weights, whole, on the processor, by parameter name."""
-        return self._state.tensors()
+    def optimizer_parts(self) -> Iterator[TensorPart]:
+        """AdamW's moments and step counts, and the fp32 master weights, each whole when it is read, on all ranks."""
+        return self._state.parts()
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Inverse of `optimizer_tensors`, whatever the number of ranks and the stage that they were saved with.
+        """Set what `optimizer_parts` read, whatever the number of ranks and the stage that they were saved with.
 
         Raises:
             EngineError: the tensors belong to another model.

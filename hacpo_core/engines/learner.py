@@ -33,6 +33,7 @@ from hacpo_core.engines.models import check_steady
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.products import OneDnnLinear
 from hacpo_core.engines.scoring import Head, ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError
 
@@ -338,12 +339,12 @@ class BaseLearner(ABC):
         """Identity of the trained weights: of the fp32 masters where there are any; on all ranks."""
 
     @abstractmethod
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts, and the fp32 master weights, by parameter name."""
+    def optimizer_parts(self) -> Iterator[TensorPart]:
+        """AdamW's moments and step counts, and the fp32 master weights, by parameter name; read by all ranks."""
 
     @abstractmethod
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Inverse of `optimizer_tensors`."""
+        """Set what `optimizer_parts` read."""
 
 
 def _dot(one: Tensor, other: Tensor) -> float:

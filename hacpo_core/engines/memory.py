@@ -1,9 +1,11 @@
-"""Device memory that training takes: what must fit into a GPU, from a model's shape and the configuration alone.
+"""Memory that training takes: what must fit into a GPU and into its machine, from shapes and the configuration alone.
 
 Bytes per trained weight: dtype for the weight and for its gradient; 8 for AdamW's two moments; in bfloat16 4 more for
 the master weight and 4 for its gradient. DeepSpeed has its gradients in fp32 for the step in any case, in bfloat16 and
 stages 1 and 2 one more copy in their own dtype. ZeRO divides them among the ranks: the optimizer's and what the step
 copies from stage 1, gradients from stage 2, weights from stage 3, where each rank holds a whole copy beside its part.
+With `engine.grad_dtype: float32` the sum over passes takes 4 bytes in place of dtype's. The backward pass of the output
+embedding holds its gradient in fp32, and in bfloat16 once more.
 The cosine of two gradients needs two whole ones per rank with DeepSpeed, in stages that have any.
 """
 
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import CapacityError, ModelError
@@ -36,6 +40,7 @@ class ModelShape:
     query_width: int
     kv_width: int
     intermediate_size: int
+    vocab_size: int
 
 
 def model_shape(config: PretrainedConfig) -> ModelShape:
@@ -54,6 +59,7 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
         query_width=head * text.num_attention_heads,
         kv_width=head * (getattr(text, "num_key_value_heads", None) or text.num_attention_heads),
         intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        vocab_size=text.vocab_size,
     )
 
 
@@ -135,7 +141,8 @@ def agent_memory(
         weights = 0.0
     if stage == 3:  # a whole copy, gathered for the sampler and for saving
         weights += width * total
-    gradients: float = width * trained / (ranks if stage >= 2 else 1)
+    is_wide_sum = is_deepspeed and is_narrow and engine.grad_dtype == "float32"  # torch's is the copy for the step
+    gradients: float = (4 if is_wide_sum else width) * trained / (ranks if stage >= 2 else 1)
     optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:
         optimizer = 0.0
@@ -148,7 +155,7 @@ def agent_memory(
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
     activations = tokens * _activation_bytes(shape, width, engine.gradient_checkpointing)
-    activations += 3 * engine.logprob_chunk_mb * 2**20
+    activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
     is_vllm = engine.sampler == "vllm"
     cache_of_one = longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width
@@ -171,6 +178,13 @@ def agent_memory(
         offloads=engine.offloads,
         sampler_sleeps=not is_vllm or engine.vllm.sleeps,
     )
+
+
+def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
+    """The output embedding's gradient while it is summed, and with a wide head its copy in fp32."""
+    is_narrow, is_trained = config.engine.dtype != "float32", config.engine.lora.rank == 0
+    copies = (4 + (2 if is_narrow else 0) if is_trained else 0) + (4 if config.engine.head_dtype == "float32" else 0)
+    return copies * shape.vocab_size * shape.hidden_size
 
 
 def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool) -> float:
@@ -211,6 +225,50 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
     return max(max(each.updating, each.sampling) + resting[k] for k, each in found.items())
 
 
+def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
+    """Most memory of any one machine, in GiB, that its agents cannot do without.
+
+    Bytes per weight of an agent whose R ranks share the machine:
+
+        20      with engine.deepspeed.offload_optimizer: masters 4, moments 8, gradients 4 + 2, weights 2
+        14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
+        dtype   with engine.deepspeed.offload_parameters
+        R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after the other
+
+    A checkpoint holds one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page cache.
+
+    Args:
+        config: of the experiment.
+        shapes: of all its agents; in a Ray cluster each is taken to have a machine of its own.
+    """
+    engine = config.engine
+    width = 2 if engine.dtype != "float32" else 4
+    is_deepspeed = engine.learner == "deepspeed"
+    held, peaks = 0.0, [0.0]
+    for k, shape in shapes.items():
+        total, trained = shape.num_parameters, _num_trained(config, shape)
+        own = 0.0
+        if is_deepspeed:
+            own += 20 * trained if engine.deepspeed.offload_optimizer else 0.0
+            own += width * total if engine.deepspeed.offload_parameters else 0.0
+        elif engine.offloads:
+            own += (12 if width == 2 else 8) * trained + width * total
+        loading = num_ranks(config, k) * width * total
+        peaks.append(held + max(own, loading))
+        held = own if config.placement.ray.address is not None else held + own
+        peaks.append(held)
+    return max(peaks) / GIB
+
+
+def machine_gib(config: ExperimentConfig) -> float | None:
+    """Memory of a machine with GPUs in GiB: what is configured, else this one's where it has a GPU; None elsewhere."""
+    if config.engine.device == "cpu":
+        return None
+    if config.engine.host_memory_gb is not None:
+        return config.engine.host_memory_gb
+    return psutil.virtual_memory().total / GIB if _least_card_gib() is not None else None
+
+
 def gpu_gib(config: ExperimentConfig) -> float | None:
     """Memory of one GPU in GiB, the less of what is configured and what the GPU here has; None on the CPU, or where
     nobody knows.
@@ -233,13 +291,25 @@ def _least_card_gib() -> float | None:
 
 
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise a CapacityError when agents of these shapes cannot fit, even with one response at a time."""
+    """Raise a CapacityError when agents of these shapes cannot fit, even with one response at a time.
+
+    Args:
+        config: of the experiment.
+        shapes: of its agents, or of those of them that are known.
+    """
+    billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
+    host, machine = host_gib(config, shapes), machine_gib(config)
+    if machine is not None and host > machine:
+        raise CapacityError(
+            f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory on a machine "
+            f"that has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer, engine.offloads), or take "
+            "other hardware (docs/scaling.md)"
+        )
     room = gpu_gib(config)
     if room is None or not shapes:
         return
     least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
     if least > room:
-        billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
         raise CapacityError(
             f"engine: agents of {billions} billion parameters need at least {least:.0f} GiB of a GPU that has "
             f"{room:.0f}; take other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"

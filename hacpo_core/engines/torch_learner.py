@@ -16,6 +16,7 @@ from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.offload import move_data, move_state, release_unused
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.scoring import ScoringHead
+from hacpo_core.engines.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint, fingerprint
 
 _HOST = torch.device("cpu")
@@ -25,7 +26,8 @@ class TorchLearner(BaseLearner):
     """Owns a model's weights and their optimizer.
 
     With `engine.dtype: bfloat16` the optimizer steps fp32 master weights, which are copied into the model after each
-    update: a learning rate of 1e-6 would vanish in bf16. Log-softmax is fp32 in any case.
+    update: a learning rate of 1e-6 would vanish in bf16. Log-softmax is fp32 in any case. With `engine.grad_dtype:
+    float32` the masters' gradients sum up those of the passes, else the model's own do, in its dtype.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class TorchLearner(BaseLearner):
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
         self._trained = self._masters or self._named
+        self._sums_wide = is_narrow and engine.grad_dtype == "float32"
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
     def refresh_policy(self) -> None:
@@ -60,25 +63,39 @@ class TorchLearner(BaseLearner):
         """Nothing to do."""
 
     def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
-        self.model.zero_grad()
+        self._zero_gradients()
         return super()._accumulate(weighted, method, update)
 
     def _backward(self, loss: Tensor) -> None:
         loss.backward()
+        if self._sums_wide:
+            for name, parameter in self._named.items():
+                if parameter.grad is not None:
+                    master = self._masters[name]
+                    wide = parameter.grad.float()
+                    master.grad = wide if master.grad is None else master.grad.add_(wide)
+                    parameter.grad = None
 
     def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
-        self.model.zero_grad()
+        self._zero_gradients()
         self._pass_over(weighted, method, update, self._head, self._backward)
-        return {n: p.grad for n, p in self._named.items() if p.grad is not None}
+        summed = self._masters if self._sums_wide else self._named
+        return {n: p.grad for n, p in summed.items() if p.grad is not None}
+
+    def _zero_gradients(self) -> None:
+        self.model.zero_grad()
+        for master in self._masters.values():
+            master.grad = None
 
     def _step(self) -> Stepped:
         """Clip, step, and copy master weights into the model."""
         rate = self._rate()
-        for name, parameter in self._named.items():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if self._masters:
-                self._masters[name].grad = parameter.grad.float()
+        for name, trained in self._trained.items():
+            if self._masters and not self._sums_wide:
+                narrow = self._named[name].grad
+                trained.grad = None if narrow is None else narrow.float()
+            if trained.grad is None:
+                trained.grad = torch.zeros_like(trained)
         norm = float(clip_grad_norm_(list(self._trained.values()), self._config.max_grad_norm))
         self._check_norm(norm)
         for group in self._optimizer.param_groups:
@@ -87,8 +104,7 @@ class TorchLearner(BaseLearner):
         with torch.no_grad():
             for name, master in self._masters.items():
                 self._named[name].copy_(master)
-                master.grad = None
-        self.model.zero_grad()
+        self._zero_gradients()
         self.num_updates += 1
         return Stepped(norm, rate)
 
@@ -127,7 +143,7 @@ class TorchLearner(BaseLearner):
         """Identity of the trained weights: of the fp32 masters where there are any."""
         return fingerprint((name, self._trained[name]) for name in sorted(self._trained))
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
+    def optimizer_parts(self) -> Iterator[TensorPart]:
         """AdamW's moments and step counts, and the fp32 master weights, by parameter name.
 
         Where only some weights are trained (adapters), these as well: a model folder holds them merged into the others.
@@ -138,10 +154,11 @@ class TorchLearner(BaseLearner):
         for name, parameter in self._trained.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
-        return tensors
+        for name, tensor in tensors.items():
+            yield TensorPart(name, tensor.dtype, tuple(tensor.shape), tensor.detach)
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Inverse of `optimizer_tensors`.
+        """Set what `optimizer_parts` read.
 
         Raises:
             EngineError: the tensors belong to another model.

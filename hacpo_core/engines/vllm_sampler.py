@@ -24,11 +24,11 @@ from typing import Any
 
 import psutil
 import torch
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.exchange import WeightExchange
 from hacpo_core.engines.lora import merged_weights
 from hacpo_core.errors import EngineError
 
@@ -67,18 +67,19 @@ class WorkerExtension:
         """Beginning of the names of the memory that ranks on the CPU share; None for ranks that share none."""
         return os.environ.get("VLLM_DIST_IDENT")
 
-    def end_after(self, owner: int, processes: list[int], exchange: str) -> None:
+    def end_after(self, owner: int, processes: list[int], exchange: list[str]) -> None:
         """End the engine's processes, this one among them, when their owner is gone: killed, it cannot do so."""
         arguments = (psutil.Process(owner), processes, self.shared_memory(), exchange)
         threading.Thread(target=_end_after, args=arguments, daemon=True).start()
 
 
-def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str | None, exchange: str) -> None:
+def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str | None, exchange: list[str]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
             time.sleep(WATCH_EVERY_S)
     _remove(shared_memory)
-    shutil.rmtree(exchange, ignore_errors=True)
+    for folder in exchange:
+        shutil.rmtree(folder, ignore_errors=True)
     for pid in sorted(processes, key=lambda pid: pid == os.getpid()):  # this one last
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -165,7 +166,7 @@ class VllmSampler:
             raise
         self._processes = _children() - before
         self._shared_memory: str | None = None
-        self._exchange: Path | None = None
+        self._exchange: WeightExchange | None = None
         try:
             self._prepare()
         except BaseException:
@@ -175,10 +176,10 @@ class VllmSampler:
     def _prepare(self) -> None:
         """What an engine that has started needs before its first use."""
         if self._engine.vllm.process == "own":
-            self._exchange = Path(tempfile.mkdtemp(prefix="hacpo-weights-"))
+            self._exchange = WeightExchange()
             self._shared_memory = self._llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
-            self._llm.collective_rpc("end_after", args=(os.getpid(), pids, str(self._exchange)))
+            self._llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self._exchange.folders))))
         elif self._llm.model_config.using_transformers_backend():
             raise EngineError(
                 f"{type(self._model).__name__}: vLLM has no model of its own for it and changes transformers' class, "
@@ -259,11 +260,9 @@ class VllmSampler:
         if self._engine.vllm.process == "shared":
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
-            with tempfile.TemporaryDirectory(dir=self._exchange) as folder:
-                # Not by save_pretrained: of several ranks only the first would write.
-                tensors = {name: weight.contiguous() for name, weight in weights}
-                save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-                self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            assert self._exchange is not None, "made with the engine's processes"
+            with self._exchange.copy(weights) as folder:
+                self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self._llm.collective_rpc("pack_head")
 
     def rest(self) -> None:
@@ -286,7 +285,7 @@ class VllmSampler:
             _end(self._processes)
             _remove(self._shared_memory)
             if self._exchange is not None:
-                shutil.rmtree(self._exchange, ignore_errors=True)
+                self._exchange.close()
 
 
 def _children() -> set[psutil.Process]:

@@ -10,12 +10,15 @@ All ranks must read and set together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from hacpo_core.engines.tensor_files import TensorPart
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -52,24 +55,23 @@ class ZeroState:
             whole = torch.where(whole == 0, parameter.detach().float(), whole)
         return whole
 
-    def tensors(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts, and master weights where there are any.
-
-        They go to the processor one by one: no device could hold them all.
-        """
-        tensors: dict[str, Tensor] = {}
-        for name in self._named:
-            if self._is_narrow:
-                tensors[f"master.{name}"] = self.weight(name).cpu().clone()
+    def parts(self) -> Iterator[TensorPart]:
+        """AdamW's moments and step counts, and master weights where there are any; gathered when they are read."""
+        for name, parameter in self._named.items():
+            shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
+            kinds = ["master"] if self._is_narrow else []
+            for kind in [*kinds, *(MOMENTS if self._adamw.state else ())]:
+                yield TensorPart(f"{kind}.{name}", torch.float32, shape, partial(self._whole, kind, name))
             if self._adamw.state:
-                step = float(next(iter(self._adamw.state.values()))["step"])
-                tensors |= {f"{key}.{name}": self._moment(name, key).cpu().clone() for key in MOMENTS}
-                tensors[f"step.{name}"] = torch.tensor(step)
-        return tensors
+                step = torch.tensor(float(next(iter(self._adamw.state.values()))["step"]))
+                yield TensorPart(f"step.{name}", torch.float32, (), step.clone)
+
+    def _whole(self, kind: str, name: str) -> Tensor:
+        return self.weight(name) if kind == "master" else self._moment(name, kind)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Inverse of `tensors`."""
-        steps = {float(value) for key, value in tensors.items() if key.startswith("step.")}
+        """Set what `parts` read."""
+        steps = {float(tensors[key]) for key in tensors if key.startswith("step.")}
         self._adamw.state.clear()
         if steps:
             self._make_moments(step=max(steps))

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from hacpo_core.agents import Agent, AgentTokenizer, AppliedUpdate, SamplingTask
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
-from hacpo_core.config import ExperimentConfig
+from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.engines.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.placement.base import Placement
@@ -82,7 +83,7 @@ class _Rank:
             path = self._config.pair.agents[self._name].path
             self._initial = find_model(path or str(self._initial), agent=self._name)
         if meeting_point is not None:
-            _join(meeting_point, self._rank, self._ranks, self._config.engine.device)
+            _join(meeting_point, self._rank, self._ranks, self._config.engine)
         tokens = AgentTokenizer(self._name, self._config.pair.agents[self._name], initial=self._initial)
         self._agent = load_agent(tokens, checkpoint, config=self._config, initial=self._initial)
         return self._agent.version
@@ -123,9 +124,14 @@ def _address() -> str:
     return address
 
 
-def _join(meeting_point: str, rank: int, ranks: int, device: str) -> None:
-    backend = "gloo" if device == "cpu" else "nccl"
-    torch.distributed.init_process_group(backend, init_method=meeting_point, rank=rank, world_size=ranks)
+def _join(meeting_point: str, rank: int, ranks: int, engine: EngineConfig) -> None:
+    torch.distributed.init_process_group(
+        "gloo" if engine.device == "cpu" else "nccl",
+        init_method=meeting_point,
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=engine.deepspeed.timeout_s),
+    )
 
 
 class RemoteAgent:

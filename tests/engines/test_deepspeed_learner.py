@@ -24,7 +24,7 @@ from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 from tests.engines.small import small_model
-from tests.engines.training import GRPO, HACPO, LINEAR, requests, rows_of, run, weights
+from tests.engines.training import GRPO, HACPO, LINEAR, optimizer_tensors, requests, rows_of, run, weights
 
 pytestmark = pytest.mark.deepspeed
 STAGES = (0, 1, 2, 3)
@@ -118,7 +118,7 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
     scores = learner.logprobs(requests())
     learner.refresh_policy()
     state = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
-    optimizer = {name: tensor.clone() for name, tensor in learner.optimizer_tensors().items()}
+    optimizer = {name: tensor.clone() for name, tensor in optimizer_tensors(learner).items()}
     return Trained(
         stage=job.stage,
         weights=weights(learner.policy),
@@ -312,7 +312,11 @@ def spoilt(stage: int, advantage: float) -> list[str]:
     rows = rows_of()
     with pytest.raises(EngineError) as caught:
         run(learner, [[replace(rows[0], advantage=advantage), *rows[1:]]])
-    return [str(caught.value), "same" if learner.fingerprint().digest == before else "changed", str(learner.num_updates)]
+    return [
+        str(caught.value),
+        "same" if learner.fingerprint().digest == before else "changed",
+        str(learner.num_updates),
+    ]
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_no_two_checks_ask_for_the_same_responses() -> None:
 class SleepingSampler(TransformersSampler):
     """As vLLM's: holds a copy of the weights, which `rest` drops; counts what happens to it."""
 
-    events: Counter[str] = Counter()
+    events: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

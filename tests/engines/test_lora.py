@@ -30,7 +30,7 @@ from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.identity import experiment_id, inert_fields
 from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
-from tests.engines.training import GSPO, HACPO, learner_of, requests, rows_of, run
+from tests.engines.training import GSPO, HACPO, learner_of, optimizer_tensors, requests, rows_of, run
 from tests.test_resume import break_off, finish
 
 IDS_BT = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]])
@@ -196,7 +196,7 @@ def test_head_of_an_adapted_model_is_still_linear() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_training_goes_on_bit_for_bit_after_a_restart(dtype: torch.dtype) -> None:
     first = trained(dtype=dtype)
-    saved = {name: value.clone() for name, value in first.optimizer_tensors().items()}
+    saved = {name: value.clone() for name, value in optimizer_tensors(first).items()}
     assert {name.partition(".")[0] for name in saved} >= {"trained", "exp_avg", "exp_avg_sq", "step"}
     model = with_adapters(small_model(num_layers=2).to(dtype))
     second = learner_of(

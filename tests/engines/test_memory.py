@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,7 +26,13 @@ from hacpo_core.engines.memory import (
 from hacpo_core.errors import CapacityError
 
 BILLION = ModelShape(
-    num_parameters=2**30, num_layers=10, hidden_size=100, query_width=100, kv_width=50, intermediate_size=300
+    num_parameters=2**30,
+    num_layers=10,
+    hidden_size=100,
+    query_width=100,
+    kv_width=50,
+    intermediate_size=300,
+    vocab_size=0,
 )
 
 
@@ -73,7 +80,7 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
     assert (found.weights, found.gradients, found.optimizer) == (2.0, 6.0, 12.0)
     cache = (1024 + 8196) * 2 * 10 * 50 * 2 * 32 / 2**30
     assert found.sampler == pytest.approx(cache)
-    tokens, logits = 16384, 3 * 64 * 2**20
+    tokens, logits = 16384, 3 * 1024 * 2**20
     layers = 10 * 2 * 100 + 16 * 100 + 8 * 300 + 10 * 150
     assert found.activations == pytest.approx((tokens * layers + logits) / 2**30)
     assert found.updating == pytest.approx(20.0 + found.activations + found.sampler * 0)
@@ -83,7 +90,7 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
     ("stage", "expected"), [(0, (2.0, 6.0, 12.0)), (1, (2.0, 3.5, 3.0)), (2, (2.0, 2.0, 3.0)), (3, (2.5, 1.5, 3.0))]
 )
 def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected: tuple[float, float, float]) -> None:
-    words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false"]
+    words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false", "engine.grad_dtype=same"]
     words += ["diagnostics.every=0"] if stage < 3 else []  # stage 3 measures no cosine
     found = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
     assert (found.weights, found.gradients, found.optimizer) == expected
@@ -92,12 +99,64 @@ def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected
 @pytest.mark.parametrize(("stage", "gradients"), [(0, 6.0), (2, 4.0)])
 def test_cosine_needs_two_whole_gradients_where_a_rank_can_hold_one(stage: int, gradients: float) -> None:
     words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false", "diagnostics.every=10"]
+    words += ["engine.grad_dtype=same"]
     assert agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79).gradients == gradients
 
 
 def test_cosine_that_is_never_measured_needs_nothing() -> None:
     words = ["engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false", "minibatch.order=own_first"]
+    words += ["engine.grad_dtype=same"]
     assert agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79).gradients == 2.0
+
+
+def test_sum_of_gradients_in_float32_takes_four_bytes_divided_from_stage_two() -> None:
+    still = "diagnostics.every=0"
+    one = agent_memory(config_of(still), BILLION, ranks=1, gpu_gib=79)
+    assert one.gradients == 4.0, "stage 1, the step's copies in host memory"
+    words = [still, "engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false"]
+    four = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
+    assert four.gradients == 1.0 + 6.0 / 4, "a quarter of 4 for the sum, and of 4 + 2 for the step"
+
+
+@pytest.mark.parametrize(
+    ("words", "bytes_each"),
+    [
+        ((), 6),  # summed in fp32, handed on in bfloat16
+        (("engine.head_dtype=float32",), 10),
+        (("engine.learner=torch", "engine.dtype=float32"), 4),
+        (("engine.learner=torch", "engine.lora.rank=8"), 0),
+    ],
+)
+def test_gradient_of_the_output_embedding_is_counted(words: tuple[str, ...], bytes_each: int) -> None:
+    config = config_of("engine.logprob_chunk_mb=64", *words)
+    large = replace(BILLION, vocab_size=2**20)
+    with_head, without = (agent_memory(config, shape, ranks=1, gpu_gib=79).activations for shape in (large, BILLION))
+    assert with_head - without == pytest.approx(bytes_each * 2**20 * 100 / 2**30)
+
+
+def test_host_memory_is_what_is_offloaded_and_what_is_read_while_an_agent_is_loaded() -> None:
+    shapes = dict.fromkeys(config_of().pair.agents, BILLION)
+    assert memory.host_gib(config_of(), shapes) == 40.0, "20 bytes a weight of each of two agents"
+    adapters = ("engine.learner=torch", "engine.grad_dtype=same", "engine.offloads=true")
+    assert memory.host_gib(config_of(*adapters), shapes) == 28.0, "masters, moments and weights"
+    eight = compose(
+        "qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"]
+    )
+    assert memory.host_gib(eight, shapes) == 8.0, "four ranks read the model at once, in bfloat16"
+    assert memory.host_gib(eight, {}) == 0.0
+
+
+def test_plan_that_a_machine_cannot_hold_is_refused_with_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="one_gpu")
+    shapes = published_shapes(config)
+    check_fits(config, shapes)  # nobody knows the machine that the plan is for
+    with pytest.raises(CapacityError, match=r"need at least 227 GiB of host memory on a machine that has 200; offload"):
+        check_fits(replace(config, engine=replace(config.engine, host_memory_gb=200.0)), shapes)
+    check_fits(replace(config, engine=replace(config.engine, host_memory_gb=256.0)), shapes)
+    monkeypatch.setattr(memory, "_least_card_gib", lambda: 79.0)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=100 * 2**30))
+    with pytest.raises(CapacityError, match="on a machine that has 100"):
+        check_fits(config, shapes)
 
 
 def test_whole_copy_of_stage_three_stays_where_parameters_are_offloaded() -> None:
@@ -156,7 +215,7 @@ def test_published_models_have_the_published_numbers_of_parameters() -> None:
 def test_plan_that_cannot_fit_is_refused_with_the_figure() -> None:
     words = ["engine.learner=torch", "engine.gpu_memory_gb=79"]
     shapes = published_shapes(config_of(*words))
-    with pytest.raises(CapacityError, match=r"1\.7 and 4\.0 billion parameters need at least 99 GiB of a GPU that"):
+    with pytest.raises(CapacityError, match=r"1\.7 and 4\.0 billion parameters need at least 104 GiB of a GPU that"):
         check_fits(config_of(*words), shapes)
     check_fits(config_of(), shapes)
     check_fits(compose("tiny", "hacpo"), {"qwen-tiny": BILLION})  # the CPU's memory is nobody's business here

@@ -25,7 +25,7 @@ from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
 from hacpo_core.identity import experiment_id, inert_fields
 from tests.engines.small import small_model
-from tests.engines.training import GSPO, HACPO, requests, rows_of, run
+from tests.engines.training import GSPO, HACPO, optimizer_tensors, requests, rows_of, run
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -42,7 +42,7 @@ def learner_with_kl(dtype: torch.dtype, device: str = "cpu") -> TorchLearner:
 
 
 def places(learner: TorchLearner) -> dict[str, int]:
-    tensors = dict(learner.model.named_parameters()) | learner.optimizer_tensors()
+    tensors = dict(learner.model.named_parameters()) | optimizer_tensors(learner)
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}
 
 
@@ -54,8 +54,8 @@ def test_training_goes_on_bit_for_bit_after_moves(dtype: torch.dtype) -> None:
         assert run(moved, [rows], method) == run(undisturbed, [rows], method)
         moved.offload(weights=step % 2 == 0)
         assert moved.fingerprint().digest == undisturbed.fingerprint().digest
-        for name, tensor in undisturbed.optimizer_tensors().items():
-            assert torch.equal(moved.optimizer_tensors()[name], tensor)
+        for name, tensor in optimizer_tensors(undisturbed).items():
+            assert torch.equal(optimizer_tensors(moved)[name], tensor)
         if step == 1:
             assert moved.logprobs(requests()) == undisturbed.logprobs(requests())
         if step == 2:
@@ -100,7 +100,7 @@ def test_checkpoint_is_loaded_into_a_learner_that_was_away() -> None:
     learner = learner_with_kl(torch.bfloat16)
     run(learner, [rows_of()])
     learner.offload(weights=True)
-    saved = {name: tensor.clone() for name, tensor in learner.optimizer_tensors().items()}
+    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(learner).items()}
     digest = learner.fingerprint().digest
     run(learner, [rows_of()])
     learner.offload(weights=True)
@@ -186,7 +186,7 @@ def test_device_memory_is_free_while_a_learner_is_away(dtype: torch.dtype) -> No
         run(one, [rows_of()])
     held = torch.cuda.memory_allocated()
     learner.offload()
-    assert on_device(list(learner.optimizer_tensors().values())) == {"cpu"}
+    assert on_device(list(optimizer_tensors(learner).values())) == {"cpu"}
     assert on_device(list(learner.model.parameters())) == {"cuda"}
     half = torch.cuda.memory_allocated()
     learner.offload(weights=True)

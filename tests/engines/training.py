@@ -18,6 +18,7 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import ScoreRequest, UpdateOutcome
+from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
 from tests.engines.small import VOCAB_SIZE, cross_row, own_row, small_model
 
@@ -80,6 +81,10 @@ def run(
         max_response_tokens=8,
         measures_cosine=measures_cosine,
     )
+
+
+def optimizer_tensors(learner: BaseLearner) -> dict[str, Tensor]:
+    return {part.name: part.read() for part in learner.optimizer_parts()}
 
 
 def weights(model: PreTrainedModel) -> Tensor:

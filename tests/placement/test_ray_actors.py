@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan, models_dir
 from hacpo_core.agents import initial_folder
-from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig
+from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.files import read_json
 from hacpo_core.phases import DirectRunner
@@ -69,7 +70,7 @@ class DyingRank(ray_actors._Rank):
         first, *others = orders.read_text(encoding="utf-8").splitlines()
         place, call = first.split()
         learner = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
-        owners: dict[str, Any] = {"_prefill": TransformersSampler, "save_file": checkpoints}
+        owners: dict[str, Any] = {"_prefill": TransformersSampler, "write_tensors": checkpoints}
         owner = owners.get(place, learner)
         inner, calls = getattr(owner, place), []
 
@@ -96,7 +97,7 @@ def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bi
     monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
     orders = {agent: orders_of(planned.config.runtime.runs_dir, agent) for agent in ("qwen", "llama")}
     orders["qwen"].write_text("logprobs 2\n_step 6", encoding="utf-8")
-    orders["llama"].write_text("save_file 1\n_prefill 2", encoding="utf-8")
+    orders["llama"].write_text("write_tensors 1\n_prefill 2", encoding="utf-8")
     assert run(planned) == expected
     assert not any(path.exists() for path in orders.values()), "all of them died"
     for agent in orders:
@@ -276,7 +277,7 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
             def full(*_: Any) -> None:
                 raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-            checkpoints.save_file = full
+            checkpoints.write_tensors = full
             return super().save(*arguments)
 
     monkeypatch.setattr(ray_actors, "_Rank", Full)
@@ -327,6 +328,14 @@ def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
     config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
     monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
     assert ray_actors._Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
+
+
+def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(ray_actors.torch.distributed, "init_process_group", lambda _, **options: given.update(options))
+    engine = EngineConfig(deepspeed=DeepspeedConfig(timeout_s=5400.0))
+    ray_actors._join("tcp://10.0.0.1:5", 1, 4, engine)
+    assert given["timeout"] == timedelta(hours=1.5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""Weights that an agent hands over to engines in other processes, as a file: one copy for each machine.
+
+rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
+(TMPDIR, where that has no room)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from hacpo_core.engines.tensor_files import TensorPart, write_tensors
+from hacpo_core.errors import EngineError
+
+SHARED_MEMORY = Path("/dev/shm")
+ROOM = 1.1
+"""times the size of the weights that a folder must have free"""
+
+
+class WeightExchange:
+    """Folders of one rank, in which it writes the weights for all ranks of its machine."""
+
+    def __init__(self) -> None:
+        """Make the folders; shared memory is left out where there is none."""
+        parents = [str(SHARED_MEMORY)] if os.access(SHARED_MEMORY, os.W_OK) else []
+        parents.append(tempfile.gettempdir())
+        self.folders = [Path(tempfile.mkdtemp(prefix="hacpo-weights-", dir=parent)) for parent in parents]
+
+    @contextmanager
+    def copy(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
+        """A folder with the weights as model.safetensors, gone afterwards; all ranks of a group must call it.
+
+        Args:
+            weights: whole, the same on all ranks.
+
+        Raises:
+            EngineError: a rank could not write them; on all ranks.
+        """
+        parts = [TensorPart(name, w.dtype, tuple(w.shape), w.detach) for name, w in weights]
+        ranks = _all_ranks(_machine())
+        file: Path | None = None
+        try:
+            error = ""
+            if ranks.index(_machine()) == _rank():
+                file = self._place(sum(part.num_bytes for part in parts)) / "model.safetensors"
+                try:
+                    write_tensors(file, parts, hashes=False)
+                except OSError as caught:
+                    error = f"{file}: {caught.strerror or caught}"
+            written = _all_ranks((_machine(), str(file) if file is not None else None, error))
+            failures = [failure for _, _, failure in written if failure]
+            if failures:
+                raise EngineError(
+                    f"the weights could not be written: {failures[0]}; free some space there, or set TMPDIR to a "
+                    "folder with room for all of them"
+                )
+            yield next(Path(path).parent for machine, path, _ in written if path is not None and machine == _machine())
+            _all_ranks(None)  # the file stays until every engine has read it
+        finally:
+            if file is not None:
+                file.unlink(missing_ok=True)
+
+    def _place(self, num_bytes: int) -> Path:
+        """The first folder with room; the last one where none has."""
+        roomy = [folder for folder in self.folders if shutil.disk_usage(folder).free >= ROOM * num_bytes]
+        return [*roomy, self.folders[-1]][0]
+
+    def close(self) -> None:
+        """Remove the folders."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _machine() -> tuple[str, int]:
+    """What tells machines apart, and containers that share no memory."""
+    return socket.gethostname(), SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _all_ranks(value: Any) -> list[Any]:
+    """The value of every rank."""
+    values = [value] * (dist.get_world_size() if dist.is_initialized() else 1)
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
+    return values

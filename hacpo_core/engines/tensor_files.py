@@ -1,0 +1,101 @@
+"""safetensors files that are written and read one tensor at a time, so that no process holds all of them.
+
+layout of a file: 8 bytes, the length of the header · header, JSON · the tensors' bytes, in the header's order
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.float16: "F16"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """A tensor that is not made before it is read; where ranks divide it, all of them must read it together."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its content."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_tensors(path: Path, parts: Iterable[TensorPart], *, hashes: bool = True) -> str:
+    """Write a safetensors file and hash it on the way, each tensor in a second thread while it is written.
+
+    Args:
+        path: of the file; nothing of it is synced to the disk.
+        parts: in the order in which they are read, one at a time.
+        hashes: False where nobody asks for the digest.
+
+    Returns:
+        SHA-256 (hex) of the file; of nothing without `hashes`.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    parts = list(parts)
+    digest = hashlib.sha256()
+    with path.open("wb") as file, ThreadPoolExecutor(1) as hasher:
+
+        def write(content: Any) -> None:
+            hashed = hasher.submit(digest.update, content if hashes else b"")
+            file.write(content)
+            hashed.result()
+
+        write(_header(parts))
+        for part in parts:
+            tensor = part.read()
+            assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.shape), part.name
+            write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            del tensor  # before the next one is read
+    return digest.hexdigest()
+
+
+def _header(parts: Iterable[TensorPart]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for part in parts:
+        start, end = end, end + part.num_bytes
+        entries[part.name] = {"dtype": _DTYPES[part.dtype], "shape": list(part.shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+class TensorFile(Mapping[str, Tensor]):
+    """The tensors of a safetensors file by name, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file.
+
+        Raises:
+            SafetensorError: it is no safetensors file.
+        """
+        self._file: Any = safe_open(path, framework="pt")  # type: ignore[no-untyped-call,unused-ignore]
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.keys())
+
+    def __len__(self) -> int:
+        return len(self._file.keys())

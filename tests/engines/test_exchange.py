@@ -1,0 +1,77 @@
+"""Weights that cross to engines in other processes: one copy a machine, in shared memory where it fits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from hacpo_core.engines import exchange
+from hacpo_core.engines.exchange import WeightExchange
+from hacpo_core.errors import EngineError
+from tests.engines.ranks import on_ranks
+
+WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+
+
+@pytest.mark.parametrize(("free", "is_shared"), [(35, True), (32, False)])
+def test_weights_lie_in_shared_memory_where_it_has_room_and_are_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, is_shared: bool
+) -> None:
+    shared, elsewhere = tmp_path / "shm", tmp_path / "tmp"
+    shared.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setattr(exchange, "SHARED_MEMORY", shared)
+    monkeypatch.setattr(exchange.tempfile, "gettempdir", lambda: str(elsewhere))
+    room = {shared: free, elsewhere: 10**9}
+    monkeypatch.setattr(exchange.shutil, "disk_usage", lambda path: SimpleNamespace(free=room[Path(path).parent]))
+    found = WeightExchange()
+    with found.copy(WEIGHTS.items()) as folder:  # 24 + 6 bytes
+        assert folder.parent == (shared if is_shared else elsewhere)
+        read = load_file(folder / "model.safetensors")
+        assert all(torch.equal(read[name], weight) for name, weight in WEIGHTS.items())
+    assert not list(folder.iterdir())
+    found.close()
+    assert not [*shared.iterdir(), *elsewhere.iterdir()]
+
+
+def _exchange_on_a_rank() -> tuple[Path, bool, list[Path]]:
+    found = WeightExchange()
+    with found.copy(WEIGHTS.items()) as folder:
+        own = [path for parent in found.folders for path in parent.iterdir()]
+        is_read = torch.equal(load_file(folder / "model.safetensors")["a"], WEIGHTS["a"])
+        dist.barrier()
+    found.close()
+    return folder, is_read, own
+
+
+def test_ranks_of_one_machine_read_one_copy() -> None:
+    (folder, is_read, first), (other, other_reads, second) = on_ranks(2, _exchange_on_a_rank)
+    assert is_read
+    assert other_reads
+    assert folder == other
+    assert [*first, *second] == [folder / "model.safetensors"]
+
+
+def _full_on_a_rank() -> str:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    exchange.write_tensors = full  # type: ignore[assignment]
+    found = WeightExchange()
+    with pytest.raises(EngineError) as caught, found.copy(WEIGHTS.items()):
+        pass
+    found.close()
+    return str(caught.value)
+
+
+def test_full_disk_of_the_writer_is_one_error_on_every_rank() -> None:
+    for message in on_ranks(2, _full_on_a_rank):
+        assert "No space left on device; free some space there, or set TMPDIR" in message

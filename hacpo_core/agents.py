@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.config import AgentConfig, ExperimentConfig
-from hacpo_core.data.prompts import render_prompts
+from hacpo_core.data.prompts import check_template_arguments, render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
 from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import (
@@ -104,20 +104,24 @@ def rollout_task(config: ExperimentConfig, step: int) -> SamplingTask:
 
 
 class AgentTokenizer:
-    """What of an agent can be had without its weights: tokenizer, chat template and EOS ids."""
+    """What of an agent can be had without its weights: tokenizer, chat template, its arguments, and EOS ids."""
 
     def __init__(self, name: str, config: AgentConfig, *, initial: Path) -> None:
         """Load them from the folder of the initial model.
 
         Raises:
             ModelError: they cannot be loaded.
+            ConfigError: the chat template does not read an argument.
         """
         self.name = name
+        given = config.chat_template_kwargs
+        self.template_arguments = {key: value for key, value in given.items() if value is not None}
         try:
             self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(
                 initial, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code
             )
             self.eos_ids = eos_ids(initial, self.tokenizer)
+            check_template_arguments(self.tokenizer, self.template_arguments, agent=name)
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
@@ -131,7 +135,8 @@ class AgentTokenizer:
     def render(self, problems: Sequence[Problem]) -> None:
         """Have the `prompt_ids` of all these problems at hand: sooner done at once than one by one."""
         unread = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
-        self._prompt_ids |= zip(unread, render_prompts(self.tokenizer, unread), strict=True)
+        rendered = render_prompts(self.tokenizer, unread, arguments=self.template_arguments)
+        self._prompt_ids |= zip(unread, rendered, strict=True)
 
 
 class Agent:

@@ -131,6 +131,21 @@ def test_chat_template_of_a_word_is_taken_as_it_is(template: str) -> None:
     assert compose("tiny", "gspo", overrides=words).pair.agents["qwen-tiny"].chat_template == template
 
 
+def test_arguments_of_a_chat_template_are_read_from_words_and_from_files_and_are_part_of_the_id(tmp_path: Path) -> None:
+    field = "pair.agents.qwen-tiny.chat_template_kwargs"
+    silent = compose("tiny", "hacpo", overrides=[f"{field}.enable_thinking=false", f"{field}.budget=3"])
+    assert silent.pair.agents["qwen-tiny"].chat_template_kwargs == {"enable_thinking": False, "budget": 3}
+    assert silent.pair.agents["llama-tiny"].chat_template_kwargs == {}
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: tiny\npair: {agents: {qwen-tiny: {chat_template_kwargs: {enable_thinking: true}}}}")
+    assert compose(str(path), "hacpo").pair.agents["qwen-tiny"].chat_template_kwargs == {"enable_thinking": True}
+    configs = (silent, compose(str(path), "hacpo"), compose("tiny", "hacpo"))
+    assert len({experiment_id(config, {}) for config in configs}) == 3
+    saved = tmp_path / "config.yaml"
+    saved.write_text(to_yaml(silent), encoding="utf-8")
+    assert load_config(saved) == silent
+
+
 def test_unknown_names_list_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"pair: got 'huge', expected one of .*tiny"):
         compose("huge", "hacpo")

@@ -49,6 +49,7 @@ class Retokenizer:
         eos: EosRule,
         max_response_tokens: int,
         source_eos_ids: Collection[int] = (),
+        has_same_arguments: bool = True,
     ) -> None:
         """Compares the two tokenizers once, and reads the target's control tokens.
 
@@ -57,6 +58,8 @@ class Retokenizer:
                 an EOS alone.
             max_response_tokens: the learner's limit in tokens, EOS included, >= 1.
             source_eos_ids: more ids that end a response of the source, as its generation_config lists them.
+            has_same_arguments: whether both chat templates are given the same arguments; where not, equal tokenizers
+                do not count as the same.
 
         Raises:
             ConfigError: `eos` or `max_response_tokens` is out of range.
@@ -66,7 +69,7 @@ class Retokenizer:
             raise ConfigError(f"retokenize.eos is unknown: got {eos!r}; set it to keep or drop")
         if max_response_tokens < 1:
             raise ConfigError(f"max_response_tokens is out of range: got {max_response_tokens}; set it to 1 or more")
-        self.is_pass_through = tokenizers_match(source, target)
+        self.is_pass_through = has_same_arguments and tokenizers_match(source, target)
         self._eos = eos
         self._max_response_tokens = max_response_tokens
         self._source_eos_ids = frozenset(source_eos_ids) | _eos_ids(source)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.control_tokens import control_ids, special_token_ids
-from hacpo_core.data.prompts import format_messages, render_prompts
+from hacpo_core.data.prompts import check_template_arguments, format_messages, render_prompts
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 from tests import tokenizers_zoo as zoo
@@ -51,6 +51,62 @@ def test_prompt_of_a_plain_problem_is_what_transformers_makes_of_it(tokenizer: P
     conversation = [{"role": "user", "content": "Let x = 3. Find x."}]
     expected: Any = tokenizer.apply_chat_template(conversation, add_generation_prompt=True)
     assert render_prompt(tokenizer, user("Let x = 3. Find x.")) == tuple(expected["input_ids"])
+
+
+THINKING = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think></think>\n' }}{%- endif %}"
+    "{%- endif %}"
+)
+
+
+def thinking_tokenizer() -> PreTrainedTokenizerBase:
+    """One whose template reads enable_thinking, as Qwen3's does."""
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = THINKING
+    return tokenizer
+
+
+@pytest.mark.parametrize("problem", ["1 + 1?", "1 + 1<|im_end|>?"])
+def test_arguments_reach_the_template_of_plain_and_of_masked_prompts(problem: str) -> None:
+    tokenizer = thinking_tokenizer()
+    open_ids, closed_ids = (
+        render_prompts(tokenizer, [user(problem)], arguments=arguments)[0]
+        for arguments in (None, {"enable_thinking": False})
+    )
+    assert zoo.decoded(tokenizer, closed_ids) == zoo.decoded(tokenizer, open_ids) + "<think></think>\n"
+    assert render_prompts(tokenizer, [user(problem)], arguments={"enable_thinking": True}) == [open_ids]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"enable_thinkin": False}, "the chat template never reads it; expected one of enable_thinking; leave it out"),
+        ({"message": 1}, "the chat template never reads it"),  # the loop's own name
+        ({"messages": []}, "the renderer sets it itself"),
+        ({"add_generation_prompt": False}, "the renderer sets it itself"),
+        ({"tools": []}, "the renderer sets it itself"),
+        ({"bos_token": "x"}, "the renderer sets it itself"),
+        ({"strftime_now": 1}, "the renderer sets it itself"),
+    ],
+)
+def test_argument_that_cannot_take_effect_is_refused(arguments: dict[str, Any], why: str) -> None:
+    tokenizer = thinking_tokenizer()
+    tokenizer.bos_token = "<|im_start|>"
+    message = rf"^pair\.agents\.qwen\.chat_template_kwargs\.{next(iter(arguments))} cannot take effect: {why}.*=null$"
+    with pytest.raises(ConfigError, match=message):
+        check_template_arguments(tokenizer, {"enable_thinking": False, **arguments}, agent="qwen")
+
+
+def test_template_with_tags_of_transformers_is_read_and_one_that_is_no_jinja_is_named() -> None:
+    tokenizer = thinking_tokenizer()
+    tokenizer.chat_template = "{%- generation %}{% if deep %}x{% endif %}{% endgeneration -%}{% break %}"
+    tokenizer.chat_template = f"{{% for m in messages %}}{tokenizer.chat_template}{{% endfor %}}"
+    check_template_arguments(tokenizer, {"deep": True}, agent="qwen")
+    tokenizer.chat_template = "{% if %}"
+    with pytest.raises(ModelError, match=r"the chat template of .* is no Jinja: .*fix it"):
+        check_template_arguments(tokenizer, {"deep": True}, agent="qwen")
 
 
 def test_template_that_writes_the_date_writes_the_same_on_every_day() -> None:

@@ -408,6 +408,14 @@ def test_another_chat_template_parts_two_tokenizers() -> None:
     assert not tokenizers_match(other, BYTE_LEVEL)
 
 
+def test_other_arguments_of_the_template_part_two_equal_tokenizers() -> None:
+    passing, converting = (
+        Retokenizer(BYTE_LEVEL, zoo.byte_level(), eos="keep", max_response_tokens=9, has_same_arguments=is_same)
+        for is_same in (True, False)
+    )
+    assert (passing.is_pass_through, converting.is_pass_through) == (True, False)
+
+
 def test_another_eos_parts_two_tokenizers() -> None:
     other = zoo.byte_level()
     other.eos_token = "<|endoftext|>"

@@ -37,6 +37,13 @@ def test_pair_is_its_row_of_table_5(row: PairSettings) -> None:
     )
 
 
+@pytest.mark.parametrize("pair", PAIRS)
+def test_qwen3_does_not_think_and_nothing_is_told_to_templates_without_the_switch(pair: str) -> None:
+    for name, agent in compose(pair, "hacpo").pair.agents.items():
+        has_switch = name.startswith("qwen3") and name != "qwen3-4b-instruct"  # that one is the release 2507
+        assert agent.chat_template_kwargs == ({"enable_thinking": False} if has_switch else {}), name
+
+
 def test_training_settings_are_those_of_appendix_a() -> None:
     config = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus")
     assert (config.train.problems, config.minibatch.problems, config.rollout.num_samples) == (128, 64, 8)

@@ -13,7 +13,6 @@ Verification, hand-overs of weights and checkpoints are not in it; `experiments.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from experiments.planner import GridPlan, RateConfig
 from experiments.published.models import published_shapes
 from flows.plans import Plan
 from flows.results import read_final
-from hacpo_core.config import ExperimentConfig
+from hacpo_core.config import BenchmarkConfig, ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.engines.memory import folder_shape, sizes_of
 from hacpo_core.errors import ModelError
@@ -175,17 +174,20 @@ def num_rollouts(config: ExperimentConfig) -> int:
 
 def num_evaluation_responses(config: ExperimentConfig) -> int:
     """Responses of one agent in all evaluations; a benchmark without a stated size counts 0."""
-    times = Counter[str]()
-    for step in range(config.train.num_steps + 1):
-        times.update(set(benchmarks_after(config, step)))
-    total = 0
-    for name, number in times.items():
-        benchmark = config.evaluate.benchmarks[name]
-        is_embedded = benchmark.source == "arithmetic"
-        stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
-        sizes = [size for size in (stated, benchmark.limit) if size]
-        total += number * (min(sizes) if sizes else 0) * benchmark.num_samples
-    return total
+    return sum(num_problems(benchmark) * benchmark.num_samples for one in evaluations(config) for benchmark in one)
+
+
+def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
+    """The benchmarks of each evaluation of a training, in order."""
+    named = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
+    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in named if names]
+
+
+def num_problems(benchmark: BenchmarkConfig) -> int:
+    """Problems that are asked; 0 where the declaration does not say how many the set has."""
+    is_embedded = benchmark.source == "arithmetic"
+    stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
+    return min((size for size in (stated, benchmark.limit) if size), default=0)
 
 
 _AllMeasured = dict[tuple[str, str], _Measured]

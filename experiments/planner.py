@@ -175,7 +175,7 @@ def plan_grid(
             composed = compose(pair, method, hardware=config.hardware, entry=entry.settings, overrides=words)
             for seed in config.seeds:
                 whole = dataclasses.replace(composed, seed=seed)
-                for part in _trainings(whole):
+                for part in trainings(whole):
                     key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
                     if key not in found:
                         found[key] = _find(part, runs_dir)
@@ -224,7 +224,7 @@ def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[
     return [word for word in overrides if word not in about_agents or concerns(word, own)]
 
 
-def _trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
+def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
     """The experiment itself where agents share rollouts, else one of each agent alone."""
     if config.method.shares_rollouts or len(config.pair.agents) == 1:
         yield config

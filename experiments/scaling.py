@@ -52,12 +52,12 @@ def tables() -> str:
     return "\n\n".join(f"### --hardware {name}\n\n{hardware_table(name)}" for name in HARDWARE)
 
 
-def main() -> None:
-    """Write the tables into the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}", encoding="utf-8")
+def write_between(begin: str, end: str, text: str) -> None:
+    """Put a text into the page, in place of what stands between two markers."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, after = page.partition(begin)[0], page.partition(end)[2]
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_between(BEGIN, END, tables())

@@ -71,7 +71,7 @@ def test_wide_head_changes_nothing_in_fp32(family: str) -> None:
     for head_dtype in ("same", "float32"):
         learner = learner_of(small_model(family), engine=EngineConfig(head_dtype=head_dtype), learning_rate=1e-3)
         run(learner, [rows_of(model=small_model(family))])
-        digests.append(learner.digest())
+        digests.append(learner.fingerprint().digest)
     assert digests[0] == digests[1]
 
 

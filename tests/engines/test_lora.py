@@ -184,7 +184,7 @@ def test_kl_to_the_frozen_base_is_that_to_a_second_model(family: str, checkpoint
         engine = EngineConfig(lora=LORA, gradient_checkpointing=checkpoints)
         learner = learner_of(model, reference=reference, engine=engine, learning_rate=1e-2)
         outcome = run(learner, [rows] * 4, method)
-        results.append((learner.digest(), outcome))
+        results.append((learner.fingerprint().digest, outcome))
         assert max(row.kl for row in outcome.rows) > 1e-4
     assert results[0] == results[1]
 
@@ -207,10 +207,10 @@ def test_training_goes_on_bit_for_bit_after_a_restart(dtype: torch.dtype) -> Non
         schedule="cosine",
     )
     second.load_optimizer_tensors(saved, num_updates=3)
-    assert second.digest() == first.digest()
+    assert second.fingerprint().digest == first.fingerprint().digest
     assert second.logprobs(requests()) == first.logprobs(requests())
     assert run(second, [rows_of()] * 2) == run(first, [rows_of()] * 2)
-    assert second.digest() == first.digest()
+    assert second.fingerprint().digest == first.fingerprint().digest
 
 
 def test_missing_peft_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_mo
         untouched = AutoModelForCausalLM.from_pretrained(folder).state_dict()
         assert all(torch.equal(tensor, untouched[key]) for key, tensor in base_state(agent.model).items())
         with torch.no_grad():
-            torch.testing.assert_close(merged(IDS_BT).logits, agent.model(IDS_BT).logits, rtol=0.0, atol=1e-5)
+            torch.testing.assert_close(merged(IDS_BT).logits, agent.model(IDS_BT).logits, rtol=0.0, atol=1e-4)
             assert (
                 merged(IDS_BT).logits - AutoModelForCausalLM.from_pretrained(folder)(IDS_BT).logits
             ).abs().max() > 0.1

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 
-.PHONY: demo test check bench dashboard clean test-peers peers-fixture test-vllm
+.PHONY: demo test check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -61,6 +61,10 @@ peers-fixture:
 test-vllm:
 	@bash tests/vllm/install.sh
 	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py
+
+# A few of them for .ci/run, at most 15 minutes with the installation; skipped where nothing can be installed.
+test-vllm-short:
+	@bash tests/vllm/short.sh
 
 clean:
 	rm -rf $(VENV) .venv-peers .venv-vllm runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# A few of vLLM's real tests, so that they are run before every change lands: agreement with the learner, hand-overs and
+# their check, one training. At most 15 minutes: 9 for the installation, which is skipped where there is no package
+# index, and 6 for the tests, which have to pass.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+status=0
+timeout --kill-after=10 540 bash "$root/tests/vllm/install.sh" >"$log" 2>&1 || status=$?
+if [ "$status" != 0 ]; then
+    if grep -q ResolutionImpossible "$log"; then # our own requirements contradict each other
+        grep -v "^WARNING" "$log" | tail -n 20
+        exit 1
+    fi
+    reason=$(grep -m 1 "ERROR: " "$log" | sed "s/^ *//" || true)
+    [ "$status" != 124 ] || reason="it takes longer than 9 minutes"
+    echo "short vLLM trial: skipped, .venv-vllm cannot be installed: ${reason:-exit status $status}"
+    exit 0
+fi
+
+tests=(
+    test_reported_logprobs_are_those_of_the_learner
+    test_weights_are_the_learners_after_a_hand_over_and_not_before
+    test_version_that_failed_its_check_is_not_held
+    test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing
+    test_experiment_trains_and_its_sampler_stays_with_its_learner
+    test_hand_over_of_wrong_weights_stops_the_run
+)
+cd "$root"
+timeout --kill-after=10 360 .venv-vllm/bin/python -m pytest "${tests[@]/#/tests/engines/test_vllm_sampler.py::}"

@@ -56,7 +56,7 @@ def open_experiment(
             name: initial_folder(name, agent, models_dir=models_dir(config), progress=(progress or {}).get(name))
             for name, agent in config.pair.agents.items()
         }
-        with closing(_placement(config, plan.root, initial)) as placement:
+        with closing(placement_of(config, plan.root, initial)) as placement:
             checkpoint = placement.open()
             problems = _short_enough(load_problems(config.data), list(placement.tokenizers.values()), config)
             benchmarks = load_benchmarks(config)
@@ -97,7 +97,8 @@ def _synced(store: StepStore) -> Iterator[None]:
     store.sync()
 
 
-def _placement(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:
+def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:
+    """Where the configuration places its agents; nothing is loaded yet."""
     if config.placement.kind == "local":
         return LocalPlacement(config, root=root, initial=initial)
     from hacpo_core.placement.ray_actors import RayPlacement  # Ray is an extra, and takes a third of a second

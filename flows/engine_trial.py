@@ -1,0 +1,289 @@
+"""One agent's life on this machine's engines, step by step: what `hacpo doctor --gpu` tries and a benchmark measures.
+
+    load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ checkpoint ─▶ resume ─▶ replay
+
+Everything goes the way that a training goes: a hardware file, a placement, its agents.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows.build import placement_of
+from flows.compose import compose
+from flows.slots import gpu_slots
+from hacpo_core.agents import SamplingTask, initial_folder
+from hacpo_core.algo.methods import Method
+from hacpo_core.algorithm import method_of
+from hacpo_core.batches import Minibatch, Row
+from hacpo_core.checkpoints import save_checkpoint
+from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
+from hacpo_core.data.problems import load_problems
+from hacpo_core.engines.base import SamplingLimits
+from hacpo_core.engines.models import check_device
+from hacpo_core.engines.offload import release_unused
+from hacpo_core.engines.replay import UpdateTrace, compare
+from hacpo_core.placement.base import Placement
+from hacpo_core.records import Problem, Rollout
+from hacpo_core.versions import version_tags
+
+AGENT = "trial"
+TINY = TinyModelConfig(
+    hidden_size=128, num_heads=4, num_kv_heads=2, max_positions=512, warmup=WarmupConfig(steps=0, seed=0)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How much is sampled and trained: problems x samples responses, cut into that many updates."""
+
+    num_problems: int = 16
+    num_samples: int = 4
+    max_tokens: int = 64
+    num_updates: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStep:
+    """What came of one step; `figures` are named `<what>_<unit>`."""
+
+    name: str
+    is_ok: bool
+    seconds: float
+    detail: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def trial_config(
+    hardware: str, *, model: Path | None, workload: Workload, overrides: Sequence[str]
+) -> ExperimentConfig:
+    """The configuration of a hardware file for one agent: a model folder, or a tiny model with random weights.
+
+    Raises:
+        ConfigError: the hardware file or an override cannot be used.
+    """
+    words = [f"rollout.max_response_tokens={workload.max_tokens}", "rollout.max_prompt_tokens=64"]
+    words += ["evaluate.during=[]", "evaluate.final=[]", *overrides]
+    config = compose("tiny", "gspo", hardware=hardware, overrides=words)
+    agent = AgentConfig(path=str(model)) if model is not None else AgentConfig(tiny=TINY)
+    return replace(config, pair=PairConfig(name="trial", agents={AGENT: agent}))
+
+
+def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> list[TrialStep]:
+    """Go through an agent's life; the first step that fails is the last one.
+
+    Args:
+        config: of `trial_config`.
+        root: an empty folder, for models and checkpoints.
+        workload: what to sample and train.
+    """
+    trial = _Trial(config, root, workload)
+    steps: list[TrialStep] = []
+    with gpu_slots(config):
+        try:
+            for name, work in trial.steps():
+                begun = time.perf_counter()
+                try:
+                    detail, figures = work()
+                except Exception as error:  # noqa: BLE001  whatever an engine says is the verdict
+                    words = " ".join(str(error).split())
+                    found = TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {words}")
+                    return [*steps, found]
+                steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
+        finally:
+            trial.close()
+    return steps
+
+
+def trial_report(
+    hardware: str, *, model: Path | None = None, workload: Workload | None = None, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A trial as a JSON-able value: what was tried, on what, and the verdict of each step.
+
+    Args:
+        hardware: name or path of a hardware file.
+        model: folder of the agent's model; None: a tiny one is made.
+        workload: what to sample and train.
+        overrides: "section.field=value" words.
+
+    Raises:
+        ConfigError: the hardware file or an override cannot be used.
+        ModelError: the folder holds no model.
+    """
+    workload = workload or Workload()
+    config = trial_config(hardware, model=model, workload=workload, overrides=overrides)
+    with tempfile.TemporaryDirectory(prefix="hacpo-trial-", ignore_cleanup_errors=True) as folder:
+        steps = try_engines(config, Path(folder), workload)
+    is_here = config.engine.device != "cpu" and torch.cuda.is_available()
+    return {
+        "model": str(model) if model is not None else "tiny",
+        "hardware": hardware,
+        "engine": as_dict(config.engine),
+        "device": torch.cuda.get_device_name() if is_here else config.engine.device,
+        "workload": asdict(workload),
+        "is_ok": steps[-1].is_ok,
+        "steps": [asdict(step) for step in steps],
+        "versions": dict(version_tags()),
+    }
+
+
+_Outcome = tuple[str, dict[str, float]]
+
+
+class _Trial:
+    """The steps of a trial, and what each leaves to the next."""
+
+    def __init__(self, config: ExperimentConfig, root: Path, workload: Workload) -> None:
+        self._config, self._root, self._workload = config, root, workload
+        self._method: Method = method_of(config)
+        self._placement: Placement | None = None
+        self._problems: list[Problem] = load_problems(config.data)[: workload.num_problems]
+        self._rollouts: list[Rollout] = []
+        self._trace: UpdateTrace | None = None
+
+    def steps(self) -> list[tuple[str, Callable[[], _Outcome]]]:
+        """In order."""
+        return [
+            ("load", self._load),
+            ("hand over and sample", self._sample),
+            ("sample again", self._sample),
+            ("score", self._score),
+            ("update", self._update),
+            ("checkpoint", self._checkpoint),
+            ("resume", self._resume),
+            ("replay", self._replay),
+        ]
+
+    def close(self) -> None:
+        """End the agent and free its device."""
+        if self._placement is not None:
+            self._placement.close()
+            self._placement = None
+        gc.collect()  # DeepSpeed's engine holds itself in a circle
+        release_unused(torch.device(self._config.engine.device))
+
+    def _open(self, root: Path) -> int:
+        """Load the agent from what lies in a folder; returns the version of its weights."""
+        self.close()
+        if self._config.placement.kind == "local":
+            check_device(self._config.engine.device)
+        initial = initial_folder(AGENT, self._config.pair.agents[AGENT], models_dir=self._root / "models")
+        self._placement = placement_of(self._config, root, {AGENT: initial})
+        checkpoint = self._placement.open()
+        return checkpoint.step if checkpoint is not None else 0
+
+    def _agent(self, version: int) -> Any:
+        assert self._placement is not None, "loaded first"
+
+        def replays(*_: object) -> None:
+            raise AssertionError("a trial asks for versions that are there")
+
+        return self._placement.agent_at(AGENT, version, replay=replays)
+
+    def _load(self) -> _Outcome:
+        self._open(self._root)
+        engine = self._config.engine
+        return (
+            f"{engine.learner} learner and {engine.sampler} sampler on {engine.device}, {engine.dtype}",
+            self._memory(),
+        )
+
+    def _sample(self) -> _Outcome:
+        limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
+        begun = time.perf_counter()
+        task = SamplingTask(1, "rollout", self._workload.num_samples, limits)
+        self._rollouts = self._agent(0).sample(self._problems, task)
+        num_tokens = sum(len(rollout.token_ids) for rollout in self._rollouts)
+        rate = num_tokens / (time.perf_counter() - begun)
+        return f"{num_tokens} tokens", {"num_tokens": float(num_tokens), "tokens_per_s": rate} | self._memory()
+
+    def _score(self) -> _Outcome:
+        begun = time.perf_counter()
+        self._rollouts = self._agent(0).score(self._rollouts)
+        num_tokens = sum(len(rollout.token_ids) for rollout in self._rollouts)
+        rate = num_tokens / (time.perf_counter() - begun)
+        difference = [
+            abs(sampled - learned)
+            for rollout in self._rollouts
+            for sampled, learned in zip(rollout.logprobs, rollout.old_logprobs or (), strict=True)
+        ]
+        mean, largest = statistics.fmean(difference), max(difference)
+        figures = {"difference_mean_nats": mean, "difference_max_nats": largest, "tokens_per_s": rate}
+        return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures
+
+    def _update(self) -> _Outcome:
+        begun = time.perf_counter()
+        outcome, self._trace = self._apply()
+        num_tokens = sum(minibatch.num_trained_tokens for minibatch in outcome.minibatches)
+        rate = num_tokens / (time.perf_counter() - begun)
+        first = [math.log(row.ratio) ** 2 for row in outcome.rows if row.update == 0]
+        noise = math.sqrt(statistics.fmean(first))
+        norm = statistics.fmean(minibatch.grad_norm for minibatch in outcome.minibatches)
+        figures = {"tokens_per_s": rate, "own_noise_rms": noise, "grad_norm": norm} | self._memory()
+        return f"{len(outcome.minibatches)} updates, rms log s {noise:.1e} before the first", figures
+
+    def _apply(self) -> Any:
+        """Update the agent on its responses, every second one with a positive advantage."""
+        rows = [
+            Row(
+                source=0,
+                problem=i // self._workload.num_samples,
+                index=rollout.index,
+                is_own=True,
+                prompt_ids=rollout.prompt_ids,
+                response_ids=rollout.token_ids,
+                advantage=(-1.0) ** i,
+                cross_weight=1.0,
+                old_mean_logprob=statistics.fmean(rollout.logprobs),
+                old_logprobs=rollout.logprobs,
+            )
+            for i, rollout in enumerate(self._rollouts)
+        ]
+        size = math.ceil(len(rows) / self._workload.num_updates)
+        minibatches = [Minibatch(tuple(rows[start : start + size])) for start in range(0, len(rows), size)]
+        applied = self._agent(0).update(
+            minibatches, self._method, version=1, num_agents=1, measures_cosine=False, recomputes_own=True
+        )
+        return applied.outcome, applied.trace
+
+    def _checkpoint(self) -> _Outcome:
+        placement, begun = self._placement, time.perf_counter()
+        assert placement is not None, "loaded first"
+        save_checkpoint(self._root, 1, [AGENT], placement.save, {}, keep=1)
+        size = sum(path.stat().st_size for path in (self._root / "checkpoints").rglob("*") if path.is_file())
+        rate = size / (time.perf_counter() - begun)
+        return f"{size / 2**20:.0f} MiB", {"num_bytes": float(size), "bytes_per_s": rate}
+
+    def _resume(self) -> _Outcome:
+        version = self._open(self._root)
+        agent = self._agent(version)
+        limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
+        found = agent.sample(self._problems[:1], SamplingTask(2, "rollout", 1, limits))
+        if version != 1:
+            raise RuntimeError(f"the checkpoint of version 1 was not found, the agent has version {version}")
+        return f"version {version}, digests equal; {len(found[0].token_ids)} tokens sampled", self._memory()
+
+    def _replay(self) -> _Outcome:
+        assert self._trace is not None, "updated first"
+        self._open(self._root / "from the initial model")
+        replay = compare(self._trace, self._apply()[1])
+        if replay.kind == "different":
+            raise RuntimeError(f"the same update ended elsewhere, {replay.distance:.1e} of its length apart")
+        return f"{replay.kind}, {replay.distance:.1e} of the update's length apart", {"distance": replay.distance}
+
+    def _memory(self) -> dict[str, float]:
+        """GiB of this process's device that are in use, by whatever process."""
+        if self._config.engine.device == "cpu" or self._config.placement.kind != "local":
+            return {}
+        free, total = torch.cuda.mem_get_info()
+        return {"device_gib": (total - free) / 2**30}

@@ -1,0 +1,98 @@
+"""What `hacpo doctor --gpu` tries, with the engines that a machine without a GPU has."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.engine_trial import Workload, trial_report
+from hacpo_core.engines.torch_learner import TorchLearner
+
+STEPS = ["load", "hand over and sample", "sample again", "score", "update", "checkpoint", "resume", "replay"]
+SMALL = Workload(num_problems=4, num_samples=2, max_tokens=16)
+BF16 = ("engine.dtype=bfloat16", "engine.grad_dtype=float32")
+has_vllm = importlib.util.find_spec("vllm") is not None
+
+
+def verdicts(report: dict[str, Any]) -> dict[str, str]:
+    assert report["is_ok"], report["steps"][-1]
+    assert [step["name"] for step in report["steps"]] == STEPS
+    return {step["name"]: step["detail"] for step in report["steps"]}
+
+
+@pytest.mark.deepspeed
+def test_deepspeed_in_bfloat16_goes_through_an_agents_life() -> None:
+    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+    report = trial_report("cpu_deepspeed", workload=SMALL, overrides=BF16)
+    found = verdicts(report)
+    assert found["replay"].startswith("exact")
+    figures = {step["name"]: step["figures"] for step in report["steps"]}
+    assert figures["update"]["own_noise_rms"] < 1e-6
+    assert 0 < figures["score"]["difference_mean_nats"] < 0.05
+    assert report["device"] == "cpu"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.skipif(not has_vllm, reason="vLLM is not installed here; make test-vllm")
+def test_vllm_in_processes_of_its_own_goes_through_an_agents_life() -> None:
+    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+    words = ("engine.learner=deepspeed", "engine.vllm.process=own")
+    found = verdicts(trial_report("cpu_vllm", workload=SMALL, overrides=words))
+    assert "vllm sampler" in found["load"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_goes_through_an_agents_life() -> None:
+    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+    verdicts(trial_report("one_gpu_vllm" if has_vllm else "one_gpu", workload=SMALL))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_deterministic_kernels_replay_to_the_bit() -> None:
+    words = ("engine.learner=torch", "engine.deterministic=true")
+    assert verdicts(trial_report("one_gpu", workload=SMALL, overrides=words))["replay"].startswith("exact")
+
+
+def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = TorchLearner._step
+
+    def noisy(self: TorchLearner) -> Any:
+        for parameter in self._named.values():
+            if parameter.grad is not None:
+                parameter.grad *= 1 + 1e-3 * torch.randn_like(parameter.grad)
+        return inner(self)
+
+    monkeypatch.setattr(TorchLearner, "_step", noisy)
+    report = trial_report("cpu", workload=SMALL)
+    assert not report["is_ok"]
+    assert [step["is_ok"] for step in report["steps"]] == [True] * 7 + [False]
+    assert "RuntimeError: the same update ended elsewhere" in report["steps"][-1]["detail"]
+
+
+def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: Path) -> None:
+    words = ["doctor", "--gpu", "--hardware", "cpu", "--runs-dir", str(tmp_path / "runs")]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 0, found.output
+    lines = found.output.splitlines()
+    assert lines[0] == "tiny with --hardware cpu on cpu"
+    assert [line[:2] for line in lines[1:9]] == ["ok"] * 8
+    kept = json.loads((tmp_path / "runs" / "doctor-gpu.json").read_text(encoding="utf-8"))
+    assert [step["name"] for step in kept[0]["steps"]] == STEPS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["doctor", "--gpu", "--hardware", "one_gpu", "--runs-dir", str(tmp_path)])
+    assert found.exit_code != 0
+    assert "NO  load" in found.output
+    assert "PyTorch sees 0 GPUs" in found.output

@@ -125,10 +125,30 @@ def scaling(found: dict[str, Any]) -> str:
     return "\n\n".join(tables)
 
 
+def gpu_engines(found: dict[str, Any]) -> str:
+    """A row per model, hardware file and device: the steps that were tried, and how the last one ended."""
+    rows = []
+    for one in found["results"]:
+        steps = {step["name"]: step for step in one["steps"]}
+        figure = {name: step["figures"] for name, step in steps.items()}
+        rates = [figure.get(name, {}).get("tokens_per_s", "") for name in ("sample again", "score", "update")]
+        handed = steps.get("hand over and sample", {}).get("seconds", 0.0) - steps.get("sample again", {}).get(
+            "seconds", 0.0
+        )
+        differs = figure.get("score", {}).get("difference_mean_nats", "")
+        noise = figure.get("update", {}).get("own_noise_rms", "")
+        last = one["steps"][-1]
+        ended = last["detail"] if one["is_ok"] else f"{last['name']} failed: {last['detail']}"
+        hardware = " ".join([one["hardware"], *one["words"]])
+        rows.append([one["model"], hardware, one["device"], handed, *rates, differs, noise, ended])
+    head = ["model", "hardware file", "device", "hand-over s", "sampled tok/s", "scored tok/s", "trained tok/s"]
+    return table([*head, "sampler - learner, nats", "rms log s", "replay"], rows)
+
+
 def main() -> None:
     """Write the page."""
     text = PAGE.read_text(encoding="utf-8")
-    for make in (against_trl, sampling, update, verification, orchestration, scaling):
+    for make in (against_trl, sampling, update, verification, orchestration, scaling, gpu_engines):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():

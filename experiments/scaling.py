@@ -5,6 +5,8 @@ Usage: python -m experiments.scaling; writes them into the page, between its mar
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.published.models import published_shapes
@@ -13,6 +15,8 @@ from flows.plans import with_ranks
 from hacpo_core.engines.memory import agent_memory, peak_gib, sizes_of
 from hacpo_core.sizes import num_ranks
 
+SPARE_GIB = 5.0
+"""of a GPU, for what the sums leave out: CUDA's contexts, NCCL's buffers, what allocators cannot use"""
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 BEGIN, END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
 HARDWARE = ("one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes")
@@ -45,6 +49,33 @@ def hardware_table(hardware: str) -> str:
             name = pair if k == next(iter(shapes)) else ""
             lines.append("| " + " | ".join([name, k, *figures, *peaks]) + " |")
     return "\n".join(lines)
+
+
+def largest_memory_share(hardware: str) -> float:
+    """`engine.vllm.memory_share` that leaves `SPARE_GIB` of a GPU free while any agent of the paper samples.
+
+    The largest hundredth s with, for every agent k of every pair and alone,
+
+        weights[k] + optimizer[k] + s room + sum of the others' resting memory  <=  room - SPARE_GIB
+
+    where the others rest on the same GPU.
+    """
+    shares = []
+    for pair in PAIRS:
+        whole = compose(pair, "hacpo", hardware=hardware)
+        agents = whole.pair.agents
+        for names in [list(agents), *([k] for k in agents)]:
+            config = replace(whole, pair=replace(whole.pair, agents={k: agents[k] for k in names}))
+            shapes, room = published_shapes(config), config.engine.gpu_memory_gb or 0.0
+            config = with_ranks(config, sizes_of(shapes))
+            found = {
+                k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room) for k, shape in shapes.items()
+            }
+            shares_gpu = config.placement.kind == "local"
+            for k, memory in found.items():
+                resting = sum(other.resting for j, other in found.items() if j != k) if shares_gpu else 0.0
+                shares.append((room - SPARE_GIB - resting - (memory.sampling - memory.sampler)) / room)
+    return math.floor(100 * min(shares)) / 100
 
 
 def tables() -> str:

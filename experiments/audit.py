@@ -5,11 +5,16 @@ Nothing here judges why a number is as it is; every finding is arithmetic on wha
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
 
 from experiments.published.tables import AVERAGE, BEFORE, BENCHMARKS, printed_values
+from hacpo_core.evaluation.metrics import NUM_DRAWS, bootstrap_draws
 
 BASELINES = ("grpo", "gspo", "gspo_x2", "naive")
 ALONE = (BEFORE, "grpo", "gspo", "gspo_x2")
@@ -23,6 +28,8 @@ NUM_PROBLEMS = {
     "minerva": 272,
     "olympiadbench": 675,
 }
+AIME_SAMPLES = 30
+"""answers to each problem of AIME 2025"""
 LEAST_EQUAL = 4
 """equal values from which rows of different trainings are named"""
 LAST_DIGIT = 0.001
@@ -75,6 +82,20 @@ class Repetition:
     second: Row
     num_equal: int
     is_expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AimeFit:
+    """How many printed AIME 2025 cells each reading of best@30 can give; so many of the 1,001 numbers of three digits.
+
+    `counts` is the share of problems that any of 30 answers solves, `bootstraps` verl's best@30.
+    """
+
+    num_cells: int
+    counts: int
+    bootstraps: int
+    numbers_by_count: int
+    numbers_by_bootstrap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +172,95 @@ def repetitions(rows: Sequence[Row]) -> list[Repetition]:
 
 def impossible_values(rows: Sequence[Row]) -> list[ImpossibleValue]:
     """Values of no whole number of right answers, rows that do not depend on the partner once."""
-    found: dict[tuple[str, ...], ImpossibleValue] = {}
+    return [
+        ImpossibleValue(row, benchmark, value)
+        for row, benchmark, value in _different_cells(rows)
+        if not is_possible(value, NUM_PROBLEMS[benchmark])
+    ]
+
+
+def _different_cells(rows: Sequence[Row]) -> list[tuple[Row, str, float]]:
+    """Row, benchmark and value of every cell; equal ones of rows that do not depend on the partner once."""
+    found: dict[tuple[str, ...], tuple[Row, str, float]] = {}
     for row in rows:
         for benchmark, value in zip(BENCHMARKS, row.values, strict=True):
-            if not is_possible(value, NUM_PROBLEMS[benchmark]):
-                partner = "" if row.method in ALONE else row.pair
-                found.setdefault(
-                    (row.agent, row.method, partner, benchmark, str(value)), ImpossibleValue(row, benchmark, value)
-                )
+            partner = "" if row.method in ALONE else row.pair
+            found.setdefault((row.agent, row.method, partner, benchmark, str(value)), (row, benchmark, value))
     return list(found.values())
 
 
 def is_possible(value: float, num_problems: int) -> bool:
     """Whether `value` is count / num_problems for a whole count, rounded or cut to three digits."""
-    return any(
-        abs(count / num_problems - value) <= LAST_DIGIT / 2 + _NOISE
-        or -_NOISE <= count / num_problems - value < LAST_DIGIT - _NOISE
-        for count in range(math.floor(value * num_problems), math.ceil((value + LAST_DIGIT) * num_problems) + 1)
+    return any(_prints_as(count / num_problems, value) for count in _near(value, num_problems))
+
+
+def aime_fit(rows: Sequence[Row]) -> AimeFit:
+    """Printed AIME 2025 cells against the two readings of best@30."""
+    values = [value for _, benchmark, value in _different_cells(rows) if benchmark == "aime2025"]
+    numbers = [number / 1000 for number in range(1001)]
+    return AimeFit(
+        num_cells=len(values),
+        counts=sum(is_possible(value, NUM_PROBLEMS["aime2025"]) for value in values),
+        bootstraps=sum(is_bootstrapped(value) for value in values),
+        numbers_by_count=sum(is_possible(number, NUM_PROBLEMS["aime2025"]) for number in numbers),
+        numbers_by_bootstrap=sum(is_bootstrapped(number) for number in numbers),
     )
+
+
+def is_bootstrapped(value: float) -> bool:
+    """Whether verl's best@30 over the 30 problems of AIME 2025 can be `value`, rounded or cut to three digits.
+
+    A sum over the problems of one of `bootstrap_values` each, divided by NUM_DRAWS times the number of problems.
+    """
+    whole = NUM_DRAWS * NUM_PROBLEMS["aime2025"]
+    sums = _bootstrap_sums()
+    return any(sums >> total & 1 and _prints_as(total / whole, value) for total in _near(value, whole))
+
+
+@cache
+def bootstrap_values() -> frozenset[int]:
+    """Numbers of the NUM_DRAWS draws that can hold a right answer, over all sets of right answers among 30.
+
+    Exact: sets of 1, 2, 3 ... right answers are all tried. A larger set misses no more draws than a set within it, so
+    it ends where the least value of a size and all above it have been found.
+    """
+    drawn_R = np.bitwise_or.reduce(1 << bootstrap_draws(AIME_SAMPLES), axis=1)
+    found = {0}
+    for size in range(1, AIME_SAMPLES + 1):
+        right_S = np.asarray([sum(1 << i for i in s) for s in itertools.combinations(range(AIME_SAMPLES), size)])
+        of_size = {
+            int(num_right)
+            for part in np.array_split(right_S, len(right_S) // 1000 + 1)
+            for num_right in ((part[:, None] & drawn_R) != 0).sum(axis=1)
+        }
+        found |= of_size
+        if found.issuperset(range(min(of_size), NUM_DRAWS + 1)):
+            break
+    return frozenset(found)
+
+
+@cache
+def _bootstrap_sums() -> int:
+    """Sums of one of `bootstrap_values` for each problem, as bits: bit n is set where n can be reached."""
+    sums = 1
+    for _ in range(NUM_PROBLEMS["aime2025"]):
+        reached = 0
+        for value in bootstrap_values():
+            reached |= sums << value
+        sums = reached
+    return sums
+
+
+def _near(value: float, whole: int) -> range:
+    """Numerators over `whole` that may print as `value`."""
+    return range(
+        max(0, math.floor((value - LAST_DIGIT) * whole)), min(whole, math.ceil((value + LAST_DIGIT) * whole)) + 1
+    )
+
+
+def _prints_as(exact: float, value: float) -> bool:
+    """Whether a number is `value` when it is rounded or cut to three digits."""
+    return abs(exact - value) <= LAST_DIGIT / 2 + _NOISE or -_NOISE <= exact - value < LAST_DIGIT - _NOISE
 
 
 def num_cells_behind(rows: Sequence[Row], tables: Sequence[str], against: str) -> tuple[int, int]:

@@ -438,7 +438,8 @@ class BenchmarkConfig:
     style: Optional[str] = None  # noqa: UP045
     """where the answer stands in a response, as verifier.style; null: verifier.style itself"""
     metric: str = "avg"
-    """the figure of the result table: avg (avg@k: mean over problems and samples) | best (best@k: any of k is right)"""
+    """the figure of the result table: avg (avg@k: mean over problems and samples) | best (best@k: any of k is right) |
+    bootstrap_best (verl's best@k: best of k draws from k samples, with replacement, mean of 1,000)"""
     num_samples: int = 1
     """k: responses per problem and agent, >= 1"""
     temperature: float = 0.0

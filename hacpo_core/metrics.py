@@ -66,6 +66,8 @@ DEFINITIONS: dict[str, str] = {
     "time/advantage_s": "wall seconds of the joint phase",
     "evaluate/<benchmark>_accuracy": "avg@k: mean over problems of the share of right answers among the scored ones",
     "evaluate/<benchmark>_best_at_<k>": "share of problems that any of k samples solves",
+    "evaluate/<benchmark>_bootstrap_best_at_<k>": "share of draws of k from the k samples, with replacement, that hold "
+    "a right one, mean over problems (verl's best@k)",
     "evaluate/<benchmark>_pass_at_<k>": "unbiased estimate of the same for fewer samples than were drawn",
     "evaluate/<benchmark>_cut_share": "share of responses cut at the limit",
     "evaluate/<benchmark>_unscored_share": "share of responses without a verdict",

@@ -116,7 +116,7 @@ _BENCHMARK_CHOICES: dict[str, tuple[str | None, ...]] = {
     "answer_form": ("whole", "boxed", "hashes"),
     "hub.answer_form": ("whole", "boxed", "hashes"),
     "style": (None, *_CHOICES["verifier.style"]),
-    "metric": ("avg", "best"),
+    "metric": ("avg", "best", "bootstrap_best"),
 }
 _BENCHMARK_RANGES: dict[str, tuple[float, float, bool]] = {
     "count": (1, 1e9, False),
@@ -234,8 +234,10 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
                 f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are the same; "
                 "set a temperature or num_samples=1"
             )
-        if benchmark.metric == "best" and benchmark.num_samples == 1:
-            raise ConfigError(f"{field}.metric: got best with num_samples 1; set num_samples, or metric=avg")
+        if benchmark.metric != "avg" and benchmark.num_samples == 1:
+            raise ConfigError(
+                f"{field}.metric: got {benchmark.metric} with num_samples 1; set num_samples, or metric=avg"
+            )
         if bool(benchmark.hub.name) != bool(benchmark.hub.file):
             raise ConfigError(f"{field}.hub: expected both name and file, or neither; set {field}.hub.file")
     for name in (*config.evaluate.during, *config.evaluate.final):

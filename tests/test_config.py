@@ -288,7 +288,9 @@ def test_every_declared_benchmark_can_be_evaluated() -> None:
 def test_paper_benchmarks_have_their_counts_and_metrics() -> None:
     benchmarks = compose("tiny", "hacpo", overrides=[f"evaluate.final=[{','.join(SEVEN)}]"]).evaluate.benchmarks
     assert {name: benchmarks[name].count for name in SEVEN} == SEVEN
-    assert {name for name in SEVEN if benchmarks[name].metric == "best"} == {"aime2025"}
+    assert {name: benchmarks[name].metric for name in SEVEN if benchmarks[name].metric != "avg"} == {
+        "aime2025": "bootstrap_best"
+    }
     assert benchmarks["aime2025"].num_samples == 30
 
 
@@ -326,6 +328,7 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
         (["evaluate.benchmarks.arithmetic_dev.count=9"], r"count cannot take effect: .*source is arithmetic"),
         (["evaluate.benchmarks.arithmetic_dev.num_samples=9"], r"num_samples: got 9 with temperature 0"),
         (["evaluate.benchmarks.arithmetic_dev.metric=best"], r"metric: got best with num_samples 1"),
+        (["evaluate.benchmarks.arithmetic_dev.metric=bootstrap_best"], r"got bootstrap_best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.template=x"], r"arithmetic_dev.template: got 'x'; write {problem}"),
         (["evaluate.benchmarks.arithmetic_dev.source=file"], r"arithmetic_dev.file: got none; name a JSONL or Parquet"),
         (["evaluate.shard_problems=0"], r"evaluate.shard_problems: got 0"),

@@ -71,7 +71,7 @@ def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[P
     after = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
     assert before.items() <= after.items()
     assert set(after.values()) == {1}
-    kinds = ("accuracy", "best_at_2", "cut_share", "unscored_share")
+    kinds = ("accuracy", "best_at_2", "bootstrap_best_at_2", "cut_share", "unscored_share")
     new = {(run.rpartition("/")[2], name, step) for run, name, step, _ in after - before}
     assert new == {(k, f"evaluate/arithmetic_dev_{kind}", 4) for k in ("qwen", "llama") for kind in kinds}
     experiment = client.get_experiment_by_name("hacpo")

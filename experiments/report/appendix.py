@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from experiments.audit import (
     Row,
+    aime_fit,
     exponent_means,
     gains,
     impossible_values,
@@ -114,6 +116,7 @@ def _impossible(rows: Sequence[Row]) -> Iterator[Block]:
     yield Heading("Cells that no whole number of right answers gives", 3)
     listed = ", ".join(f"{HEADINGS[name]} {number}" for name, number in numbers.items())
     yield Paragraph(words.AUDIT_COUNTS.format(numbers=listed))
+    yield Paragraph(words.AUDIT_AIME.format(**asdict(aime_fit(rows))))
     items = [
         f"{HEADINGS[one.benchmark]} {one.value:.3f}: {one.row.agent}, {TITLES[one.row.method]}"
         for one in found

@@ -16,7 +16,7 @@ from experiments.published.tables import BEFORE, BENCHMARKS
 from flows.plans import Plan
 from flows.results import read_curves, read_final
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.metrics import Floats, average_at_k, best_at_k
+from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import EvaluationResult, results
 from hacpo_core.evaluation.table import read_responses
 
@@ -122,7 +122,7 @@ class Results:
             result = run.after[benchmark]
             frame = read_responses(run.plan.root, step=result.step, benchmark=benchmark, agent=run.cell.agent)
             reward_PK = frame["reward"].to_numpy(dtype=np.float64).reshape(-1, result.num_samples)
-            score_P = best_at_k(reward_PK) if result.headline.startswith("best@") else average_at_k(reward_PK)
+            score_P = METRICS[result.headline.partition("@")[0]](reward_PK)
             self._scores[key] = pd.Series(score_P, index=frame["problem_id"].to_numpy()[:: result.num_samples])
         return self._scores[key]
 

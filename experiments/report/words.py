@@ -58,8 +58,15 @@ Naive trains two agents together, so that an agent's row depends on its partner.
 """
 AUDIT_COUNTS = """
 With one answer per problem an accuracy is a count divided by the number of problems. Cells that are none, rounded
-or cut, a row that does not depend on the partner counting once: {numbers}. AIME 2025 is said to be best@30, which
-is a count as well; an average over answers, or an estimate from resampled answers, would explain values in between.
+or cut, a row that does not depend on the partner counting once: {numbers}.
+"""
+AUDIT_AIME = """
+AIME 2025 is said to be best@30. If that is the share of problems that any of 30 answers solves (best), it is a count
+over 30 problems; {counts} of {num_cells} different cells are, and {numbers_by_count} of the 1,001 numbers of three
+digits. If it is verl's best@30 (bootstrap_best: the best of 30 draws from the 30 answers, with replacement, mean of
+1,000), it is the mean of 30 values that such draws can have; {bootstraps} of {num_cells} cells can be, and
+{numbers_by_bootstrap} of the 1,001 numbers. So the cells are not all counts of problems. They fit verl's figure, as
+nearly every number does; they would fit an average over 900 answers, too.
 """
 AUDIT_DELTA = """
 Table 5 prints {floors} under δ. As δ of Eq. 13 the lower bound would be {bounds}, far below any step's mean ratio

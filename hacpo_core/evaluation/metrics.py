@@ -6,7 +6,9 @@ Shapes: P problem, K sample, R bootstrap resample.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,9 @@ from hacpo_core.seeds import generator
 NUM_RESAMPLES = 2000
 LEVEL = 0.95
 _RESAMPLES_AT_ONCE = 64
+NUM_DRAWS = 1000
+DRAW_SEED = 42
+"""of the draws of `bootstrap_best_at_k`, as in verl"""
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +67,46 @@ def best_at_k(reward_PK: Floats) -> Floats:
     return np.where(is_known_P, is_right_P.astype(np.float64), np.nan)
 
 
+@cache
+def bootstrap_draws(num_samples: int) -> NDArray[np.int64]:
+    """Samples drawn with replacement by `bootstrap_best_at_k`: indices draw_RK, R = NUM_DRAWS; not to be written to.
+
+    Source: verl, which draws the same from numpy's global generator.
+    """
+    draw_RK = np.random.RandomState(DRAW_SEED).choice(num_samples, size=(NUM_DRAWS, num_samples), replace=True)
+    return np.asarray(draw_RK, dtype=np.int64)
+
+
+def bootstrap_best_at_k(reward_PK: Floats) -> Floats:
+    """Share of draws of K samples, with replacement, that hold a right one; the same draws for every problem.
+
+    With c of K samples right about 1 - (1 - c / K)^K; `best_at_k` is 1 for any c > 0.
+
+    Args:
+        reward_PK: reward, > 0 is right; nan is unscored.
+
+    Returns:
+        value_P in [0, 1]; nan where it depends on what the unscored samples are.
+    Source: verl's best@N: 1,000 draws of N from N, seed 42 anew for each problem.
+    """
+    draw_RK = bootstrap_draws(reward_PK.shape[1])
+
+    def share_of_draws(is_right_PK: NDArray[np.bool_]) -> Floats:
+        return np.asarray([is_right_K[draw_RK].any(axis=1).mean() for is_right_K in is_right_PK], dtype=np.float64)
+
+    least_P = share_of_draws(reward_PK > 0)
+    most_P = share_of_draws((reward_PK > 0) | np.isnan(reward_PK))
+    return np.where(least_P == most_P, least_P, np.nan)
+
+
+METRICS: dict[str, Callable[[Floats], Floats]] = {
+    "avg": average_at_k,
+    "best": best_at_k,
+    "bootstrap_best": bootstrap_best_at_k,
+}
+"""by the name that a benchmark's `metric` has"""
+
+
 def pass_at(reward_PK: Floats, *, k: int) -> Floats:
     """Unbiased estimate of the chance that one of k samples is right, from n >= k scored ones of which c are right.
 
@@ -105,16 +150,15 @@ def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> Estimate:
 
 
 def estimates(reward_PK: Floats, *, seed: int) -> list[Estimate]:
-    """avg@K; with several samples also best@K, and pass@k for the powers of two below K.
+    """avg@K; with several samples also best@K, bootstrap_best@K, and pass@k for the powers of two below K.
 
     Args:
         reward_PK: reward, > 0 is right; nan is unscored.
         seed: of the resampling.
     """
     num_samples = reward_PK.shape[1]
-    values_of = {f"avg@{num_samples}": average_at_k(reward_PK)}
-    if num_samples > 1:
-        values_of[f"best@{num_samples}"] = best_at_k(reward_PK)
+    kinds = list(METRICS) if num_samples > 1 else ["avg"]
+    values_of = {f"{kind}@{num_samples}": METRICS[kind](reward_PK) for kind in kinds}
     k = 2
     while k < num_samples:
         values_of[f"pass@{k}"] = pass_at(reward_PK, k=k)

@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from hacpo_core.evaluation.metrics import average_at_k, best_at_k, estimates, mean_with_interval, pass_at
+from hacpo_core.evaluation.metrics import (
+    average_at_k,
+    best_at_k,
+    bootstrap_best_at_k,
+    bootstrap_draws,
+    estimates,
+    mean_with_interval,
+    pass_at,
+)
 
 NAN = math.nan
 REWARD_PK = np.array(
@@ -28,6 +36,33 @@ def test_average_is_over_scored_samples_alone() -> None:
 
 def test_best_is_unknown_where_an_unscored_sample_might_be_the_right_one() -> None:
     np.testing.assert_array_equal(best_at_k(REWARD_PK), [1.0, 0.0, 1.0, 1.0, NAN, NAN])
+
+
+def test_draws_are_those_that_verl_makes_one_after_another() -> None:
+    generator = np.random.RandomState(42)
+    one_by_one = [generator.choice(30, size=30, replace=True) for _ in range(1000)]
+    np.testing.assert_array_equal(bootstrap_draws(30), one_by_one)
+    assert one_by_one[0][:5].tolist() == [6, 19, 28, 14, 10]  # np.random.seed(42); np.random.choice(30, 30)
+
+
+def test_bootstrapped_best_is_the_share_of_draws_with_a_right_sample() -> None:
+    # Two samples: the draws are (0,0), (0,1), (1,0), (1,1). One right: all but those of the wrong one twice.
+    draws = bootstrap_draws(2)
+    has_first, has_second = (draws == 0).any(axis=1).mean(), (draws == 1).any(axis=1).mean()
+    found = bootstrap_best_at_k(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
+    np.testing.assert_array_equal(found, [has_first, has_second, 1.0, 0.0])
+    assert has_first == pytest.approx(0.75, abs=0.04)
+    # One of 30 right: 1 - (29/30)^30 = 0.6383; three: 1 - (27/30)^30 = 0.9576. A standard error is 0.015 and 0.006.
+    rewards = np.zeros((2, 30))
+    rewards[0, 4] = rewards[1, :3] = 1.0
+    assert bootstrap_best_at_k(rewards) == pytest.approx([0.6383, 0.9576], abs=0.03)
+    assert best_at_k(rewards).tolist() == [1.0, 1.0]
+
+
+def test_bootstrapped_best_is_unknown_where_it_depends_on_unscored_samples() -> None:
+    assert np.isnan(bootstrap_best_at_k(np.array([[1.0, NAN, 0.0, 0.0], [0.0, NAN, 0.0, 0.0], [NAN] * 4]))).all()
+    # All but one right: every draw of 30 holds one, whatever the last sample is.
+    assert bootstrap_best_at_k(np.array([[NAN, *[1.0] * 29]])).tolist() == [1.0]
 
 
 def test_pass_at_2_is_one_minus_the_share_of_pairs_without_a_right_answer() -> None:
@@ -77,7 +112,7 @@ def test_interval_is_that_of_a_binomial_share() -> None:
 def test_one_sample_gives_avg_1_and_several_give_best_and_pass() -> None:
     assert [estimate.metric for estimate in estimates(REWARD_PK[:, :1], seed=0)] == ["avg@1"]
     found = {estimate.metric: estimate for estimate in estimates(np.repeat(REWARD_PK, 2, axis=1), seed=0)}
-    assert list(found) == ["avg@8", "best@8", "pass@2", "pass@4"]
+    assert list(found) == ["avg@8", "best@8", "bootstrap_best@8", "pass@2", "pass@4"]
     assert found["avg@8"].value == pytest.approx((0.25 + 0.75 + 1 / 3) / 5)
     assert found["best@8"].value == pytest.approx(3 / 4)
     assert (found["avg@8"].num_problems, found["best@8"].num_problems) == (5, 4)

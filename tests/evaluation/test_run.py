@@ -104,7 +104,7 @@ def test_figures_are_those_of_the_responses(small_plan: Callable[..., Plan]) -> 
     planned = small_plan("hacpo", *SAMPLED)
     responses = evaluated(planned)
     frame = read_evaluations(planned.root).set_index("metric")
-    assert list(frame.index) == ["avg@3", "best@3", "pass@2"]
+    assert list(frame.index) == ["avg@3", "best@3", "bootstrap_best@3", "pass@2"]
     reward_PK = responses["reward"].to_numpy().reshape(10, 3)
     assert frame.value["avg@3"] == pytest.approx(reward_PK.mean())
     assert frame.value["best@3"] == pytest.approx((reward_PK.max(axis=1) > 0).mean())

@@ -6,10 +6,14 @@ import pytest
 
 from experiments.audit import (
     NUM_PROBLEMS,
+    AimeFit,
     Row,
+    aime_fit,
+    bootstrap_values,
     exponent_means,
     gain,
     impossible_values,
+    is_bootstrapped,
     is_possible,
     num_cells_behind,
     printed_rows,
@@ -121,6 +125,40 @@ def test_impossible_values_by_benchmark() -> None:
     }
     values = {f.value for f in found if f.benchmark == "math500"}
     assert values == {0.267, 0.647}
+
+
+def test_draws_that_hold_a_right_answer() -> None:
+    values = bootstrap_values()
+    assert {0, 1000} <= values
+    assert min(values - {0}) == 584  # one right answer: 1,000 (1 - (29/30)^30) = 638, give or take
+    assert values.isdisjoint(range(665, 838))  # two: 1,000 (1 - (28/30)^30) = 874
+    assert values >= set(range(984, 1001))  # five or more
+    assert len(values) == 151
+
+
+@pytest.mark.parametrize(
+    ("value", "possible"),
+    [
+        (0.0, True),
+        (0.019, True),  # one problem with one right answer of 30: 584 / 30,000 = 0.0195, cut
+        (0.018, False),  # and nothing less
+        (0.021, True),
+        (0.024, False),  # 664 / 30,000 = 0.0221 at most with one right answer, 838 / 30,000 = 0.0279 at least with two
+        (0.033, True),
+        (0.034, False),  # one problem gives 0.0333 at most, two 0.0389 at least
+        (0.335, True),
+        (1.0, True),
+    ],
+)
+def test_bootstrapped_value_is_a_mean_over_problems(value: float, possible: bool) -> None:
+    assert is_bootstrapped(value) == possible
+
+
+def test_printed_aime_cells_are_no_counts_and_can_be_bootstrapped() -> None:
+    assert aime_fit(ROWS) == AimeFit(
+        num_cells=57, counts=17, bootstraps=57, numbers_by_count=41, numbers_by_bootstrap=973
+    )
+    assert all(is_possible(number / 1000, 900) for number in range(1001))  # an average over 30 x 30 answers
 
 
 def test_cells_in_which_hacpo_is_behind() -> None:

@@ -9,6 +9,7 @@ are trained; W is never written to. Nothing but this file imports peft.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -148,4 +149,6 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     state = None
     if _adapted_layers(model):
         state = dict(merged_weights(model, model.state_dict().items()))
+    # Accelerate imports DeepSpeed here where it is installed, which would warn of a machine without a GPU.
+    os.environ.setdefault("DS_ACCELERATOR", model.device.type)
     model.save_pretrained(folder, state_dict=state, safe_serialization=True)

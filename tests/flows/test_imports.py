@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,17 @@ def test_training_is_heavy() -> None:
 def test_first_sampling_waits_for_no_package_that_it_does_not_need(module: str, unused: set[str]) -> None:
     code = f"import sys, {module}; assert not {unused!r} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_saving_a_model_warns_of_nothing(tmp_path: Path) -> None:
+    model = "LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_attention_heads=2))"
+    saved = f"from transformers import LlamaConfig, LlamaForCausalLM; save_model({model}, Path({str(tmp_path)!r}))"
+    code = f"from pathlib import Path; from hacpo_core.engines.lora import save_model; {saved}"
+    plain = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=plain)
+    assert done.returncode == 0
+    assert "WARN" not in done.stdout + done.stderr
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 def test_agents_are_imported_behind_transformers() -> None:

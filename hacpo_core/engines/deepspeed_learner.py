@@ -117,7 +117,7 @@ class DeepspeedLearner(BaseLearner):
             backend = "nccl" if model.device.type == "cuda" else "gloo"
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
-            atexit.register(dist.destroy_process_group)
+            atexit.register(_leave_group)
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         if self._stage == 3:
             self.policy = copy.deepcopy(model).requires_grad_(False)
@@ -299,6 +299,12 @@ class DeepspeedLearner(BaseLearner):
             self._check_name(key.partition(".")[2])
         self._state.load(tensors)
         self.num_updates = num_updates
+
+
+def _leave_group() -> None:
+    """End the group of one that a learner made; vLLM in the same process may have ended it before."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _import(device: torch.device) -> Any:

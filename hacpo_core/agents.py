@@ -53,7 +53,6 @@ from hacpo_core.seeds import derive_seed
 from hacpo_core.sizes import longest_sequence, num_samples, total_updates
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
 
-
 PROBE_TOKENS = 64
 """first tokens of a response that are compared after a hand-over of weights"""
 MOST_PROBE_ROUNDS = 16

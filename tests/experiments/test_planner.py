@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import run
 from experiments.estimate import (
     estimate,
     num_evaluation_responses,
@@ -18,7 +19,7 @@ from experiments.estimate import (
     training_rate,
 )
 from experiments.planner import RateConfig, plan_grid
-from experiments.run import count_experiments, run_grid, show_grid, submit
+from experiments.run import count_experiments, default_workers, run_grid, show_grid, submit
 from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
@@ -213,6 +214,21 @@ def test_measured_rates_take_the_place_of_stated_ones(
     on_gpu = dataclasses.replace(config, engine=dataclasses.replace(config.engine, device="cuda"))
     after.plans[done.id] = dataclasses.replace(after.plans[done.id], config=on_gpu)
     assert estimate(after, [missing]).busy_hours == pytest.approx(4 * cost.busy_hours)
+
+
+def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "visible_devices", lambda: [str(i) for i in range(8)])
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 6)
+    plans = list(plan_grid("table1", runs_dir=tmp_path).plans.values())
+    assert default_workers(plans) == 2, "two trainings of one agent on four GPUs each"
+    assert default_workers([one for one in plans if len(one.config.pair.agents) == 2]) == 1
+    assert default_workers(list(plan_grid("table1", runs_dir=tmp_path, hardware="one_gpu").plans.values())) == 8
+    assert default_workers(list(plan_grid("table1", runs_dir=tmp_path, hardware="two_nodes").plans.values())) == 1
+    assert default_workers(list(plan_grid("demo", runs_dir=tmp_path).plans.values())) == 6
+    words = ["placement.kind=ray", "engine.num_threads=2"]
+    assert default_workers(list(plan_grid("demo", runs_dir=tmp_path, overrides=words).plans.values())) == 1
 
 
 def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(

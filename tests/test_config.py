@@ -12,7 +12,7 @@ import yaml
 from flows.compose import KINDS, available, compose, load_config, to_yaml
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.errors import ConfigError
-from hacpo_core.identity import experiment_id, inert_fields
+from hacpo_core.identity import ALGORITHM_VERSION, experiment_id, inert_fields
 from hacpo_core.sizes import num_minibatches
 from hacpo_core.validation import validate
 
@@ -61,9 +61,9 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("method.name=its-own", r"method.name: got 'its-own', expected at most 64 letters, digits"),
         ("seed=-1", r"seed: got -1, expected a value in \[0,"),
         ("optimizer.beta1=1", r"optimizer.beta1: got 1.0, expected a value in \[0, 0.999999\]"),
-        ("placement.num_ranks=some", r"placement.num_ranks: got 'some', expected auto or a whole number in \[1, 4096\]"),
+        ("placement.num_ranks=some", r"placement.num_ranks: got 'some', expected auto or a whole number in \[1,"),
         ("placement.num_ranks=0", r"placement.num_ranks: got 0, expected auto or a whole number"),
-        ("placement.num_ranks=auto", r"got auto with placement.kind=local and engine.learner=torch; set placement.kind"),
+        ("placement.num_ranks=auto", r"got auto with placement.kind=local and engine.learner=torch; set placement"),
         ("placement.total_ranks=8", r"placement.total_ranks cannot take effect: placement.num_ranks is 1, not auto"),
         ("pair.agents.qwen-tiny.num_ranks=0", r"agents.qwen-tiny.num_ranks: got 0, expected a value in \[1, 4096\]"),
         ("evaluate.final={a: b}", r"the command line: a list where a mapping belongs, or the reverse"),
@@ -257,6 +257,17 @@ def test_stored_configuration_that_names_nothing_is_one_error_with_its_path(tmp_
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"\(in {re.escape(str(path))}\): .*nobody"):
         load_config(path)
+
+
+def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
+    """Where this fails, results that people have are lost to their ids: raise ALGORITHM_VERSION, or leave them be."""
+    found = {method: experiment_id(compose("tiny", method), {}) for method in ("hacpo", "gspo", "naive")}
+    assert ALGORITHM_VERSION == 2
+    assert found == {
+        "hacpo": "tiny-hacpo-s0-b842a367",
+        "gspo": "tiny-gspo-s0-cc131455",
+        "naive": "tiny-naive-s0-7e33b84c",
+    }
 
 
 def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:

@@ -129,7 +129,11 @@ def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
     """Fields by dotted name that can change this run's results."""
     inert = inert_fields(config)
     fields = flatten(as_dict(config)).items()
-    return {name: value for name, value in fields if not _NOT_IDENTITY.search(name) and name not in inert}
+
+    def is_part(name: str) -> bool:  # a template's argument may have any name, such as path
+        return ".chat_template_kwargs." in name or not _NOT_IDENTITY.search(name)
+
+    return {name: value for name, value in fields if is_part(name) and name not in inert}
 
 
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:

@@ -136,6 +136,8 @@ def test_arguments_of_a_chat_template_are_read_from_words_and_from_files_and_are
     silent = compose("tiny", "hacpo", overrides=[f"{field}.enable_thinking=false", f"{field}.budget=3"])
     assert silent.pair.agents["qwen-tiny"].chat_template_kwargs == {"enable_thinking": False, "budget": 3}
     assert silent.pair.agents["llama-tiny"].chat_template_kwargs == {}
+    ids = {experiment_id(compose("tiny", "hacpo", overrides=[f"{field}.path={value}"]), {}) for value in (1, 2)}
+    assert len(ids) == 2, "a name that says where something lies elsewhere"
     path = tmp_path / "mine.yaml"
     path.write_text("extends: tiny\npair: {agents: {qwen-tiny: {chat_template_kwargs: {enable_thinking: true}}}}")
     assert compose(str(path), "hacpo").pair.agents["qwen-tiny"].chat_template_kwargs == {"enable_thinking": True}

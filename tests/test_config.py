@@ -136,13 +136,14 @@ def test_arguments_of_a_chat_template_are_read_from_words_and_from_files_and_are
     silent = compose("tiny", "hacpo", overrides=[f"{field}.enable_thinking=false", f"{field}.budget=3"])
     assert silent.pair.agents["qwen-tiny"].chat_template_kwargs == {"enable_thinking": False, "budget": 3}
     assert silent.pair.agents["llama-tiny"].chat_template_kwargs == {}
-    ids = {experiment_id(compose("tiny", "hacpo", overrides=[f"{field}.path={value}"]), {}) for value in (1, 2)}
-    assert len(ids) == 2, "a name that says where something lies elsewhere"
     path = tmp_path / "mine.yaml"
     path.write_text("extends: tiny\npair: {agents: {qwen-tiny: {chat_template_kwargs: {enable_thinking: true}}}}")
     assert compose(str(path), "hacpo").pair.agents["qwen-tiny"].chat_template_kwargs == {"enable_thinking": True}
-    configs = (silent, compose(str(path), "hacpo"), compose("tiny", "hacpo"))
-    assert len({experiment_id(config, {}) for config in configs}) == 3
+    configs = [silent, compose(str(path), "hacpo"), compose("tiny", "hacpo")]
+    for value in (1, 2):  # a field of that name says where something lies elsewhere, and is no part of the id
+        path.write_text(f"extends: tiny\npair: {{agents: {{qwen-tiny: {{chat_template_kwargs: {{path: {value}}}}}}}}}")
+        configs.append(compose(str(path), "hacpo"))
+    assert len({experiment_id(config, {}) for config in configs}) == 5
     saved = tmp_path / "config.yaml"
     saved.write_text(to_yaml(silent), encoding="utf-8")
     assert load_config(saved) == silent

@@ -60,7 +60,8 @@ peers-fixture:
 # vLLM for the CPU, in an environment of its own (the first time: 200 MB to download).
 test-vllm:
 	@bash tests/vllm/install.sh
-	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py
+	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py \
+		tests/flows/test_engine_trial.py
 
 # A few of them for .ci/run, at most 15 minutes with the installation; skipped where nothing can be installed.
 test-vllm-short:

@@ -21,7 +21,7 @@ _NOT_IDENTITY = re.compile(
     r"|^evaluate\.shard_problems$|^evaluate\.benchmarks\.[^.]+\.(file|hub\..+|count)$"
 )
 ALGORITHM_VERSION = 2
-"""part of every id; raised whenever the same fields give other numbers, with a note in docs/decisions.md#experiment-id"""
+"""part of every id; raised whenever the same fields give other numbers (docs/decisions.md#experiment-id)"""
 _FILE_FIELDS = (
     *("file", "count", "id_field", "problem_field", "answer_field", "unit_field"),
     *("answer_form", "tolerance_field", "multiple_field"),

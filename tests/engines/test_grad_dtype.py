@@ -14,6 +14,7 @@ from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError
+from tests.engines.ranks import on_ranks
 from tests.engines.small import VOCAB_SIZE, own_row, small_model
 from tests.engines.training import GSPO, LINEAR, optimizer_tensors
 
@@ -94,6 +95,16 @@ def test_deepspeed_sums_in_float32_too(exact: torch.Tensor, deepspeed: Deepspeed
     assert error(step_of(engine), exact) > 5e-3
     # At stage 1 the sum passes one buffer in bfloat16 on its way to the host: rounded once and not in each pass.
     assert error(step_of(replace(engine, grad_dtype="float32")), exact) < (2e-3 if deepspeed.stage == 1 else 1e-4)
+
+
+@pytest.mark.deepspeed
+def test_two_ranks_that_divide_the_sum_add_up_in_float32(exact: torch.Tensor) -> None:
+    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+    engine = replace(BF16, learner="deepspeed", deepspeed=DeepspeedConfig(stage=2))
+    for found in on_ranks(2, step_of, engine):
+        assert error(found, exact) > 5e-3
+    for found in on_ranks(2, step_of, replace(engine, grad_dtype="float32")):
+        assert error(found, exact) < 3e-3, "each pass's gradients are still added up between the ranks in bfloat16"
 
 
 @pytest.mark.parametrize("stage", [0, 1])

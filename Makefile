@@ -57,11 +57,12 @@ peers-fixture:
 	@bash tests/peers/install.sh
 	@.venv-peers/bin/python tests/peers/make_fixture.py
 
-# vLLM for the CPU, in an environment of its own (the first time: 200 MB to download).
+# vLLM for the CPU, in an environment of its own (the first time: 200 MB to download). The last file has a process of its
+# own: an engine of vLLM in the process ends torch.distributed, whose group an earlier DeepSpeed of the process keeps.
 test-vllm:
 	@bash tests/vllm/install.sh
-	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py \
-		tests/flows/test_engine_trial.py
+	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py
+	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/test_engine_trial.py
 
 # A few of them for .ci/run, at most 15 minutes with the installation; skipped where nothing can be installed.
 test-vllm-short:

@@ -189,7 +189,8 @@ def _agent_times(
 
     writing = 2 * size / rates.shared_memory if "memory" in done else 2 * size * ranks / rates.disk
     handover = writing + 2 * size / rates.load + rates.handover_s if is_vllm else 0.0
-    passes = 2 if "old values" in done and num_sources(config) > 1 else 1
+    # For other learners each own response is scored once; the update's own passes hold the others' rows as well.
+    passes = 1 + num_sources(config) if "old values" in done and num_sources(config) > 1 else 1
     update = trained / trained_s + trained / ranks * _head_bytes(engine.logprob_chunk_mb, shape) / rates.gpu_memory
     if engine.deepspeed.offload_optimizer:
         update += num_minibatches(config) * rates.offloaded[engine.deepspeed.stage - 1] * size / rates.pcie

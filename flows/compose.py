@@ -19,7 +19,7 @@ from hacpo_core.config import AgentConfig, BenchmarkConfig, EvaluateConfig, Expe
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.validation import validate
 
-_RETIRED = (("engine", "pack_tokens"),)
+_RETIRED = (("engine", "pack_tokens"), ("engine.vllm", "sync_prompts"))
 """fields of earlier versions that took no effect in experiments that can still be loaded"""
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
@@ -234,9 +234,12 @@ def load_config(path: Path) -> ExperimentConfig:
     if not path.is_file():
         raise ConfigError(f"{path} is not there; hacpo show lists the experiments")
     plain: Any = OmegaConf.to_container(_read(path))
-    for section, name in _RETIRED:
-        if isinstance(plain.get(section), dict):
-            plain[section].pop(name, None)
+    for sections, name in _RETIRED:
+        found = plain
+        for section in sections.split("."):
+            found = found.get(section) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            found.pop(name, None)
     layers = [(str(path), OmegaConf.create(plain))]
     config: ExperimentConfig = merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo")
     validate(config)

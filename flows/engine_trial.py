@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 
 from flows.build import placement_of
 from flows.compose import compose
+from flows.plans import with_ranks
 from flows.slots import gpu_slots
 from hacpo_core.agents import SamplingTask, initial_folder
 from hacpo_core.algo.methods import Method
@@ -76,7 +78,7 @@ def trial_config(
     words += ["evaluate.during=[]", "evaluate.final=[]", *overrides]
     config = compose("tiny", "gspo", hardware=hardware, overrides=words)
     agent = AgentConfig(path=str(model)) if model is not None else AgentConfig(tiny=TINY)
-    return replace(config, pair=PairConfig(name="trial", agents={AGENT: agent}))
+    return with_ranks(replace(config, pair=PairConfig(name="trial", agents={AGENT: agent})), {})
 
 
 def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> list[TrialStep]:
@@ -89,19 +91,16 @@ def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> lis
     """
     trial = _Trial(config, root, workload)
     steps: list[TrialStep] = []
-    with gpu_slots(config):
-        try:
+    name, begun = "lock GPUs", time.perf_counter()
+    try:
+        with gpu_slots(config), closing(trial):
             for name, work in trial.steps():
                 begun = time.perf_counter()
-                try:
-                    detail, figures = work()
-                except Exception as error:  # noqa: BLE001  whatever an engine says is the verdict
-                    words = " ".join(str(error).split())
-                    found = TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {words}")
-                    return [*steps, found]
+                detail, figures = work()
                 steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
-        finally:
-            trial.close()
+    except Exception as error:  # noqa: BLE001  whatever an engine says is the verdict
+        words = " ".join(str(error).split())
+        steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {words}"))
     return steps
 
 
@@ -175,6 +174,7 @@ class _Trial:
     def _open(self, root: Path) -> int:
         """Load the agent from what lies in a folder; returns the version of its weights."""
         self.close()
+        root.mkdir(exist_ok=True)
         if self._config.placement.kind == "local":
             check_device(self._config.engine.device)
         initial = initial_folder(AGENT, self._config.pair.agents[AGENT], models_dir=self._root / "models")

@@ -62,6 +62,7 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     Raises:
         StoreError: the disk is full or not writable.
     """
+    agent.sampler.rest()  # whole tensors are gathered on the devices
     agent.learner.refresh_policy()
     entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.fingerprint().digest}
     parts = agent.learner.optimizer_parts()

@@ -248,6 +248,11 @@ class Ledger:
 
         def load() -> UpdateRecord:
             value = self.store.read_value(step, phase, f"update.{agent}.json")
+            if "trace" not in value:
+                raise StoreError(
+                    f"step {step}, {agent}: the update was recorded by an earlier version of hacpo, whose digests "
+                    "cannot be compared; go on with that version, or train again"
+                )
             rows = self.store.read_table(step, phase, f"update.{agent}.parquet")
             return UpdateRecord(
                 outcome=UpdateOutcome(

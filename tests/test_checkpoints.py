@@ -55,7 +55,11 @@ def agent_of(learner: Any) -> Any:
 
     tokens = SimpleNamespace(tokenizer=SimpleNamespace(save_pretrained=write))
     return SimpleNamespace(
-        learner=learner, tokens=tokens, version=2, fingerprint=lambda: Fingerprint("sums128:d", (0.0,))
+        learner=learner,
+        tokens=tokens,
+        version=2,
+        fingerprint=lambda: Fingerprint("sums128:d", (0.0,)),
+        sampler=SimpleNamespace(rest=lambda: None),
     )
 
 
@@ -80,6 +84,23 @@ def test_no_rank_holds_more_than_one_tensor_of_the_optimizer(
     else:
         assert files is None
         assert not (tmp_path / "qwen").exists()
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_sampler_sleeps_while_tensors_are_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    events: list[str] = []
+
+    def parts() -> Iterator[TensorPart]:
+        yield TensorPart("exp_avg.a", torch.float32, (1,), lambda: events.append("gather") or torch.zeros(1))
+
+    learner = SimpleNamespace(refresh_policy=lambda: None, optimizer_parts=parts, num_updates=3, policy=None)
+    agent = agent_of(learner)
+    agent.sampler.rest = lambda: events.append("rest")
+    monkeypatch.setattr("hacpo_core.checkpoints.save_model", lambda *_: None)
+    save_agent(agent, tmp_path / "qwen", writes=writes)
+    assert events == ["rest", "gather"]
 
 
 def test_no_file_of_a_checkpoint_is_read_again_to_be_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

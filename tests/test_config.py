@@ -242,7 +242,10 @@ def test_resolved_configuration_is_read_back_equal(tmp_path: Path) -> None:
     path.write_text(to_yaml(config), encoding="utf-8")
     assert load_config(path) == config
     path.write_text(
-        path.read_text(encoding="utf-8").replace("engine:\n", "engine:\n  pack_tokens: 512\n"), encoding="utf-8"
+        path.read_text(encoding="utf-8")
+        .replace("engine:\n", "engine:\n  pack_tokens: 512\n")
+        .replace("  vllm:\n", "  vllm:\n    sync_prompts: 4\n"),
+        encoding="utf-8",
     )
     assert load_config(path) == config, "a field of an earlier version that took no effect"
 

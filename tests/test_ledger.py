@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hacpo_core.batches import BatchCounts
 from hacpo_core.engines.base import RowOutcome, UpdateOutcome
 from hacpo_core.engines.replay import Setup, UpdateTrace
 from hacpo_core.engines.weights import Fingerprint
+from hacpo_core.errors import StoreError
 from hacpo_core.ledger import Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.records import Gold, Message, PhaseCost, Problem, Rollout, Verdict
 from hacpo_core.store import StepStore
@@ -54,3 +55,11 @@ def test_update_is_read_as_it_was_made(rows: tuple[RowOutcome, ...], tmp_path: P
     record = UpdateRecord(UpdateOutcome((), rows), TRACE, BatchCounts(1, 2, 3, 0.5, 4), COST)
     before.save_update(1, "qwen", record)
     assert repr(after.update(1, "qwen")) == repr(record), "nan is not equal to itself"
+
+
+def test_update_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
+    ledger, _ = two_ledgers(tmp_path)
+    outputs = {"update.qwen.json": {"minibatches": [], "digest": "ab" * 32, "cost": asdict(COST)}}
+    ledger.store.commit(3, "update.qwen", outputs)
+    with pytest.raises(StoreError, match="step 3, qwen: the update was recorded by an earlier version of hacpo"):
+        ledger.update(3, "qwen")

@@ -230,7 +230,7 @@ def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[
 
 
 def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
-    """Have updates repeat themselves only nearly, as on a GPU: each gradient is off by noise of its own."""
+    """Have updates repeat themselves only nearly, as on a GPU: noise is added, in units of the rms gradient."""
     import hacpo_core.agents as agents
     from hacpo_core.engines.torch_learner import TorchLearner
 
@@ -239,7 +239,8 @@ def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
     def noisy(self: TorchLearner) -> Any:
         for parameter in self._named.values():
             if parameter.grad is not None:
-                parameter.grad *= 1 + noise * torch.randn_like(parameter.grad)
+                size = parameter.grad.square().mean().sqrt()
+                parameter.grad += noise * size * torch.randn_like(parameter.grad)
         return inner(self)
 
     monkeypatch.setattr(TorchLearner, "_step", noisy)

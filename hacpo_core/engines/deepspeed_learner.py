@@ -131,6 +131,7 @@ class DeepspeedLearner(BaseLearner):
         # At a learning rate of 0 DeepSpeed's first, empty step (bf16, stage 0) changes no weight.
         self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
         os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # which device is ours: it asks again in each pass
+        self._gather(None)  # wait for ranks that still load: DeepSpeed's own group would give up after ten minutes
         try:
             self._deepspeed, *_ = deepspeed.initialize(
                 model=scorer,
@@ -257,10 +258,18 @@ class DeepspeedLearner(BaseLearner):
         return sums
 
     def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
-        """None in stage 3, where no rank holds a whole gradient."""
+        """None in stage 3, where no rank holds a whole gradient. The first rank alone keeps one in host memory."""
         if self._stage == 3:
             return None
-        return super()._gradient_cosine(weighted, method, update)
+        cosine: float | None = None
+        if self._rank == 0:
+            cosine = super()._gradient_cosine(weighted, method, update)
+        else:
+            parts = [[item for item in weighted if item[0].is_own is is_own] for is_own in (True, False)]
+            for rows in parts if all(parts) else ():
+                self._gradient(rows, method, update)
+        found: float | None = self._gather(cosine)[0]
+        return found
 
     def _clip(self) -> None:
         """Clip before the step of stage 0, which DeepSpeed does in bf16 alone, and against another norm."""
@@ -283,6 +292,7 @@ class DeepspeedLearner(BaseLearner):
 
     def fingerprint(self) -> Fingerprint:
         """Identity of the trained weights, of the fp32 masters where there are any; the same on all ranks."""
+        self._gather(None)  # a rank may still read its part of a checkpoint
         return fingerprint((name, self._state.weight(name)) for name in sorted(self._named))
 
     def optimizer_parts(self) -> Iterator[TensorPart]:

@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,10 @@ class WeightExchange:
         """
         parts = [TensorPart(name, w.dtype, tuple(w.shape), w.detach) for name, w in weights]
         ranks = _all_ranks(_machine())
-        file: Path | None = None
+        file, error = None, ""
         try:
-            error = ""
             if ranks.index(_machine()) == _rank():
-                file = self._place(sum(part.num_bytes for part in parts)) / "model.safetensors"
-                try:
-                    write_tensors(file, parts, hashes=False)
-                except OSError as caught:
-                    error = f"{file}: {caught.strerror or caught}"
+                file, error = self._write(parts)
             written = _all_ranks((_machine(), str(file) if file is not None else None, error))
             failures = [failure for _, _, failure in written if failure]
             if failures:
@@ -69,10 +64,20 @@ class WeightExchange:
             if file is not None:
                 file.unlink(missing_ok=True)
 
-    def _place(self, num_bytes: int) -> Path:
-        """The first folder with room; the last one where none has."""
+    def _write(self, parts: Sequence[TensorPart]) -> tuple[Path, str]:
+        """Write the file into the first folder that holds it; its path, and what went wrong in the last one, or ""."""
+        num_bytes = sum(part.num_bytes for part in parts)
         roomy = [folder for folder in self.folders if shutil.disk_usage(folder).free >= ROOM * num_bytes]
-        return [*roomy, self.folders[-1]][0]
+        error = ""
+        for folder in roomy or self.folders[-1:]:
+            file = folder / "model.safetensors"
+            try:
+                write_tensors(file, parts, hashes=False)
+                return file, ""
+            except OSError as caught:  # another agent may have taken the room meanwhile
+                error = f"{file}: {caught.strerror or caught}"
+                file.unlink(missing_ok=True)
+        return file, error
 
     def close(self) -> None:
         """Remove the folders."""

@@ -11,6 +11,7 @@ The cosine of two gradients needs two whole ones per rank with DeepSpeed, in sta
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -234,8 +235,11 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
         14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
         dtype   with engine.deepspeed.offload_parameters
         R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after the other
+        dtype   while it works: a gradient of the cosine (`diagnostics.every`) on the first rank, or the copy that is
+                handed over to vLLM's own processes
 
-    A checkpoint holds one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page cache.
+    A checkpoint holds one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page cache, other
+    experiments on the machine.
 
     Args:
         config: of the experiment.
@@ -244,7 +248,10 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     engine = config.engine
     width = 2 if engine.dtype != "float32" else 4
     is_deepspeed = engine.learner == "deepspeed"
-    held, peaks = 0.0, [0.0]
+    has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
+    hands_over = engine.sampler == "vllm" and engine.vllm.process == "own"
+    takes_turns = config.placement.kind == "local" or config.placement.colocated
+    held, working, peaks = 0.0, [0.0], [0.0]
     for k, shape in shapes.items():
         total, trained = shape.num_parameters, _num_trained(config, shape)
         own = 0.0
@@ -255,8 +262,12 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
             own += (12 if width == 2 else 8) * trained + width * total
         loading = num_ranks(config, k) * width * total
         peaks.append(held + max(own, loading))
-        held = own if config.placement.ray.address is not None else held + own
-        peaks.append(held)
+        working.append(max(width * trained if has_cosine else 0.0, width * total if hands_over else 0.0))
+        if config.placement.ray.address is not None:
+            peaks.append(own + working[-1])
+        else:
+            held += own
+            peaks.append(held + (max(working) if takes_turns else sum(working)))
     return max(peaks) / GIB
 
 
@@ -266,7 +277,16 @@ def machine_gib(config: ExperimentConfig) -> float | None:
         return None
     if config.engine.host_memory_gb is not None:
         return config.engine.host_memory_gb
-    return psutil.virtual_memory().total / GIB if _least_card_gib() is not None else None
+    return min(psutil.virtual_memory().total, _container_bytes()) / GIB if _least_card_gib() is not None else None
+
+
+def _container_bytes() -> float:
+    """What a container may take (cgroups v2); infinite where nothing limits it."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return math.inf
+    return float(limit) if limit.isdigit() else math.inf
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:

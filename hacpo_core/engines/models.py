@@ -69,9 +69,9 @@ def check_device(device: str) -> None:
 
 
 def use_deterministic_kernels() -> None:
-    """Have CUDA repeat itself to the bit, where its kernels can; torch warns of those that cannot."""
+    """Have CUDA repeat itself to the bit; torch raises a RuntimeError that names a kernel which cannot."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's first product is made
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

@@ -16,8 +16,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from hacpo_core.engines.weights import DIGEST_KIND, Fingerprint
-from hacpo_core.errors import ReplayError
+from hacpo_core.engines.weights import Fingerprint
 
 NEAR_SHARE = 0.25
 """a replay is near when it differs from the update by at most this share of the update's length; docs/decisions.md"""
@@ -95,15 +94,7 @@ def compare(recorded: UpdateTrace, repeated: UpdateTrace) -> Replay:
         different  anything else
 
     Updates are compared, not the weights after them: where an earlier replay was near, this one began elsewhere.
-
-    Raises:
-        ReplayError: the recorded digest is of an earlier version of this project.
     """
-    if not recorded.digest.startswith(DIGEST_KIND):
-        raise ReplayError(
-            "the update was recorded by an earlier version of hacpo, whose digests cannot be compared; resume with "
-            "that version, or train again"
-        )
     step = _difference(recorded.before, recorded.after)
     other = _difference(repeated.before, repeated.after)
     length, gap = math.hypot(*step), math.dist(step, other)

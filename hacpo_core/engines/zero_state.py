@@ -52,7 +52,7 @@ class ZeroState:
             return parameter.detach()
         whole: Tensor = self._utils.safe_get_full_fp32_param(parameter).detach()
         if self._stage < 3:  # the parts were added to zeros, which makes -0 a 0: the narrow weight knows
-            whole = torch.where(whole == 0, parameter.detach().float(), whole)
+            whole.masked_fill_((whole == 0) & parameter.detach().signbit(), -0.0)
         return whole
 
     def parts(self) -> Iterator[TensorPart]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is imported
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
@@ -347,3 +351,19 @@ def test_rows_are_dealt_by_their_tokens() -> None:
     assert deal([3, 3, 3], num_ranks=2) == [[0, 2], [1]]
     assert deal([], num_ranks=2) == [[], []]
     assert deal([7, 2], num_ranks=1) == [[0, 1]]
+
+
+def _late_rank(late_s: float) -> str:
+    """Digest of a rank whose partner loads for that long, where DeepSpeed's own groups wait for two seconds."""
+    distributed_c10d.default_pg_timeout = timedelta(seconds=2)  # what a group gets that is made without one
+    if dist.get_rank() == 1:
+        time.sleep(late_s)
+    learner = learner_of(Job(stage=2))
+    found = learner.fingerprint().digest
+    learner.close()
+    return found
+
+
+def test_rank_that_loads_for_longer_than_deepspeeds_own_groups_wait_is_waited_for() -> None:
+    one, other = on_ranks(2, _late_rank, 5.0)
+    assert one == other

@@ -63,7 +63,7 @@ def test_phases_of_one_agent_by_hand() -> None:
     after = training_times(config_of(four, "engine.logprob_chunk_mb=1024"), SIMPLE).agents[PAIR[0]]
     assert before.rollout == after.rollout == 128 * 8 * 1000 / (4 * 1000) == 256
     assert before.score == 1_024_000 / (4 * 4 * 500) == 128
-    assert after.score == 2 * 128, "own rows are scored again, in the passes that train"
+    assert after.score == 3 * 128, "own rows, and then own and the other's in the passes that train"
     assert before.handover == 4 * 2 + 2 / 4 + 3, "four copies of 2 GB on the disk, one read into each engine"
     assert after.handover == 1 + 2 / 4 + 3
     # 64 MiB hold the logits of 110 tokens, 1,024 MiB those of 1,766; each agent trains on both agents' responses.

@@ -39,6 +39,17 @@ def test_deepspeed_in_bfloat16_goes_through_an_agents_life() -> None:
     assert report["device"] == "cpu"
 
 
+@pytest.mark.ray
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_ranks_placed_by_ray_go_through_an_agents_life() -> None:
+    for extra in ("ray", "deepspeed"):
+        pytest.importorskip(extra, reason=f"needs the {extra} extra")
+    words = ("placement.kind=ray", "placement.num_ranks=auto", "placement.total_ranks=4")  # two for one that is alone
+    report = trial_report("cpu_deepspeed", workload=SMALL, overrides=words)
+    assert verdicts(report)["replay"].startswith("exact")
+
+
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.skipif(not has_vllm, reason="vLLM is not installed here; make test-vllm")

@@ -157,7 +157,8 @@ class NoisyRank(DyingRank):
         def noisy(learner: TorchLearner) -> Any:
             for parameter in learner._named.values():
                 if parameter.grad is not None:
-                    parameter.grad *= 1 + 5e-4 * torch.randn_like(parameter.grad)
+                    size = parameter.grad.square().mean().sqrt()
+                    parameter.grad += 5e-4 * size * torch.randn_like(parameter.grad)
             return step(learner)
 
         TorchLearner._step = noisy  # type: ignore[method-assign]

@@ -251,11 +251,19 @@ def replays_of(plan: Plan) -> list[tuple[int, str, str]]:
     return [(found["step"], found["agent"], found["kind"]) for found in read_json(plan.root / REPLAYS_FILE)]
 
 
+PAPERS_CLIP = ("clip.sequence_low=3e-4", "clip.sequence_high=4e-4", "old_logprobs=learner")
+
+
+@pytest.mark.parametrize(("noise", "words"), [(5e-4, ()), (5e-4, PAPERS_CLIP), (5e-3, PAPERS_CLIP)])
 def test_run_on_a_device_that_repeats_itself_nearly_resumes_and_says_so(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_plan: Callable[..., Plan],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    noise: float,
+    words: tuple[str, ...],
 ) -> None:
-    with_noise(monkeypatch)
-    plan = small_plan("hacpo")
+    with_noise(monkeypatch, noise=noise)
+    plan = small_plan("hacpo", *words)
     break_off(plan, "rollout", 4)
     finish(plan)
     assert replays_of(plan) == [(3, "qwen", "near"), (3, "llama", "near")]

@@ -32,6 +32,7 @@ from hacpo_core.engines.layouts import row_groups
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.ranks import all_ranks
 from hacpo_core.engines.scoring import ScoringHead
 from hacpo_core.engines.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint, fingerprint
@@ -131,7 +132,7 @@ class DeepspeedLearner(BaseLearner):
         # At a learning rate of 0 DeepSpeed's first, empty step (bf16, stage 0) changes no weight.
         self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
         os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # which device is ours: it asks again in each pass
-        self._gather(None)  # wait for ranks that still load: DeepSpeed's own group would give up after ten minutes
+        all_ranks(None)  # wait for ranks that still load: DeepSpeed's own group would give up after ten minutes
         try:
             self._deepspeed, *_ = deepspeed.initialize(
                 model=scorer,
@@ -182,13 +183,13 @@ class DeepspeedLearner(BaseLearner):
         with torch.no_grad():
             for _ in range(self._missing_passes(requests, shares)):
                 self._score_nothing()
-        parts = self._gather(dict(zip(share, found, strict=True)))
+        parts = all_ranks(dict(zip(share, found, strict=True)))
         everywhere = {position: logprobs for part in parts for position, logprobs in part.items()}
         return [everywhere[position] for position in range(len(requests))]
 
     def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
         """As `logprobs`, of the requests of this rank; all ranks score all of them together."""
-        asked: list[list[ScoreRequest]] = self._gather(list(requests))
+        asked: list[list[ScoreRequest]] = all_ranks(list(requests))
         before = sum(len(part) for part in asked[: self._rank])
         found = self.logprobs([request for part in asked for request in part])
         return found[before : before + len(requests)]
@@ -201,7 +202,7 @@ class DeepspeedLearner(BaseLearner):
         for _ in range(self._missing_passes(requests, shares)):
             self._backward(self._score_nothing())
         mine = replace(totals, outcomes={share[position]: row for position, row in totals.outcomes.items()})
-        parts: list[Totals] = self._gather(mine)
+        parts: list[Totals] = all_ranks(mine)
         everywhere = {position: row for part in parts for position, row in part.outcomes.items()}
         order = [position for rows in self._passes(requests) for position in rows]
         return Totals(
@@ -227,13 +228,6 @@ class DeepspeedLearner(BaseLearner):
         """A pass that adds nothing: its value and its gradient are 0."""
         (scores,) = (scores for _, scores in self._score_groups(self._head, [_PADDING]))
         return 0.0 * scores.logprob_N.sum()
-
-    def _gather(self, value: Any) -> list[Any]:
-        """The value of every rank."""
-        values = [value] * self._num_ranks
-        if self._num_ranks > 1:
-            dist.all_gather_object(values, value)
-        return values
 
     # --- gradient and step ---
 
@@ -268,7 +262,7 @@ class DeepspeedLearner(BaseLearner):
             parts = [[item for item in weighted if item[0].is_own is is_own] for is_own in (True, False)]
             for rows in parts if all(parts) else ():
                 self._gradient(rows, method, update)
-        found: float | None = self._gather(cosine)[0]
+        found: float | None = all_ranks(cosine)[0]
         return found
 
     def _clip(self) -> None:
@@ -292,7 +286,7 @@ class DeepspeedLearner(BaseLearner):
 
     def fingerprint(self) -> Fingerprint:
         """Identity of the trained weights, of the fp32 masters where there are any; the same on all ranks."""
-        self._gather(None)  # a rank may still read its part of a checkpoint
+        all_ranks(None)  # a rank may still read its part of a checkpoint
         return fingerprint((name, self._state.weight(name)) for name in sorted(self._named))
 
     def optimizer_parts(self) -> Iterator[TensorPart]:

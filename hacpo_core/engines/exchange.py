@@ -13,11 +13,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
+from hacpo_core.engines.ranks import all_ranks, this_rank
 from hacpo_core.engines.tensor_files import TensorPart, write_tensors
 from hacpo_core.errors import EngineError
 
@@ -46,12 +45,12 @@ class WeightExchange:
             EngineError: a rank could not write them; on all ranks.
         """
         parts = [TensorPart(name, w.dtype, tuple(w.shape), w.detach) for name, w in weights]
-        ranks = _all_ranks(_machine())
+        ranks = all_ranks(_machine())
         file, error = None, ""
         try:
-            if ranks.index(_machine()) == _rank():
+            if ranks.index(_machine()) == this_rank():
                 file, error = self._write(parts)
-            written = _all_ranks((_machine(), str(file) if file is not None else None, error))
+            written = all_ranks((_machine(), str(file) if file is not None else None, error))
             failures = [failure for _, _, failure in written if failure]
             if failures:
                 raise EngineError(
@@ -59,7 +58,7 @@ class WeightExchange:
                     "folder with room for all of them"
                 )
             yield next(Path(path).parent for machine, path, _ in written if path is not None and machine == _machine())
-            _all_ranks(None)  # the file stays until every engine has read it
+            all_ranks(None)  # the file stays until every engine has read it
         finally:
             if file is not None:
                 file.unlink(missing_ok=True)
@@ -88,15 +87,3 @@ class WeightExchange:
 def _machine() -> tuple[str, int]:
     """What tells machines apart, and containers that share no memory."""
     return socket.gethostname(), SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _all_ranks(value: Any) -> list[Any]:
-    """The value of every rank."""
-    values = [value] * (dist.get_world_size() if dist.is_initialized() else 1)
-    if len(values) > 1:
-        dist.all_gather_object(values, value)
-    return values

@@ -142,8 +142,8 @@ def agent_memory(
         weights = 0.0
     if stage == 3:  # a whole copy, gathered for the sampler and for saving
         weights += width * total
-    is_wide_sum = is_deepspeed and is_narrow and engine.grad_dtype == "float32"  # torch's is the copy for the step
-    gradients: float = (4 if is_wide_sum else width) * trained / (ranks if stage >= 2 else 1)
+    sums_in_fp32 = is_deepspeed and is_narrow and engine.grad_dtype == "float32"  # torch's is the copy for the step
+    gradients: float = (4 if sums_in_fp32 else width) * trained / (ranks if stage >= 2 else 1)
     optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:
         optimizer = 0.0

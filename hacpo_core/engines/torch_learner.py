@@ -53,7 +53,7 @@ class TorchLearner(BaseLearner):
         is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
         self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
         self._trained = self._masters or self._named
-        self._sums_wide = is_narrow and engine.grad_dtype == "float32"
+        self._sums_in_fp32 = is_narrow and engine.grad_dtype == "float32"
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
     def refresh_policy(self) -> None:
@@ -68,7 +68,7 @@ class TorchLearner(BaseLearner):
 
     def _backward(self, loss: Tensor) -> None:
         loss.backward()
-        if self._sums_wide:
+        if self._sums_in_fp32:
             for name, parameter in self._named.items():
                 if parameter.grad is not None:
                     master = self._masters[name]
@@ -79,7 +79,7 @@ class TorchLearner(BaseLearner):
     def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
         self._zero_gradients()
         self._pass_over(weighted, method, update, self._head, self._backward)
-        summed = self._masters if self._sums_wide else self._named
+        summed = self._masters if self._sums_in_fp32 else self._named
         return {n: p.grad for n, p in summed.items() if p.grad is not None}
 
     def _zero_gradients(self) -> None:
@@ -91,7 +91,7 @@ class TorchLearner(BaseLearner):
         """Clip, step, and copy master weights into the model."""
         rate = self._rate()
         for name, trained in self._trained.items():
-            if self._masters and not self._sums_wide:
+            if self._masters and not self._sums_in_fp32:
                 narrow = self._named[name].grad
                 trained.grad = None if narrow is None else narrow.float()
             if trained.grad is None:

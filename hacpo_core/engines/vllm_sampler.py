@@ -28,12 +28,11 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
-from hacpo_core.engines.exchange import WeightExchange
+from hacpo_core.engines.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.engines.lora import merged_weights
 from hacpo_core.errors import EngineError
 
 SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to end by themselves
-SHARED_MEMORY = Path("/dev/shm")
 
 # No reports to vLLM's makers, no lines of its own between ours, and no fork of a process whose torch has threads.
 # A person's own setting wins.

@@ -21,10 +21,10 @@ from flows.folders import experiments_dir
 from flows.plans import Plan, plan, with_ranks
 from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
+from hacpo_core.config.checks import validate
+from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.memory import check_fits, sizes_of
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
-from hacpo_core.identity import experiment_id
-from hacpo_core.validation import validate
 
 
 @dataclass(frozen=True)

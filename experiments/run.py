@@ -27,8 +27,8 @@ from flows.server import await_server, ensure_server, find_server, log_in_hint, 
 from flows.slots import visible_devices
 from flows.states import STATES
 from flows.worker import find_worker, worker_here
+from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.errors import EngineError, HacpoError, ServerError
-from hacpo_core.sizes import num_processes, occupied_gpus, total_updates
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]

@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hacpo_core.config import AgentConfig, BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
+from hacpo_core.config.checks import validate
 from hacpo_core.errors import ConfigError, first_line
-from hacpo_core.validation import validate
 
 _RETIRED = (("engine", "pack_tokens"), ("engine.vllm", "sync_prompts"))
 """fields of earlier versions that took no effect in experiments that can still be loaded"""

@@ -19,6 +19,7 @@ from flows.results import ExperimentResult, read_final, result_table
 from flows.states import CONFIG_FILE, RESULT_FILE
 from flows.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import Experiment, StartedStep, finish_step, train_step
+from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
@@ -26,7 +27,6 @@ from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.files import write_json
 from hacpo_core.phases import Handle, Runner
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
-from hacpo_core.sizes import benchmarks_after
 from hacpo_core.versions import version_tags
 
 

@@ -13,14 +13,14 @@ from flows.folders import experiment_ids, experiments_dir
 from flows.states import CONFIG_FILE
 from hacpo_core.addresses import sqlite_path
 from hacpo_core.config import BASELINES, ExperimentConfig
+from hacpo_core.config.counts import shared_ranks, sharing_agents
+from hacpo_core.config.identity import experiment_id
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, StoreError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
-from hacpo_core.identity import experiment_id
-from hacpo_core.sizes import shared_ranks, sharing_agents
 
 CONTENTS_FILE = "contents.json"
 """digests of what the configuration names by path"""

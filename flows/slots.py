@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import occupied_gpus
 from hacpo_core.errors import EngineError
-from hacpo_core.sizes import occupied_gpus
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.config import AgentConfig, ExperimentConfig
+from hacpo_core.config.counts import longest_sequence, num_samples, total_updates
 from hacpo_core.data.prompts import check_template_arguments, render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
 from hacpo_core.engines.allocator import keep_freed_memory
@@ -50,7 +51,6 @@ from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.records import Message, Problem, Rollout
 from hacpo_core.seeds import derive_seed
-from hacpo_core.sizes import longest_sequence, num_samples, total_updates
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
 
 PROBE_TOKENS = 64

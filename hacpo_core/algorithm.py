@@ -26,6 +26,7 @@ from hacpo_core.algo.methods import BaselineError, Method, joint_advantages
 from hacpo_core.batches import LearnerBatch, learner_batch, minibatch_slots
 from hacpo_core.checkpoints import Checkpoint, save_checkpoint
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import measures_cosine, num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.data.problems import step_batch
 from hacpo_core.data.retokenize import Retokenizer
 from hacpo_core.engines.replay import NEAR_SHARE, UpdateTrace, compare
@@ -35,7 +36,6 @@ from hacpo_core.metrics import step_metrics
 from hacpo_core.phases import Handle, Phase, Runner
 from hacpo_core.placement.base import PlacedAgent, Placement
 from hacpo_core.records import Problem, Rollout
-from hacpo_core.sizes import measures_cosine, num_gpus, num_minibatches, num_ranks, num_samples
 from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.verify.pool import VerifierPool
 

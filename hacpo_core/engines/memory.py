@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import longest_sequence, measures_cosine, num_ranks
 from hacpo_core.errors import CapacityError, ModelError
-from hacpo_core.sizes import longest_sequence, measures_cosine, num_ranks
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

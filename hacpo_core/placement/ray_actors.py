@@ -33,11 +33,11 @@ from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
 from hacpo_core.config import EngineConfig, ExperimentConfig
+from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
 from hacpo_core.engines.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem, Rollout
-from hacpo_core.sizes import num_gpus, num_processes, num_ranks
 
 try:
     import ray

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from flows.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
 from hacpo_core.engines.logprobs import token_scores
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.identity import experiment_id
 from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
 from tests.engines.test_models import capped_model
 from tests.engines.training import LINEAR, learner_of, rows_of, run, weights

@@ -18,13 +18,13 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from flows.compose import compose
 from hacpo_core.config import EngineConfig
+from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines import attention
 from hacpo_core.engines.attention import NAME, let_rows_share
 from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
 from hacpo_core.engines.scoring import row_layout, scoring_head
 from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.identity import experiment_id
 from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
 from tests.engines.training import GRPO, HACPO, LINEAR, learner_of, rows_of, run, weights
 

@@ -18,12 +18,12 @@ from flows.compose import compose
 from hacpo_core.agents import Agent, AgentTokenizer, initial_folder, rollout_task
 from hacpo_core.algorithm import method_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.offload import move_data, move_state
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
-from hacpo_core.identity import experiment_id, inert_fields
 from tests.engines.small import small_model
 from tests.engines.training import GSPO, HACPO, optimizer_tensors, requests, rows_of, run
 

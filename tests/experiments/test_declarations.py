@@ -17,8 +17,8 @@ from experiments.published.tables import (
 )
 from flows.compose import available, compose, declaration
 from hacpo_core.algorithm import method_of
-from hacpo_core.identity import experiment_id
-from hacpo_core.sizes import num_minibatches, num_samples
+from hacpo_core.config.counts import num_minibatches, num_samples
+from hacpo_core.config.identity import experiment_id
 
 PAIRS = [row.pair for row in pair_settings()]
 GRIDS = {"table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4"}

@@ -13,9 +13,9 @@ from flows.compose import compose, load_config
 from flows.plans import Plan, with_ranks
 from flows.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import num_ranks, occupied_gpus
 from hacpo_core.engines.memory import peak_gib, sizes_of
 from hacpo_core.errors import ConfigError
-from hacpo_core.sizes import num_ranks, occupied_gpus
 
 SHARED = ("placement.kind=ray", "placement.num_ranks=auto", "engine.learner=deepspeed")
 

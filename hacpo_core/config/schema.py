@@ -1,6 +1,6 @@
 """Schema of an experiment's configuration: frozen dataclasses that OmegaConf fills, one per component.
 
-Units stand under each field. `hacpo_core.validation` checks a filled configuration; nothing here computes.
+Units stand under each field. `hacpo_core.config.checks` checks a filled configuration; nothing here computes.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import yaml
 
 from flows.compose import KINDS, available, compose, load_config, to_yaml
 from hacpo_core.config import as_dict, flatten
+from hacpo_core.config.checks import validate
+from hacpo_core.config.counts import num_minibatches
+from hacpo_core.config.identity import ALGORITHM_VERSION, experiment_id, inert_fields
 from hacpo_core.errors import ConfigError
-from hacpo_core.identity import ALGORITHM_VERSION, experiment_id, inert_fields
-from hacpo_core.sizes import num_minibatches
-from hacpo_core.validation import validate
 
 
 @pytest.mark.parametrize("method", available("method"))
@@ -172,7 +172,7 @@ def test_command_line_beats_hardware_beats_method_beats_pair_beats_preset() -> N
 def test_both_presets_set_every_field_in_which_they_differ() -> None:
     names, composed = [], []
     for preset in ("paper", "official"):
-        file = Path(__file__).parents[1] / "experiments" / KINDS["conformance"] / f"{preset}.yaml"
+        file = Path(__file__).parents[2] / "experiments" / KINDS["conformance"] / f"{preset}.yaml"
         names.append(set(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))))
         composed.append(flatten(as_dict(compose("tiny", "hacpo", overrides=[f"conformance={preset}"]))))
     paper, official = composed
@@ -278,9 +278,11 @@ def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
 
 def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("method: {name: mine, baseline: 'tests.test_config:half', cross_exponent: 0.5}\n", encoding="utf-8")
+    path.write_text(
+        "method: {name: mine, baseline: 'tests.config.test_checks:half', cross_exponent: 0.5}\n", encoding="utf-8"
+    )
     config = compose("tiny", str(path))
-    assert (config.method.name, config.method.baseline) == ("mine", "tests.test_config:half")
+    assert (config.method.name, config.method.baseline) == ("mine", "tests.config.test_checks:half")
     path.write_text("method: [", encoding="utf-8")
     with pytest.raises(ConfigError, match="is no YAML"):
         compose("tiny", str(path))

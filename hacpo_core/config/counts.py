@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hacpo_core.config import AUTO, ExperimentConfig
+from hacpo_core.config.schema import AUTO, ExperimentConfig
 
 
 def num_samples(config: ExperimentConfig) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig, VllmConfig
-from hacpo_core.sizes import num_processes, occupied_gpus, shared_ranks
+from hacpo_core.config.counts import num_processes, occupied_gpus, shared_ranks
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hacpo_core.addresses import has_password
-from hacpo_core.config import ALL_LINEAR, AUTO, ExperimentConfig, TinyModelConfig, as_dict, flatten
+from hacpo_core.config.counts import num_gpus, num_ranks, num_sources, sharing_agents
+from hacpo_core.config.identity import inert_fields
+from hacpo_core.config.schema import ALL_LINEAR, AUTO, ExperimentConfig, TinyModelConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError
-from hacpo_core.identity import inert_fields
-from hacpo_core.sizes import num_gpus, num_ranks, num_sources, sharing_agents
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PAIR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hacpo_core.config import AUTO, BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.config.schema import AUTO, BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
 # folders and data files enter the identity through `fingerprints`, their paths do not.

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from hacpo_core.algo.methods import Method, joint_advantages
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 from benchmarks.measure import PeakMemory, child, linear_products, median_ratio, write_result
 from hacpo_core.algo.capability import unit_ratios
-from hacpo_core.algo.methods import Method, joint_advantages
 from hacpo_core.algorithm import NUM_PROBED
 from hacpo_core.batches import Minibatch, learner_batch, minibatch_slots
 from hacpo_core.config import EngineConfig, OptimizerConfig

@@ -35,7 +35,7 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     from flows.experiment import run_experiment
     from flows.plans import plan, save_plan
     from hacpo_core.agents import Agent
-    from hacpo_core.phases import DirectRunner
+    from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.store import StepStore
     from hacpo_core.verify.pool import VerifierPool
 
@@ -58,7 +58,7 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     words = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", f"train.num_steps={num_steps}"]
     words += [
         "train.problems=4",
-        "minibatch.problems=2",
+        "method.build.problems=2",
         "diagnostics.every=0",
         "evaluate.during=[]",
         "evaluate.final=[]",

@@ -60,7 +60,7 @@ def run(folder: Path, num_agents: int, widths: Sequence[int], words: Sequence[st
     from flows.display import QuietWatcher
     from flows.experiment import run_experiment
     from flows.plans import plan, save_plan
-    from hacpo_core.phases import DirectRunner
+    from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.store import StepStore
 
     path = folder / f"of{num_agents}.yaml"

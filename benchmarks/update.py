@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hacpo_core.algo.methods import Method
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import PeakMemory, child, in_turn, matmul_peaks, median_ratio, without_onednn, write_result
-from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import ScoreRequest

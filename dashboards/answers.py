@@ -57,7 +57,7 @@ class Response:
     """One agent's response; `status` is correct, wrong or unscored."""
 
     agent: str
-    index: int
+    sample: int
     text: str
     is_cut: bool
     status: str
@@ -138,7 +138,7 @@ def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
     extracted = row["extracted"]
     return Response(
         agent=row["agent"],
-        index=int(row["index"]),
+        sample=int(row["sample"]),
         text=str(row["text"]),
         is_cut=row["finish_reason"] == "length",
         status=row["status"],

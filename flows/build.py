@@ -11,12 +11,12 @@ from pathlib import Path
 from flows.plans import Plan, check_contents, load_benchmarks, models_dir
 from flows.slots import gpu_slots
 from hacpo_core.agents import AgentTokenizer, initial_folder
-from hacpo_core.algorithm import Experiment, method_of
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.problems import load_problems
 from hacpo_core.engines.models import check_device
 from hacpo_core.errors import DataError, StoreError
+from hacpo_core.experiment import Experiment
 from hacpo_core.ledger import Ledger
 from hacpo_core.lock import ExperimentLock
 from hacpo_core.placement.base import Placement
@@ -72,7 +72,6 @@ def open_experiment(
                 experiment = Experiment(
                     id=plan.id,
                     config=config,
-                    method=method_of(config),
                     problems=problems,
                     placement=placement,
                     ledger=Ledger(StepStore(plan.root), list(initial)),

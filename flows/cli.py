@@ -66,7 +66,7 @@ def _run(planned: Any, *, as_json: bool) -> None:
     from flows.display import format_table
     from flows.experiment import run_experiment
     from flows.results import read_final
-    from hacpo_core.phases import DirectRunner
+    from hacpo_core.phases.runner import DirectRunner
 
     result = read_final(planned)
     is_reused = result is not None
@@ -267,7 +267,7 @@ def evaluate(
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
     from flows.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
-    from hacpo_core.phases import DirectRunner
+    from hacpo_core.phases.runner import DirectRunner
 
     with _watcher(planned.id, as_json=as_json) as watcher:
         if is_direct:

@@ -17,10 +17,29 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hacpo_core.config import AgentConfig, BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
 from hacpo_core.config.checks import validate
+from hacpo_core.config.schema import SEAMS
 from hacpo_core.errors import ConfigError, first_line
+from hacpo_core.methods.base import Seam
+from hacpo_core.methods.registry import SHIPPED, find
 
 _RETIRED = (("engine", "pack_tokens"), ("engine.vllm", "sync_prompts"))
 """fields of earlier versions that took no effect in experiments that can still be loaded"""
+_MOVED = {
+    "clip": "method.objective",
+    "objective": "method.objective",
+    "capability": "method.estimate",
+    "advantage": "method.estimate",
+    "minibatch": "method.build",
+    "method.baseline": "method.estimate.baseline",
+    "method.cross_weight": "method.estimate.cross_weight",
+    "method.rollout_factor": "method.plan.factor",
+    "method.ratio": "method.objective.name",
+    **{
+        f"method.{name}": f"method.objective.{name}"
+        for name in ("cross_exponent", "cross_bounds", "cross_is_pessimistic")
+    },
+}
+"""fields and sections of earlier versions, and where they are now"""
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
 KINDS = {
@@ -124,9 +143,10 @@ def compose(
         raise ConfigError(f"conformance: got {presets[-1]}, expected one of {', '.join(available('conformance'))}")
     layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
     _check_agent_words(words, layers[2][1])
+    _check_moved(layers)
     if not any(_section(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: has no method.name, which tells its runs from others'; add one")
-    config: ExperimentConfig = merged(ExperimentConfig, layers, remedy="hacpo show lists all fields")
+    config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo show lists all fields"), layers)
     config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
     typed = [*_typed_names(words), *_typed_names(entry)]
     validate(config, overrides=typed)
@@ -140,6 +160,48 @@ def _section(layer: DictConfig, *names: str) -> DictConfig:
         if not isinstance(layer, DictConfig):
             return OmegaConf.create()
     return layer
+
+
+def _check_moved(layers: Sequence[tuple[str, DictConfig]]) -> None:
+    """Name the new place of fields that earlier versions had elsewhere."""
+    for source, layer in layers:
+        for name in _typed_names(layer):
+            section, _, field = name.rpartition(".")
+            target = _MOVED.get(name) or _MOVED.get(section)
+            if target is not None:
+                target = target if name in _MOVED else f"{target}.{field}"
+                raise ConfigError(f"{name} (in {source}): the field is {target} now; rename it")
+
+
+def _with_seams(config: ExperimentConfig, layers: Sequence[tuple[str, DictConfig]]) -> ExperimentConfig:
+    """The same with the dataclass that is named for each seam of the method, filled from the layers."""
+    found: dict[str, Any] = {seam: _seam(seam, layers) for seam in SEAMS}
+    return replace(config, method=replace(config.method, **found))
+
+
+def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
+    """One seam's implementation.
+
+    A layer below the one that names the implementation may set fields of another one: a pair has the clip of GSPO's
+    ratios, whatever the method.
+    """
+    sections = [(source, _section(layer, "method", seam)) for source, layer in layers]
+    named = [place for place, (_, section) in enumerate(sections) if section.get("name")]
+    if not named:
+        raise ConfigError(f"method.{seam}.name: got none, expected one of {', '.join(SHIPPED[seam])}; add it")
+    kind = find(seam, str(sections[named[-1]][1].get("name")))
+    known = {field.name for field in fields(kind)}
+    of_others = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
+    for place, (source, section) in enumerate(sections):
+        for name in [name for name in map(str, section) if name not in known]:
+            if place >= named[-1] or name not in of_others:
+                words = ", ".join(sorted(known - {"name"})) or "none"
+                chosen = sections[named[-1]][1].get("name")
+                raise ConfigError(
+                    f"method.{seam}.{name} (in {source}): {chosen} has no such field, it has {words}; leave it out"
+                )
+            section.pop(name)
+    return merged(kind, sections, remedy=f"see method.{seam} of hacpo show")  # type: ignore[no-any-return]
 
 
 def _check_agent_words(words: DictConfig, pair: DictConfig) -> None:
@@ -241,7 +303,8 @@ def load_config(path: Path) -> ExperimentConfig:
         if isinstance(found, dict):
             found.pop(name, None)
     layers = [(str(path), OmegaConf.create(plain))]
-    config: ExperimentConfig = merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo")
+    _check_moved(layers)
+    config = _with_seams(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)
     validate(config)
     return config
 

@@ -82,10 +82,12 @@ def _try(subject: str, check: Callable[[], str]) -> Finding:
 
 def _train_something() -> str:
     """Sample from and score with a random model of a few thousand parameters."""
+    from hacpo_core.columns import TokenRows
     from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
-    from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+    from hacpo_core.engines.base import SampleRequest
     from hacpo_core.engines.torch_learner import TorchLearner
     from hacpo_core.engines.transformers_sampler import TransformersSampler
+    from hacpo_core.records import SamplingLimits
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
 
@@ -94,10 +96,10 @@ def _train_something() -> str:
     model = build_model(config, tokenizer)
     sampler = TransformersSampler(model, eos_ids=[int(tokenizer.eos_token_id)], pad_id=0, batch_size=4)
     prompt = tuple(tokenizer.encode("1+2"))
-    response = sampler.sample([SampleRequest(prompt, 1)], SamplingLimits(1.0, 1.0, 8))[0]
+    sampled = sampler.sample([SampleRequest(prompt, 1)], SamplingLimits(1.0, 1.0, 8))
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=1.0, total_updates=1)
-    scored = learner.logprobs([ScoreRequest(prompt, response.token_ids)])[0]
-    error = max(abs(a - b) for a, b in zip(scored, response.logprobs, strict=True))
+    scored = learner.logprobs(TokenRows.of([prompt], sampled.token_ids))
+    error = float(abs(scored.value_N - sampled.logprobs.value_N).max())
     if error > 1e-4:
         raise RuntimeError(f"sampler and learner disagree by {error:.1e} nats")
     return f"transformers and torch agree to {error:.0e} nats"
@@ -177,11 +179,13 @@ def sample_with_vllm() -> str:
     """Start an engine on a random model of a few thousand parameters, sample, and score with the learner."""
     import torch
 
+    from hacpo_core.columns import TokenRows
     from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
-    from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+    from hacpo_core.engines.base import SampleRequest
     from hacpo_core.engines.lora import save_model
     from hacpo_core.engines.torch_learner import TorchLearner
     from hacpo_core.engines.vllm_sampler import VllmSampler
+    from hacpo_core.records import SamplingLimits
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
 
@@ -200,9 +204,9 @@ def sample_with_vllm() -> str:
             model, initial=Path(folder), engine=engine, rollout=RolloutConfig(), max_tokens=32, eos_ids=[1]
         )
     with closing(sampler):
-        response = sampler.sample([SampleRequest((2, 3, 4), 2**64 - 1)], SamplingLimits(1.0, 1.0, 8))[0]
-    scored = learner.logprobs([ScoreRequest((2, 3, 4), response.token_ids)])[0]
-    error = max(abs(a - b) for a, b in zip(scored, response.logprobs, strict=True))
+        sampled = sampler.sample([SampleRequest((2, 3, 4), 2**64 - 1)], SamplingLimits(1.0, 1.0, 8))
+    scored = learner.logprobs(TokenRows.of([(2, 3, 4)], sampled.token_ids))
+    error = float(abs(scored.value_N - sampled.logprobs.value_N).max())
     if error > 1e-3:
         raise RuntimeError(f"it disagrees with the learner by {error:.1e} nats")
     return f"samples, and agrees with torch to {error:.0e} nats"
@@ -210,28 +214,21 @@ def sample_with_vllm() -> str:
 
 def train_with_deepspeed() -> str:
     """Update a random model of a few thousand parameters once, and compare with the plain learner."""
+    import numpy as np
     import torch
 
-    from hacpo_core.algo.methods import Method
-    from hacpo_core.batches import Minibatch, Row
+    from hacpo_core.batches import own_minibatch
+    from hacpo_core.columns import Ragged, TokenRows
     from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig, TinyModelConfig
     from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
     from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.methods.sequence_clip import SequenceClip
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
 
-    row = Row(
-        source=0,
-        problem=0,
-        index=0,
-        is_own=True,
-        prompt_ids=(2, 3, 4),
-        response_ids=(5, 6, 1),
-        advantage=1.0,
-        cross_weight=1.0,
-        old_mean_logprob=-3.0,
-        old_logprobs=(-3.0, -3.0, -3.0),
-    )
+    objective = SequenceClip(sequence_low=1.0, sequence_high=1e3)
+    old_logprobs = Ragged.of([(-3.0, -3.0, -3.0)], np.float32)
+    minibatch = own_minibatch(TokenRows.of([(2, 3, 4)], [(5, 6, 1)]), old_logprobs, [1.0], objective)
     engine = EngineConfig(
         learner="deepspeed", device="cuda" if torch.cuda.is_available() else "cpu", deepspeed=DeepspeedConfig(stage=2)
     )
@@ -245,8 +242,7 @@ def train_with_deepspeed() -> str:
         learner = kind(
             model, optimizer=OptimizerConfig(learning_rate=1e-2), engine=engine, temperature=1.0, total_updates=1
         )
-        method = Method(name="doctor", shares_rollouts=False, baseline="own", own_low=1.0, own_high=1e3)
-        learner.update([Minibatch((row,))], method, num_agents=1, max_response_tokens=3, measures_cosine=False)
+        learner.update([minibatch], objective, measures_cosine=False)
         found.append(model.get_output_embeddings().weight.detach())
     error = float((found[0] - found[1]).abs().max())
     if not error <= 1e-5 or torch.equal(found[1], before):

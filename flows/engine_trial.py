@@ -18,25 +18,26 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from flows.build import placement_of
 from flows.compose import compose
 from flows.plans import with_ranks
 from flows.slots import gpu_slots
-from hacpo_core.agents import SamplingTask, initial_folder
-from hacpo_core.algo.methods import Method
-from hacpo_core.algorithm import method_of
-from hacpo_core.batches import Minibatch, Row
+from hacpo_core.agents import initial_folder
+from hacpo_core.batches import own_minibatch
 from hacpo_core.checkpoints import save_checkpoint
+from hacpo_core.columns import TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
 from hacpo_core.data.problems import load_problems
-from hacpo_core.engines.base import SamplingLimits
 from hacpo_core.engines.models import check_device
 from hacpo_core.engines.offload import release_unused
 from hacpo_core.engines.replay import UpdateTrace, compare
+from hacpo_core.methods.base import SampleSpec
 from hacpo_core.placement.base import Placement
-from hacpo_core.records import Problem, Rollout
+from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.responses import Responses
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"
@@ -144,10 +145,10 @@ class _Trial:
 
     def __init__(self, config: ExperimentConfig, root: Path, workload: Workload) -> None:
         self._config, self._root, self._workload = config, root, workload
-        self._method: Method = method_of(config)
+        self._objective = config.method.objective
         self._placement: Placement | None = None
         self._problems: list[Problem] = load_problems(config.data)[: workload.num_problems]
-        self._rollouts: list[Rollout] = []
+        self._responses: Responses | None = None
         self._trace: UpdateTrace | None = None
 
     def steps(self) -> list[tuple[str, Callable[[], _Outcome]]]:
@@ -200,24 +201,25 @@ class _Trial:
 
     def _sample(self) -> _Outcome:
         limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
+        samples = range(self._workload.num_samples)
+        specs = [SampleSpec(problem, sample, limits) for problem in self._problems for sample in samples]
         begun = time.perf_counter()
-        task = SamplingTask(1, "rollout", self._workload.num_samples, limits)
-        self._rollouts = self._agent(0).sample(self._problems, task)
-        num_tokens = sum(len(rollout.token_ids) for rollout in self._rollouts)
+        self._responses = self._agent(0).sample(specs, step=1, purpose="rollout")
+        num_tokens = self._responses.num_tokens
         rate = num_tokens / (time.perf_counter() - begun)
         return f"{num_tokens} tokens", {"num_tokens": float(num_tokens), "tokens_per_s": rate} | self._memory()
 
+    @property
+    def _sampled(self) -> Responses:
+        assert self._responses is not None, "sampled first"
+        return self._responses
+
     def _score(self) -> _Outcome:
         begun = time.perf_counter()
-        self._rollouts = self._agent(0).score(self._rollouts)
-        num_tokens = sum(len(rollout.token_ids) for rollout in self._rollouts)
-        rate = num_tokens / (time.perf_counter() - begun)
-        difference = [
-            abs(sampled - learned)
-            for rollout in self._rollouts
-            for sampled, learned in zip(rollout.logprobs, rollout.old_logprobs or (), strict=True)
-        ]
-        mean, largest = statistics.fmean(difference), max(difference)
+        scored = self._agent(0).score(self._sampled)
+        rate = self._sampled.num_tokens / (time.perf_counter() - begun)
+        difference_N = abs(self._sampled.logprobs.value_N - scored.value_N)
+        mean, largest = float(difference_N.mean()), float(difference_N.max())
         figures = {"difference_mean_nats": mean, "difference_max_nats": largest, "tokens_per_s": rate}
         return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures
 
@@ -226,33 +228,23 @@ class _Trial:
         outcome, self._trace = self._apply()
         num_tokens = sum(minibatch.num_trained_tokens for minibatch in outcome.minibatches)
         rate = num_tokens / (time.perf_counter() - begun)
-        first = [math.log(row.ratio) ** 2 for row in outcome.rows if row.update == 0]
-        noise = math.sqrt(statistics.fmean(first))
+        first = np.log(outcome.rows.ratio_B[outcome.rows.update_B == 0])
+        noise = math.sqrt(float(np.mean(first**2)))
         norm = statistics.fmean(minibatch.grad_norm for minibatch in outcome.minibatches)
         figures = {"tokens_per_s": rate, "own_noise_rms": noise, "grad_norm": norm} | self._memory()
         return f"{len(outcome.minibatches)} updates, rms log s {noise:.1e} before the first", figures
 
     def _apply(self) -> Any:
         """Update the agent on its responses, every second one with a positive advantage."""
-        rows = [
-            Row(
-                source=0,
-                problem=i // self._workload.num_samples,
-                index=rollout.index,
-                is_own=True,
-                prompt_ids=rollout.prompt_ids,
-                response_ids=rollout.token_ids,
-                advantage=(-1.0) ** i,
-                cross_weight=1.0,
-                old_mean_logprob=statistics.fmean(rollout.logprobs),
-                old_logprobs=rollout.logprobs,
+        rows = TokenRows.of(list(self._sampled.prompt_ids), self._sampled.token_ids)
+        minibatches = [
+            own_minibatch(
+                rows.take(part), self._sampled.logprobs.take(part), [(-1.0) ** row for row in part], self._objective
             )
-            for i, rollout in enumerate(self._rollouts)
+            for part in np.array_split(np.arange(len(rows)), self._workload.num_updates)
         ]
-        size = math.ceil(len(rows) / self._workload.num_updates)
-        minibatches = [Minibatch(tuple(rows[start : start + size])) for start in range(0, len(rows), size)]
         applied = self._agent(0).update(
-            minibatches, self._method, version=1, num_agents=1, measures_cosine=False, recomputes_own=True
+            minibatches, self._objective, version=1, measures_cosine=False, recomputes_own=True
         )
         return applied.outcome, applied.trace
 
@@ -268,10 +260,10 @@ class _Trial:
         version = self._open(self._root)
         agent = self._agent(version)
         limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
-        found = agent.sample(self._problems[:1], SamplingTask(2, "rollout", 1, limits))
+        found = agent.sample([SampleSpec(self._problems[0], 0, limits)], step=2, purpose="rollout")
         if version != 1:
             raise RuntimeError(f"the checkpoint of version 1 was not found, the agent has version {version}")
-        return f"version {version}, digests equal; {len(found[0].token_ids)} tokens sampled", self._memory()
+        return f"version {version}, digests equal; {found.num_tokens} tokens sampled", self._memory()
 
     def _replay(self) -> _Outcome:
         assert self._trace is not None, "updated first"

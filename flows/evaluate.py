@@ -22,7 +22,6 @@ from flows.progress import ProgressFile, read_progress
 from flows.results import read_final
 from flows.runner import PrefectRunner, watched_by, watcher_of_flow
 from flows.tracking import ExperimentTracking, store_of
-from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.data.benchmarks import Benchmark
@@ -30,7 +29,8 @@ from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import intact_results, read_result, result_phase
 from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.phases import Runner
+from hacpo_core.experiment import Experiment
+from hacpo_core.phases.runner import Runner
 from hacpo_core.store import StepStore
 
 

@@ -18,14 +18,16 @@ from flows.progress import ProgressFile
 from flows.results import ExperimentResult, read_final, result_table
 from flows.states import CONFIG_FILE, RESULT_FILE
 from flows.tracking import ExperimentTracking, store_of
-from hacpo_core.algorithm import Experiment, StartedStep, finish_step, train_step
+from hacpo_core.algorithm import StartedStep, finish_step, train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_json
-from hacpo_core.phases import Handle, Runner
+from hacpo_core.phases.checkpoint import checkpoint
+from hacpo_core.phases.runner import Handle, Runner
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.versions import version_tags
 
@@ -118,7 +120,7 @@ def _train(
         before = None
         tracking.log_results(evaluate_agents(x, step, names, benchmarks, runner, watcher))
         if saves:
-            x.checkpoint(step)
+            checkpoint(x, step)
 
 
 def evaluate_agents(

@@ -9,8 +9,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from flows.results import read_curves
-from hacpo_core.algorithm import Experiment
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
+from hacpo_core.experiment import Experiment
 
 CURVES = {
     "reward": ("reward/mean", "mean reward of the step's rollouts"),

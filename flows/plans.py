@@ -12,9 +12,10 @@ from flows.compose import load_config, to_yaml
 from flows.folders import experiment_ids, experiments_dir
 from flows.states import CONFIG_FILE
 from hacpo_core.addresses import sqlite_path
-from hacpo_core.config import BASELINES, ExperimentConfig
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import shared_ranks, sharing_agents
 from hacpo_core.config.identity import experiment_id
+from hacpo_core.config.schema import SEAMS
 from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
 from hacpo_core.data.problems import data_file, load_problems
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
@@ -120,23 +121,23 @@ def _model_folders(config: ExperimentConfig) -> dict[str, Path]:
 
 
 def contents_of(config: ExperimentConfig) -> dict[str, str]:
-    """Digests of models, data files and a user's own baseline, by what they are for.
+    """Digests of models, data files and the modules of a user's own seams, by what they are for.
 
     Raises:
         HacpoError: one of them is not there.
     """
     found = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
     found |= {context: digest for context, (_, digest) in data_files(config).items()}
-    if config.method.baseline not in BASELINES:
-        _check_baseline(config.method.baseline)
-        source = importlib.util.find_spec(config.method.baseline.partition(":")[0])
+    for seam in SEAMS:
+        module, colon, _ = getattr(config.method, seam).name.partition(":")
+        source = importlib.util.find_spec(module) if colon else None
         if source is not None and source.origin is not None and Path(source.origin).is_file():
-            found["baseline"] = sha256_of(Path(source.origin))
+            found[f"method.{seam}"] = sha256_of(Path(source.origin))
     return found
 
 
 def check_contents(plan: Plan) -> None:
-    """Raise a DataError where a model, a data file or a baseline is not what it was when the experiment was planned."""
+    """Raise a DataError where a model, a data file or a user's own code changed since the experiment was planned."""
     path = plan.root / CONTENTS_FILE
     if not path.is_file():  # of a version that kept none
         return
@@ -151,15 +152,6 @@ def check_contents(plan: Plan) -> None:
             f"{plan.id}: {', '.join(changed)} changed since the experiment was planned; put back what was there, or "
             "run `hacpo train` again, which begins an experiment of its own"
         )
-
-
-def _check_baseline(name: str) -> None:
-    from hacpo_core.algo.methods import BaselineError, find_baseline  # brings torch, as a function of a user's own does
-
-    try:
-        find_baseline(name)
-    except BaselineError as error:
-        raise ConfigError(f"method.baseline: {error}") from error
 
 
 def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:

@@ -19,7 +19,7 @@ from hacpo_core.store import StepStore
 if TYPE_CHECKING:  # the one is a fifth of a second, the other brings torch
     import pandas as pd
 
-    from hacpo_core.algorithm import Experiment
+    from hacpo_core.experiment import Experiment
 
 _log = logging.getLogger(__name__)
 

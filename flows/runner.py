@@ -24,7 +24,7 @@ from flows.schedule import answers
 from hacpo_core.background import Background
 from hacpo_core.config import RuntimeConfig
 from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError, first_line
-from hacpo_core.phases import Done, Handle, Phase
+from hacpo_core.phases.runner import Done, Handle, Phase
 
 UPDATE_EVERY_S = 5.0
 NEVER_RETRIED = (ConfigError, DataError, ModelError, LockedError, ReplayError, KeyboardInterrupt)

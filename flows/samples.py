@@ -19,28 +19,21 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     store, names = StepStore(plan.root), list(plan.config.pair.agents)
     if "advantage" not in store.committed(step):
         raise ConfigError(f"--step: {plan.id} has no complete step {step}; its last one is {store.last_step()}")
-    keys = ["problem_id", "agent", "index"]
+    keys = ["problem_id", "agent", "sample"]
     rollouts = [store.read_table(step, f"rollout.{k}", f"rollouts.{k}.parquet") for k in names]
     verdicts = [store.read_table(step, f"verify.{k}", f"verdicts.{k}.parquet") for k in names]
-    frame = pd.concat(rollouts)[[*keys, "text", "finish_reason"]].merge(
+    frame = pd.concat(rollouts)[[*keys, "tag", "text", "finish_reason"]].merge(
         pd.concat(verdicts)[[*keys, "status", "extracted", "reason"]], on=keys
     )
     advantages = store.read_table(step, "advantage", "advantages.parquet")
-    problem_ids = list(dict.fromkeys(frame["problem_id"]))
     for k in names:
         part = advantages[advantages.learner == k].rename(columns={"advantage": f"advantage_for_{k}"})
-        frame = frame.merge(part[[*keys, f"advantage_for_{k}"]], on=keys)
+        frame = frame.merge(part[[*keys, f"advantage_for_{k}"]], on=keys, how="left")
         if f"update.{k}" in store.committed(step):
             rows = store.read_table(step, f"update.{k}", f"update.{k}.parquet")
-            seen = pd.DataFrame(
-                {
-                    "problem_id": [problem_ids[p] for p in rows["problem"]],
-                    "agent": [names[j] for j in rows["source"]],
-                    "index": rows["index"],
-                    f"ratio_for_{k}": rows["ratio"],
-                    f"stopped_for_{k}": rows["stopped_share"],
-                }
-            )
+            rows = rows[rows["step"] == step].drop_duplicates(keys)  # the first update of a row that has several
+            seen = rows[[*keys, "ratio", "stopped_share"]]
+            seen = seen.rename(columns={"ratio": f"ratio_for_{k}", "stopped_share": f"stopped_for_{k}"})
             frame = frame.merge(seen, on=keys, how="left")
     return frame
 
@@ -98,5 +91,5 @@ def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
                 if ratio is not None and not pd.isna(ratio):
                     effect += f" s {ratio:.3f}{' stopped' if stopped else ''}"
                 effects.append(effect)
-            print(f"--- {row['agent']} #{row['index']} {row['status']} {row['reason']}  [{'; '.join(effects)}]")
+            print(f"--- {row['agent']} #{row['sample']} {row['status']} {row['reason']}  [{'; '.join(effects)}]")
             print(row["text"])

@@ -10,12 +10,12 @@ from flows.plans import Plan, data_files
 from flows.results import result_values
 from flows.states import CONFIG_FILE
 from hacpo_core.addresses import STATE_FILE, tracking_uri
-from hacpo_core.algorithm import Experiment
 from hacpo_core.background import Background
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.phases import Handle, Phase, Runner
+from hacpo_core.experiment import Experiment
+from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.versions import version_tags
 
 if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampling need not wait for
@@ -23,6 +23,13 @@ if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampl
 
     from hacpo_core.tracking import Tracker
 
+_SYMBOLS = {
+    "α": "method.objective.cross_exponent",
+    "δ": "method.objective.cross_floor",
+    "δ_step": "method.objective.cross_step",
+    "K": "method.estimate.window",
+}
+"""the paper's symbols of fields that methods may have"""
 SAMPLED_ROWS = 64
 """responses of the last step that are shown, of all agents together"""
 
@@ -121,17 +128,16 @@ class ExperimentTracking:
             agents=x.names,
         )
         self._tracker = tracker
-        method = x.method
+        method, fields = x.method, flatten(as_dict(config))
         params = {
             "model_pair": " + ".join(x.names),
             "pair": config.pair.name,
             "method": method.name,
-            "α": method.cross_exponent,
-            "δ": round(1.0 - method.cross_floor, 12),
-            "δ_step": method.cross_step,
-            "K": method.capability_window,
-            **{name: value for name, value in flatten(as_dict(config)).items() if name not in ("pair", "method")},
+            **{symbol: fields[name] for symbol, name in _SYMBOLS.items() if name in fields},
+            **fields,
         }
+        if "δ" in params:  # the field is the floor
+            params["δ"] = round(1.0 - params["δ"], 12)
         contexts = ["train", *(f"benchmark {name}" for name in config.evaluate.benchmarks)]
         files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
         datasets = {context: files.get(context, "arithmetic@embedded") for context in contexts}
@@ -188,10 +194,9 @@ def _sample_of_rollouts(x: Experiment, step: int) -> pd.DataFrame:
 
     frames = []
     for k in x.names:
-        rollouts, verdicts = x.ledger.rollouts(step, k).rollouts, x.ledger.verdicts(step, k).verdicts
-        rows = [
-            {"agent": k, "problem": r.problem_id, "text": r.text, "status": v.status, "extracted": v.extracted}
-            for r, v in zip(rollouts, verdicts, strict=True)
-        ]
-        frames.append(pd.DataFrame(rows[: SAMPLED_ROWS // len(x.names)]))
+        responses = x.ledger.verdicts(step, k).responses.take(range(SAMPLED_ROWS // len(x.names)))
+        assert responses.verdicts is not None, "a complete step is verified"
+        columns = {"agent": k, "problem": responses.problem_id, "text": responses.text}
+        verdicts = {"status": responses.verdicts.status, "extracted": responses.verdicts.extracted}
+        frames.append(pd.DataFrame(columns | verdicts))
     return pd.concat(frames, ignore_index=True)

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hacpo_core.algo.methods import Method
 from hacpo_core.batches import Minibatch
+from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig
-from hacpo_core.config.counts import longest_sequence, num_samples, total_updates
+from hacpo_core.config.counts import longest_sequence, total_updates
 from hacpo_core.data.prompts import check_template_arguments, render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
 from hacpo_core.engines.allocator import keep_freed_memory
-from hacpo_core.engines.base import (
-    SampledResponse,
-    Sampler,
-    SampleRequest,
-    SamplingLimits,
-    ScoreRequest,
-    UpdateOutcome,
-)
+from hacpo_core.engines.base import Sampled, Sampler, SampleRequest, UpdateOutcome
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.folders import find_model
 from hacpo_core.engines.learner import BaseLearner
@@ -49,7 +43,9 @@ from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
-from hacpo_core.records import Message, Problem, Rollout
+from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.records import Message, Problem, SamplingLimits
+from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import Progress, ensure_tiny_model
 
@@ -74,17 +70,8 @@ def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress:
     return find_model(agent.path, agent=name)
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingTask:
-    """What one call for responses asks for; the fields decide, with the weights, every response to the bit.
-
-    `purpose` keeps the random numbers of training and of evaluations apart.
-    """
-
-    step: int
-    purpose: Literal["rollout", "evaluate"]
-    num_samples: int
-    limits: SamplingLimits
+Purpose = Literal["rollout", "evaluate"]
+"""what responses are for: keeps the random numbers of training and of evaluations apart"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +80,6 @@ class AppliedUpdate:
 
     outcome: UpdateOutcome
     trace: UpdateTrace
-
-
-def rollout_task(config: ExperimentConfig, step: int) -> SamplingTask:
-    """The responses that a training step needs of every agent."""
-    rollout = config.rollout
-    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
-    return SamplingTask(step, "rollout", num_samples(config), limits)
 
 
 class AgentTokenizer:
@@ -185,7 +165,7 @@ class Agent:
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
-        if config.objective.kl_coef > 0:
+        if config.method.objective.kl_coef > 0:
             has_own_base = engine.lora.rank > 0
             is_wide = engine.head_dtype == "float32"
             reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
@@ -246,27 +226,23 @@ class Agent:
         self.sampler.close()
         self.learner.close()
 
-    def sample(self, problems: Sequence[Problem], task: SamplingTask, *, part: slice = slice(None)) -> list[Rollout]:
-        """Answer each problem `task.num_samples` times.
+    def sample(
+        self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose, problems: Sequence[Problem] = ()
+    ) -> Responses:
+        """Sample a response for each spec; these, step, purpose and weights decide every response to the bit.
 
         Args:
-            problems: P problems.
-            task: see there.
-            part: problems of them that are answered here, while other ranks answer the others.
+            specs: what is sampled here, in any order.
+            step: of the training; 0 before it.
+            purpose: see there.
+            problems: those of all ranks, for the check of a hand-over of weights; the specs' own where it is empty.
 
         Returns:
-            rollouts of that part in problem-major order, without the training engine's log-probabilities.
+            responses in the order of the specs, without the training engine's log-probabilities.
         """
         torch.set_num_threads(self.config.engine.num_threads)
-        owners = [(problem, index) for problem in problems[part] for index in range(task.num_samples)]
-        self.tokens.render(problems[part])
-        requests = [
-            SampleRequest(
-                self.tokens.prompt_ids(problem),
-                derive_seed(self.config.seed, task.purpose, task.step, self.name, problem.id, index),
-            )
-            for problem, index in owners
-        ]
+        problems = problems or distinct_problems(specs)
+        self.tokens.render(problems)
         if self.config.engine.offloads:
             self.learner.onload(optimizer=False)
             self.learner.offload()
@@ -274,42 +250,70 @@ class Agent:
         self._release_unused()
         # Each rank checks a sampler of its own, on prompts of all problems.
         self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))
-        responses = self.sampler.sample(requests, task.limits)
-        return [
-            self._rollout(problem, index, response)
-            for (problem, index), response in zip(owners, responses, strict=True)
+        requests = [
+            SampleRequest(
+                self.tokens.prompt_ids(spec.problem),
+                derive_seed(self.config.seed, purpose, step, self.name, spec.problem.id, spec.sample),
+            )
+            for spec in specs
         ]
+        sampled = self._sample_by_limits(requests, [spec.limits for spec in specs])
+        # The EOS by its id: a generation configuration may name one that the tokenizer does not hold for special.
+        content = [strip_eos(ids, self.tokens.eos_ids) for ids in sampled.token_ids]
+        return Responses(
+            step=step,
+            agent=self.name,
+            problem_id=tuple(spec.problem.id for spec in specs),
+            sample_R=np.array([spec.sample for spec in specs], dtype=np.int64),
+            tag=tuple(spec.tag for spec in specs),
+            policy_version_R=np.full(len(specs), self.version),
+            prompt_ids=Ragged.of([request.prompt_ids for request in requests], np.int32),
+            token_ids=sampled.token_ids,
+            logprobs=sampled.logprobs,
+            text=tuple(decode_response(self.tokens.tokenizer, ids.tolist()) for ids in content),
+            finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
+        )
 
-    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The rollouts with the training engine's log-probabilities under the current weights."""
+    def _sample_by_limits(self, requests: Sequence[SampleRequest], limits: Sequence[SamplingLimits]) -> Sampled:
+        """One call of the sampler for each different limits."""
+        calls = {each: [row for row, other in enumerate(limits) if other == each] for each in dict.fromkeys(limits)}
+        parts = [self.sampler.sample([requests[row] for row in rows], each) for each, rows in calls.items()]
+        if len(parts) == 1:
+            return parts[0]
+        back = np.argsort(np.concatenate([*calls.values(), np.empty(0, np.int64)]))
+        return Sampled(
+            Ragged.joined([part.token_ids for part in parts]).take(back),
+            Ragged.joined([part.logprobs for part in parts]).take(back),
+            np.concatenate([part.is_cut_R for part in parts])[back],
+        )
+
+    def score(self, responses: Responses) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
         torch.set_num_threads(self.config.engine.num_threads)
         self.sampler.rest()  # the learner's passes need the memory
-        old = self.learner.logprobs([ScoreRequest(rollout.prompt_ids, rollout.token_ids) for rollout in rollouts])
+        scored = self.learner.logprobs(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
         self._release_unused()
-        return [replace(rollout, old_logprobs=logprobs) for rollout, logprobs in zip(rollouts, old, strict=True)]
+        return scored
 
     def update(
         self,
         minibatches: Sequence[Minibatch],
-        method: Method,
+        objective: Objective,
         *,
         version: int,
-        num_agents: int,
         measures_cosine: bool,
         recomputes_own: bool,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
+        """One optimizer update per mini-batch, in order; see `BaseLearner.update`.
+
+        The weights are of `version` afterwards.
+        """
         torch.set_num_threads(self.config.engine.num_threads)
         self.sampler.rest()
         before = self.fingerprint()
         self.is_dirty, self._fingerprint = True, None
         outcome = self.learner.update(
-            minibatches,
-            method,
-            num_agents=num_agents,
-            max_response_tokens=self.config.rollout.max_response_tokens,
-            measures_cosine=measures_cosine,
-            recomputes_own=recomputes_own,
+            minibatches, objective, measures_cosine=measures_cosine, recomputes_own=recomputes_own
         )
         self.version, self.is_dirty = version, False
         self._release_unused()
@@ -331,18 +335,18 @@ class Agent:
         rollout, vllm = self.config.rollout, self.config.engine.vllm
         limits = SamplingLimits(rollout.temperature, rollout.top_p, min(PROBE_TOKENS, rollout.max_response_tokens))
         prompts = list(dict.fromkeys(prompts))[: math.ceil(vllm.sync_tokens / limits.max_tokens)]
-        asked: list[ScoreRequest] = []
+        asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampled: list[float] = []
         for _ in range(MOST_PROBE_ROUNDS):
             # Random seeds: the retry of a run that stopped here must not ask for the same responses again.
             probes = [SampleRequest(prompt, secrets.randbits(63)) for prompt in prompts]
-            for probe, response in zip(probes, self.sampler.sample(probes, limits), strict=True):
-                asked.append(ScoreRequest(probe.prompt_ids, response.token_ids))
-                sampled += response.logprobs
+            found = self.sampler.sample(probes, limits)
+            asked += zip((probe.prompt_ids for probe in probes), found.token_ids, strict=True)
+            sampled += found.logprobs.value_N.tolist()
             if len(sampled) >= vllm.sync_tokens:
                 break
-        scored = itertools.chain.from_iterable(self.learner.logprobs_of_each(asked))
-        difference_N = (torch.tensor(sampled) - torch.tensor(list(scored))).abs()
+        scored = self.learner.logprobs_of_each(TokenRows.of(*zip(*asked, strict=True)))
+        difference_N = np.abs(np.array(sampled, dtype=np.float32) - scored.value_N)
         mean, largest = float(difference_N.mean()), float(difference_N.max())
         words = (
             f"agent {self.name}: after its weights of version {self.version} were handed over, {self.sampler.name} and "
@@ -356,18 +360,15 @@ class Agent:
         if largest > UNUSUAL_FACTOR * vllm.sync_tolerance:
             _log.warning("%s", words)
 
-    def _rollout(self, problem: Problem, index: int, response: SampledResponse) -> Rollout:
-        return Rollout(
-            problem_id=problem.id,
-            agent=self.name,
-            index=index,
-            sampler=self.sampler.name,
-            policy_version=self.version,
-            prompt_ids=self.tokens.prompt_ids(problem),
-            token_ids=response.token_ids,
-            logprobs=response.logprobs,
-            old_logprobs=None,
-            # The EOS by its id: a generation configuration may name one that the tokenizer does not hold for special.
-            text=decode_response(self.tokens.tokenizer, strip_eos(response.token_ids, self.tokens.eos_ids)),
-            finish_reason=response.finish_reason,
-        )
+
+def distinct_problems(specs: Sequence[SampleSpec]) -> list[Problem]:
+    """The problems of specs, each once, in their order."""
+    return list({spec.problem.id: spec.problem for spec in specs}.values())
+
+
+def share_of(specs: Sequence[SampleSpec], rank: int, num_ranks: int) -> list[SampleSpec]:
+    """What one of several ranks samples: consecutive problems, with all of their responses."""
+    names = [problem.id for problem in distinct_problems(specs)]
+    start, end = (len(names) * at // num_ranks for at in (rank, rank + 1))
+    mine = set(names[start:end])
+    return [spec for spec in specs if spec.problem.id in mine]

@@ -1,50 +1,70 @@
-"""What one learner trains on in one step: own and shared responses as rows, cut into mini-batches.
+"""What one learner trains on in one step: rows of responses, in the learner's tokens, as columns of mini-batches.
 
-Shapes: L learner, P problem, A agent, G response.
+Shapes: B row of a mini-batch, R response of one agent in one step.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from hacpo_core.algo.methods import JointAdvantages
-from hacpo_core.data.retokenize import Retokenizer, SharedResponse, without_eos
-from hacpo_core.records import Rollout
-from hacpo_core.seeds import generator
+from hacpo_core.columns import Positions, Ragged, TokenRows
+from hacpo_core.data.retokenize import Retokenizer, SharedResponses, without_eos
+from hacpo_core.methods.base import Estimate, Objective, RowKind
+from hacpo_core.records import RowKey
+from hacpo_core.responses import Responses
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One response as one learner sees it, in the learner's own tokens.
+@dataclass(frozen=True, slots=True, eq=False)
+class Minibatch:
+    """The rows of one update; those that its passes leave out count in its normalisers.
 
-    `source`, `problem` and `index` say whose response it is (agent index, problem index in the batch, 0-based sample).
-    `old_mean_logprob` is the sampling agent's mean log-probability per token (nats), on its own tokens;
-    `old_logprobs` are the learner's own, on own rows only.
+    Attributes:
+        keys: whose responses they are.
+        tokens: int32, in the learner's tokens.
+        kind_B: a `RowKind`.
+        source_B: index of the agent that sampled the row.
+        advantage_B, weight_B: from the estimate.
+        row_weight_B: weight of the row in the mini-batch's objective, see `Objective.row_weights`.
+        old_mean_logprob_B: nats per token, under the policy that sampled the row, on its own tokens.
+        old_logprobs: float32, nats, the same for each token of the learner's own rows; nothing for foreign rows.
     """
 
-    source: int
-    problem: int
-    index: int
-    is_own: bool
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    advantage: float
-    cross_weight: float
-    old_mean_logprob: float
-    old_logprobs: tuple[float, ...] | None
+    keys: tuple[RowKey, ...]
+    tokens: TokenRows
+    kind_B: NDArray[np.int64]
+    source_B: NDArray[np.int64]
+    advantage_B: NDArray[np.float64]
+    weight_B: NDArray[np.float64]
+    row_weight_B: NDArray[np.float64]
+    old_mean_logprob_B: NDArray[np.float64]
+    old_logprobs: Ragged
 
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.keys)
 
-@dataclass(frozen=True, slots=True)
-class Minibatch:
-    """The rows of one update; those that its passes leave out count in its normalisers."""
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all responses."""
+        return len(self.tokens.responses.value_N)
 
-    rows: tuple[Row, ...]
+    def take(self, rows: Positions) -> Minibatch:
+        """Some rows, in that order."""
+        at = np.asarray(rows, np.int64)
+        columns = ("kind_B", "source_B", "advantage_B", "weight_B", "row_weight_B", "old_mean_logprob_B")
+        return replace(
+            self,
+            keys=tuple(self.keys[row] for row in at),
+            tokens=self.tokens.take(at),
+            old_logprobs=self.old_logprobs.take(at),
+            **{name: getattr(self, name)[at] for name in columns},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,142 +92,179 @@ class LearnerBatch:
     counts: BatchCounts
 
 
-class Slot(NamedTuple):
-    """Whose response to which problem of the batch: indices."""
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """What rows are read from.
 
-    source: int
-    problem: int
-    sample: int
-
-
-def minibatch_slots(
-    *,
-    num_problems: int,
-    num_samples: int,
-    sources: Sequence[int],
-    num_minibatches: int,
-    order: Literal["mixed", "own_first"],
-    seed_parts: Sequence[int | str],
-) -> list[list[Slot]]:
-    """Which response goes into which mini-batch: a function of the seed parts alone.
-
-    The problems are shuffled once; all sources follow that order, so that a mini-batch holds whole groups wherever
-    the numbers allow it. `mixed` deals mini-batches of one size in which the sources' shares differ by one row at most;
-    `own_first` cuts the learner's own rows first, then the others', problem by problem.
-
-    Args:
-        num_problems: P.
-        num_samples: G.
-        sources: agent indices, the learner first.
-        num_minibatches: updates in the step; for own_first a multiple of the number of sources.
-        order: see above.
-        seed_parts: for example (seed, "minibatch", step, learner name).
-
-    Returns:
-        one list of slots per update; of `mixed` source by source, the learner's own first.
-    """
-    permutation = generator(*seed_parts).permutation(num_problems).tolist()
-    own, *others = sources
-    if order == "own_first" and others:
-        share = num_minibatches // len(sources)
-        first = [Slot(own, p, i) for p in permutation for i in range(num_samples)]
-        then = [Slot(j, p, i) for p in permutation for j in others for i in range(num_samples)]
-        return [*_cut(first, share), *_cut(then, num_minibatches - share)]
-    together = [Slot(j, p, i) for p in permutation for i in range(num_samples) for j in sources]
-    place = {j: position for position, j in enumerate(sources)}
-    return [sorted(piece, key=lambda slot: place[slot.source]) for piece in _cut(together, num_minibatches)]
-
-
-def _cut(slots: Sequence[Slot], num_pieces: int) -> list[list[Slot]]:
-    """Consecutive pieces whose lengths differ by one at most."""
-    edges = [len(slots) * piece // num_pieces for piece in range(num_pieces + 1)]
-    return [list(slots[start:end]) for start, end in itertools.pairwise(edges)]
-
-
-def learner_batch(
-    *,
-    learner: int,
-    rollouts: Sequence[Sequence[Rollout]],
-    is_scored_PAG: np.ndarray,
-    joint: JointAdvantages,
-    slots: Sequence[Sequence[Slot]],
-    retokenizers: Mapping[int, Retokenizer],
-    prompt_ids: Sequence[tuple[int, ...]],
-    eos_ids: Mapping[int, frozenset[int]],
-    drops_eos: bool,
-) -> LearnerBatch:
-    """Build a learner's rows.
-
-    Args:
-        learner: index k.
-        rollouts: per agent j, its responses in problem-major order (P x G of them).
-        is_scored_PAG: True where the response has a verdict; others take part in nothing.
-        joint: advantages and weights of the step.
-        slots: from `minibatch_slots`.
+    Attributes:
+        learner: whose rows they become.
+        agents: all agents' names, in order.
+        step: the current one.
+        responses: an agent's verified responses of a step.
+        estimate: what was estimated in a step.
+        prompt_ids: a problem under the learner's tokenizer and chat template, for others' responses; the learner's own
+            keep the one that they were sampled behind.
         retokenizers: from each other agent's tokens to the learner's.
-        prompt_ids: per problem, the prompt under the learner's tokenizer and chat template, for others' responses; the
-            learner's own keep the one that they were sampled behind.
         eos_ids: EOS ids of every source.
         drops_eos: remove the EOS at the end of own responses, and its log-probability from every source's
             (`retokenize.eos: drop`); a response of EOS alone keeps it.
-
-    Returns:
-        the mini-batches; responses that are unscored or became empty are left out and counted.
     """
-    num_samples = is_scored_PAG.shape[2]
+
+    learner: str
+    agents: tuple[str, ...]
+    step: int
+    responses: Callable[[int, str], Responses]
+    estimate: Callable[[int], Estimate]
+    prompt_ids: Callable[[str], Sequence[int]]
+    retokenizers: Mapping[str, Retokenizer]
+    eos_ids: Mapping[str, frozenset[int]]
+    drops_eos: bool
+
+    def kind(self, key: RowKey) -> RowKind:
+        """How the row came to the learner."""
+        if key.agent != self.learner:
+            return RowKind.FOREIGN
+        return RowKind.OWN if key.step == self.step else RowKind.OLD
+
+
+def learner_batch(
+    reader: RowReader, batches: Sequence[Sequence[RowKey]], objective: Objective, *, max_response_tokens: int
+) -> LearnerBatch:
+    """Build a learner's mini-batches; responses that are unscored or became empty are left out and counted.
+
+    Args:
+        reader: where rows come from.
+        batches: keys of each mini-batch's rows, in order.
+        objective: gives the rows their weights.
+        max_response_tokens: the constant of seq_mean_token_sum_norm.
+
+    Raises:
+        KeyError: a key of no response, or one without an estimate.
+    """
     num_unscored = num_empty = 0
-    shared: list[SharedResponse] = []
+    shared: list[SharedResponses] = []
     minibatches = []
-    advantage_PAG, weight_A = joint.advantage_LPAG[learner].numpy(), joint.weight_LA[learner].numpy()
-    for piece in slots:
-        kept = [slot for slot in piece if is_scored_PAG[slot.problem, slot.source, slot.sample]]
-        num_unscored += len(piece) - len(kept)
-        responses = [rollouts[slot.source][slot.problem * num_samples + slot.sample] for slot in kept]
-        converted = _converted(kept, responses, retokenizers)
-        shared += converted.values()
-        rows = []
-        for position, (slot, response) in enumerate(zip(kept, responses, strict=True)):
-            old = response.logprobs if response.old_logprobs is None else response.old_logprobs
-            if drops_eos:
-                old = old[: len(without_eos(response.token_ids, eos_ids[slot.source]))]
-            is_own = slot.source == learner
-            ids = response.token_ids[: len(old)] if is_own else converted[position].token_ids
-            if not ids or not old:
-                num_empty += 1
-                continue
-            rows.append(
-                Row(
-                    source=slot.source,
-                    problem=slot.problem,
-                    index=slot.sample,
-                    is_own=is_own,
-                    prompt_ids=response.prompt_ids if is_own else prompt_ids[slot.problem],
-                    response_ids=ids,
-                    advantage=float(advantage_PAG[slot.problem, slot.source, slot.sample]),
-                    cross_weight=float(weight_A[slot.source]),
-                    old_mean_logprob=fmean(old),
-                    old_logprobs=old if is_own else None,
-                )
-            )
-        minibatches.append(Minibatch(tuple(rows)))
-    drifts = [response.length_drift for response in shared if not response.is_passed_through]
+    places: dict[tuple[int, str], dict[RowKey, int]] = {}
+    for keys in batches:
+        by_source: dict[tuple[int, str], list[RowKey]] = {}
+        for key in keys:
+            by_source.setdefault((key.step, key.agent), []).append(key)
+        found: dict[RowKey, _Row] = {}
+        for (step, agent), of_source in by_source.items():
+            responses = reader.responses(step, agent)
+            place = places.setdefault((step, agent), responses.positions())
+            assert responses.verdicts is not None, "what is trained on is verified"
+            rows = np.array([place[key] for key in of_source], dtype=np.int64)
+            is_scored = responses.verdicts.is_scored_R[rows]
+            num_unscored += int((~is_scored).sum())
+            kept = [key for key, scored in zip(of_source, is_scored, strict=True) if scored]
+            found |= zip(kept, _rows(reader, responses, step, agent, rows[is_scored], shared), strict=True)
+        present = {key: found[key] for key in keys if key in found and len(found[key].token_ids)}
+        num_empty += len(found) - len(present)
+        minibatches.append(_minibatch(reader, present, objective, max_response_tokens))
+    drifts = np.concatenate([np.empty(0), *(part.length_drift_R for part in shared if not part.is_passed_through)])
     counts = BatchCounts(
         num_unscored=num_unscored,
-        num_truncated=sum(response.status == "truncated" for response in shared),
+        num_truncated=sum(int(part.is_truncated_R.sum()) for part in shared),
         num_empty=num_empty,
-        length_drift_mean=fmean(drifts) if drifts else 0.0,
-        num_control_dropped=sum(response.num_control_dropped for response in shared),
+        length_drift_mean=float(drifts.mean()) if len(drifts) else 0.0,
+        num_control_dropped=sum(part.num_control_dropped for part in shared),
     )
     return LearnerBatch(tuple(minibatches), counts)
 
 
-def _converted(
-    slots: Sequence[Slot], responses: Sequence[Rollout], retokenizers: Mapping[int, Retokenizer]
-) -> dict[int, SharedResponse]:
-    """Others' responses in the learner's tokens, by position."""
-    found: dict[int, SharedResponse] = {}
-    for j, retokenizer in retokenizers.items():
-        positions = [position for position, slot in enumerate(slots) if slot.source == j]
-        shared = retokenizer.convert_batch([responses[position] for position in positions])
-        found |= zip(positions, shared, strict=True)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row's columns before they are laid side by side; `token_ids` is empty where nothing is left."""
+
+    prompt_ids: Any
+    token_ids: NDArray[np.int32]
+    old_logprobs: NDArray[np.float32]
+    advantage: float
+    weight: float
+
+
+def _rows(
+    reader: RowReader,
+    responses: Responses,
+    step: int,
+    agent: str,
+    rows: NDArray[np.int64],
+    shared: list[SharedResponses],
+) -> list[_Row]:
+    """Some responses of one agent and step as rows of the learner; what sharing did to them is added to `shared`."""
+    is_own = agent == reader.learner
+    taken = responses.take(rows)
+    old = taken.behaviour_logprobs
+    if reader.drops_eos:
+        old = old.cut([len(without_eos(ids, reader.eos_ids[agent])) for ids in taken.token_ids])
+    if is_own:
+        token_ids = taken.token_ids.cut(old.lengths)
+        prompts: Sequence[Any] = list(taken.prompt_ids)
+    else:
+        shared.append(reader.retokenizers[agent].convert(taken))
+        token_ids = shared[-1].token_ids
+        prompts = [reader.prompt_ids(problem_id) for problem_id in taken.problem_id]
+    carried = reader.estimate(step).carried[reader.learner][agent]
+    return [
+        _Row(prompt, ids if len(olds) else ids[:0], olds, float(carried.advantage_R[row]), float(carried.weight_R[row]))
+        for prompt, ids, olds, row in zip(prompts, token_ids, old, rows, strict=True)
+    ]
+
+
+def _minibatch(
+    reader: RowReader, rows: Mapping[RowKey, _Row], objective: Objective, max_response_tokens: int
+) -> Minibatch:
+    tokens = TokenRows.of([row.prompt_ids for row in rows.values()], [row.token_ids for row in rows.values()])
+    kind_B = np.array([reader.kind(key) for key in rows], dtype=np.int64)
+    source_B = np.array([reader.agents.index(key.agent) for key in rows], dtype=np.int64)
+    old = [row.old_logprobs for row in rows.values()]
+    is_own = (kind_B != RowKind.FOREIGN).tolist()
+    weight_B = objective.row_weights(
+        torch.from_numpy(source_B),
+        torch.from_numpy(tokens.responses.lengths),
+        num_sources=len(reader.agents),
+        max_tokens=max_response_tokens,
+    )
+    return Minibatch(
+        keys=tuple(rows),
+        tokens=tokens,
+        kind_B=kind_B,
+        source_B=source_B,
+        advantage_B=np.array([row.advantage for row in rows.values()], dtype=np.float64),
+        weight_B=np.array([row.weight for row in rows.values()], dtype=np.float64),
+        row_weight_B=weight_B.numpy(),
+        old_mean_logprob_B=Ragged.of(old, np.float32).means(),
+        old_logprobs=Ragged.of([each if own else each[:0] for each, own in zip(old, is_own, strict=True)], np.float32),
+    )
+
+
+def own_minibatch(
+    tokens: TokenRows, old_logprobs: Ragged, advantage_B: Sequence[float], objective: Objective
+) -> Minibatch:
+    """A mini-batch of rows of one learner alone, as trials and measurements need it.
+
+    Args:
+        tokens: prompts and responses.
+        old_logprobs: nats, of the responses' tokens.
+        advantage_B: of each row.
+        objective: gives the rows their weights.
+    """
+    num_rows = len(tokens)
+    weight_B = objective.row_weights(
+        torch.zeros(num_rows, dtype=torch.long),
+        torch.from_numpy(tokens.responses.lengths),
+        num_sources=1,
+        max_tokens=int(tokens.responses.lengths.max()),
+    )
+    return Minibatch(
+        keys=tuple(RowKey(1, "", "", row) for row in range(num_rows)),
+        tokens=tokens,
+        kind_B=np.full(num_rows, RowKind.OWN),
+        source_B=np.zeros(num_rows, np.int64),
+        advantage_B=np.asarray(advantage_B, dtype=np.float64),
+        weight_B=np.ones(num_rows),
+        row_weight_B=weight_B.numpy(),
+        old_mean_logprob_B=old_logprobs.means(),
+        old_logprobs=old_logprobs,
+    )

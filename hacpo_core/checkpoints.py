@@ -1,6 +1,6 @@
 """Checkpoints: everything an experiment needs to go on, each file with its digest, no pickles.
 
-    checkpoints/000010/manifest.json        files and SHA-256 digests, written last; capability window
+    checkpoints/000010/manifest.json        files and SHA-256 digests, written last; states of the seams
     checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
     checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any;
                                                        the adapters, which the model folder holds merged
@@ -38,13 +38,13 @@ _log = logging.getLogger(__name__)
 class Checkpoint:
     """An intact checkpoint: the step it was taken after, its folder, and what its manifest says of each agent.
 
-    `window` is the capability window after that step, by agent.
+    `states` is what the method's seams remember after that step, encoded, by phase.
     """
 
     step: int
     folder: Path
     agents: dict[str, dict[str, Any]]
-    window: dict[str, list[float]]
+    states: dict[str, dict[str, Any]]
 
 
 def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def save_checkpoint(
     step: int,
     agents: Iterable[str],
     save: Callable[[str, Path], dict[str, Any]],
-    window: Mapping[str, list[float]],
+    states: Mapping[str, Mapping[str, Any]],
     *,
     keep: int,
 ) -> None:
@@ -99,7 +99,7 @@ def save_checkpoint(
         step: that every agent has seen.
         agents: their names.
         save: writes the agent of a name into a folder, as `save_agent` does.
-        window: capability window after that step.
+        states: what the method's seams remember after that step, encoded, by phase.
         keep: newest checkpoints kept.
 
     Raises:
@@ -115,7 +115,7 @@ def save_checkpoint(
         }
         for file in files:
             sync(temporary / file)
-        manifest = {"step": step, "agents": entries, "capability_window": dict(window), "files": files}
+        manifest = {"step": step, "agents": entries, "states": dict(states), "files": files}
         write_json(temporary / MANIFEST, manifest)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
@@ -145,6 +145,9 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
     Args:
         root: the experiment's folder.
         at_most: highest step that will do.
+
+    Raises:
+        StoreError: an earlier version wrote it.
     """
     for folder in _folders(root):
         if at_most is not None and int(folder.name) > at_most:
@@ -154,6 +157,10 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
         except StoreError as error:
             _log.warning("checkpoint %s is not complete and is passed over: %s", folder, error)
             continue
+        if "states" not in manifest:
+            raise StoreError(
+                f"{folder} was written by an earlier version of hacpo; resume with that version, or train again"
+            )
         altered = [
             name
             for name, digest in manifest["files"].items()
@@ -162,7 +169,7 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
         if altered:
             _log.warning("checkpoint %s is passed over: %s was altered after it was written", folder, altered[0])
             continue
-        return Checkpoint(manifest["step"], folder, manifest["agents"], manifest["capability_window"])
+        return Checkpoint(manifest["step"], folder, manifest["agents"], manifest["states"])
     return None
 
 

@@ -13,6 +13,10 @@ class ConfigError(HacpoError, ValueError):
     """A configuration field is unknown, out of range, inert or contradicts another one."""
 
 
+class MethodError(HacpoError, ValueError):
+    """An implementation of a seam, or a reward function, cannot be found or returned something that is none."""
+
+
 class CapacityError(HacpoError, ValueError):
     """The hardware that a configuration names cannot hold what it asks for."""
 

@@ -44,7 +44,7 @@ def write_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"cannot write {path}: {what}") from error
 
 
-def write_atomically(path: Path, content: bytes, *, syncs: bool = True) -> None:
+def write_atomically(path: Path, content: bytes | memoryview, *, syncs: bool = True) -> None:
     """Write a temporary file beside `path` and rename it into place.
 
     Args:

@@ -9,26 +9,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow
-import torch
+import pandas as pd
+from numpy.typing import NDArray
 
-from hacpo_core.algo.advantages import Baseline
-from hacpo_core.algo.methods import JointAdvantages
-from hacpo_core.batches import BatchCounts
-from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, UpdateOutcome
+from hacpo_core.batches import BatchCounts, Minibatch
+from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes
 from hacpo_core.engines.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
-from hacpo_core.records import PhaseCost, Problem, Rollout, Verdict
+from hacpo_core.methods.base import Carried, Estimate
+from hacpo_core.records import PhaseCost
+from hacpo_core.responses import Responses, as_arrow, from_arrow, verdicts_as_arrow, verdicts_from_arrow
 from hacpo_core.store import REPLAYS_FILE, StepStore
-
-if TYPE_CHECKING:  # see hacpo_core.store
-    import pandas as pd
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -36,62 +33,81 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SampledBatch:
-    """An agent's responses of a step in problem-major order, and what they cost.
+    """An agent's responses of a step, and what they cost.
 
     `probes` are, by place of a response, the learner's log-probabilities of a few responses that do not have them
     otherwise; they are compared with the sampler's, and nothing is trained on them. With `recomputes_own` the agent's
-    own ratios start from what the passes of its update give before the first one.
+    own ratios start from what the passes of its update give before the first one. `state` is the plan's, encoded.
     """
 
-    rollouts: tuple[Rollout, ...]
+    responses: Responses
     cost: PhaseCost
-    probes: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    probes: Mapping[int, Sequence[float] | NDArray[np.float32]] = field(default_factory=dict)
     recomputes_own: bool = False
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBatch:
-    """The verdicts of an agent's responses, in the same order."""
+    """The same responses with their verdicts, and what these cost."""
 
-    verdicts: tuple[Verdict, ...]
+    responses: Responses
     cost: PhaseCost
 
 
 @dataclass(frozen=True, slots=True)
-class CapabilityState:
-    """Capability of every agent, by name: this step's, the window after it (newest last), and the bounded ratios.
+class EstimatedStep:
+    """Outcome of the advantage phase; `state` is the estimator's, encoded."""
 
-    `ratio[k][j]` is w[k, j]. `num_floored` and `num_clipped` say how often a bound bound, `num_guarded` how many
-    baselines the binary guard replaced. `uniform_share` is the share of problems whose group ranks nothing, by agent.
-    """
-
-    batch: dict[str, float]
-    window: dict[str, list[float]]
-    smoothed: dict[str, float]
-    ratio: dict[str, dict[str, float]]
-    num_floored: int
-    num_clipped: int
-    num_guarded: int
-    uniform_share: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class JointBatch:
-    """Outcome of the joint advantage phase: tensors for the learners and the capability state."""
-
-    advantages: JointAdvantages
-    capability: CapabilityState
+    estimate: Estimate
+    state: Mapping[str, Any]
     cost: PhaseCost
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """Outcome of one agent's update phase, and what identifies it."""
+    """Outcome of one agent's update phase, and what identifies it.
 
-    outcome: UpdateOutcome
+    `rows` has a row for each that passed through the model: its key (step, agent, problem_id, sample), kind, update,
+    advantage, weight, ratio, floor, ceiling, stopped_share, kl, entropy, num_tokens. `state` is the builder's, encoded.
+    """
+
+    minibatches: tuple[MinibatchOutcome, ...]
+    rows: pd.DataFrame
     trace: UpdateTrace
     counts: BatchCounts
+    state: Mapping[str, Any]
     cost: PhaseCost
+
+
+def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> pd.DataFrame:
+    """What an update saw of its rows, with their keys; see `UpdateRecord`."""
+    pairs = list(zip(seen.update_B.tolist(), seen.row_B.tolist(), strict=True))
+
+    def column(name: str) -> list[Any]:
+        return [getattr(minibatches[m], name)[row] for m, row in pairs]
+
+    keys = [minibatches[m].keys[row] for m, row in pairs]
+    lengths = [minibatch.tokens.responses.lengths for minibatch in minibatches]
+    return pd.DataFrame(
+        {
+            "step": [key.step for key in keys],
+            "agent": [key.agent for key in keys],
+            "problem_id": [key.problem_id for key in keys],
+            "sample": [key.sample for key in keys],
+            "kind": column("kind_B"),
+            "update": seen.update_B,
+            "advantage": column("advantage_B"),
+            "weight": column("weight_B"),
+            "ratio": seen.ratio_B,
+            "floor": seen.floor_B,
+            "ceiling": seen.ceiling_B,
+            "stopped_share": seen.stopped_share_B,
+            "kl": seen.kl_B,
+            "entropy": seen.entropy_B,
+            "num_tokens": [lengths[m][row] for m, row in pairs],
+        }
+    )
 
 
 class Ledger:
@@ -126,14 +142,13 @@ class Ledger:
 
     def save_rollouts(self, step: int, agent: str, batch: SampledBatch) -> None:
         """Commit phase rollout.<agent>."""
-        columns = _columns(batch.rollouts, Rollout)
-        for name, kind in (("prompt_ids", np.int32), ("token_ids", np.int32), ("logprobs", np.float32)):
-            columns[name] = [np.asarray(values, dtype=kind) for values in columns[name]]
-        columns["old_logprobs"] = [
-            None if values is None else np.asarray(values, dtype=np.float32) for values in columns["old_logprobs"]
-        ]
-        value = asdict(batch.cost) | {"probes": dict(batch.probes), "recomputes_own": batch.recomputes_own}
-        outputs = {f"rollouts.{agent}.parquet": columns, f"rollouts.{agent}.json": value}
+        value = {
+            "cost": asdict(batch.cost),
+            "probes": {place: list(map(float, probe)) for place, probe in batch.probes.items()},
+            "recomputes_own": batch.recomputes_own,
+            "state": dict(batch.state),
+        }
+        outputs = {f"rollouts.{agent}.parquet": as_arrow(batch.responses), f"rollouts.{agent}.json": value}
         made_from_it = [f"verify.{agent}", "advantage"]  # sampled again, a response need not be the same one
         self.store.commit(step, f"rollout.{agent}", outputs, outdates=made_from_it)
         self._keep(step, f"rollout.{agent}", batch)
@@ -143,29 +158,21 @@ class Ledger:
         phase = f"rollout.{agent}"
 
         def load() -> SampledBatch:
-            frame = self.store.read_table(step, phase, f"rollouts.{agent}.parquet")
+            table = self.store.read_arrow(step, phase, f"rollouts.{agent}.parquet")
             value = self.store.read_value(step, phase, f"rollouts.{agent}.json")
-            probes = {int(place): tuple(probe) for place, probe in value.pop("probes", {}).items()}
-            recomputes_own = value.pop("recomputes_own", False)
-            rollouts = tuple(_rollout(row) for row in _rows(frame))
-            return SampledBatch(rollouts, PhaseCost(**value), probes, recomputes_own)
+            return SampledBatch(
+                responses=from_arrow(table, step=step, agent=agent),
+                cost=PhaseCost(**value["cost"]),
+                probes={int(place): probe for place, probe in value["probes"].items()},
+                recomputes_own=value["recomputes_own"],
+                state=value["state"],
+            )
 
         return self._read(step, phase, load)
 
-    def save_verdicts(self, step: int, agent: str, problems: Sequence[Problem], batch: VerifiedBatch) -> None:
-        """Commit phase verify.<agent>; `raw_reward` and `reward` are equal until a later option reshapes the second."""
-        num_samples = len(batch.verdicts) // len(problems)
-        columns = _columns(batch.verdicts, Verdict)
-        rewards = pyarrow.array(columns.pop("reward"), type=pyarrow.float64())
-        table = {
-            "problem_id": [problem.id for problem in problems for _ in range(num_samples)],
-            "agent": [agent] * len(batch.verdicts),
-            "index": np.tile(np.arange(num_samples), len(problems)),
-            "status": columns.pop("status"),
-            "raw_reward": rewards,
-            "reward": rewards,
-            **columns,
-        }
+    def save_verdicts(self, step: int, agent: str, batch: VerifiedBatch) -> None:
+        """Commit phase verify.<agent>."""
+        table = verdicts_as_arrow(batch.responses)
         outputs = {f"verdicts.{agent}.parquet": table, f"verdicts.{agent}.json": asdict(batch.cost)}
         self.store.commit(step, f"verify.{agent}", outputs, outdates=["advantage"])
         self._keep(step, f"verify.{agent}", batch)
@@ -175,70 +182,66 @@ class Ledger:
         phase = f"verify.{agent}"
 
         def load() -> VerifiedBatch:
-            frame = self.store.read_table(step, phase, f"verdicts.{agent}.parquet")
+            table = self.store.read_arrow(step, phase, f"verdicts.{agent}.parquet")
             cost = PhaseCost(**self.store.read_value(step, phase, f"verdicts.{agent}.json"))
-            return VerifiedBatch(tuple(_verdict(row) for row in _rows(frame)), cost)
+            responses = self.rollouts(step, agent).responses
+            return VerifiedBatch(replace(responses, verdicts=verdicts_from_arrow(table)), cost)
 
         return self._read(step, phase, load)
 
-    def save_advantages(self, step: int, problems: Sequence[Problem], batch: JointBatch) -> None:
+    def save_estimate(self, step: int, estimated: EstimatedStep) -> None:
         """Commit phase advantage: one row per learner and response."""
-        advantage_LPAG = batch.advantages.advantage_LPAG.numpy()
-        num_L, num_P, num_A, num_G = advantage_LPAG.shape
-        learner, problem, source, index = (axis.ravel() for axis in np.indices(advantage_LPAG.shape))
-        table = {
-            "learner": np.asarray(self.agents)[learner],
-            "problem_id": np.asarray([p.id for p in problems], dtype=object)[problem],
-            "agent": np.asarray(self.agents)[source],
-            "index": index,
-            "advantage": advantage_LPAG.ravel(),
-            "weight": batch.advantages.weight_LA.numpy()[learner, source],
-        }
-        baseline = batch.advantages.baseline
+        estimate = estimated.estimate
+        parts = [
+            {
+                "learner": [learner] * len(responses),
+                "step": np.full(len(responses), step),
+                "agent": [source] * len(responses),
+                "problem_id": responses.problem_id,
+                "sample": responses.sample_R,
+                "advantage": carried.advantage_R,
+                "weight": carried.weight_R,
+            }
+            for learner, of_sources in estimate.carried.items()
+            for source, carried in of_sources.items()
+            for responses in [self.rollouts(step, source).responses]
+        ]
         value = {
-            "shape": [num_L, num_P, num_A, num_G],
-            "capability": asdict(batch.capability),
-            "baseline_mean": baseline.mean_PA.tolist(),
-            "baseline_std": baseline.std_PA.tolist(),
-            "is_uniform": baseline.is_uniform_PA.tolist(),
-            "cost": asdict(batch.cost),
+            "figures": estimate.figures,
+            "run_figures": estimate.run_figures,
+            "state": dict(estimated.state),
+            "cost": asdict(estimated.cost),
         }
+        table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         self.store.commit(step, "advantage", {"advantages.parquet": table, "advantages.json": value})
-        self._keep(step, "advantage", batch)
+        self._keep(step, "advantage", estimated)
 
-    def advantages(self, step: int) -> JointBatch:
+    def estimate(self, step: int) -> EstimatedStep:
         """Output of phase advantage."""
 
-        def load() -> JointBatch:
+        def load() -> EstimatedStep:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
-            shape = tuple(value["shape"])
-            weight_LPAG = torch.tensor(frame["weight"].to_numpy().reshape(shape).copy())
-            found = JointAdvantages(
-                advantage_LPAG=torch.tensor(frame["advantage"].to_numpy().reshape(shape).copy()),
-                weight_LA=weight_LPAG[:, 0, :, 0].clone(),
-                baseline=Baseline(
-                    mean_PA=torch.tensor(value["baseline_mean"], dtype=torch.float64),
-                    std_PA=torch.tensor(value["baseline_std"], dtype=torch.float64),
-                    is_uniform_PA=torch.tensor(value["is_uniform"]),
-                    num_guarded=value["capability"]["num_guarded"],
-                ),
-            )
-            return JointBatch(found, CapabilityState(**value["capability"]), PhaseCost(**value["cost"]))
+            carried: dict[str, dict[str, Carried]] = {}
+            for (learner, source), rows in frame.groupby(["learner", "agent"], sort=False):
+                column = Carried(rows["advantage"].to_numpy(), rows["weight"].to_numpy())
+                carried.setdefault(str(learner), {})[str(source)] = column
+            found = Estimate(carried, value["figures"], value["run_figures"])
+            return EstimatedStep(found, value["state"], PhaseCost(**value["cost"]))
 
         return self._read(step, "advantage", load)
 
     def save_update(self, step: int, agent: str, record: UpdateRecord) -> None:
         """Commit phase update.<agent>."""
         value = {
-            "minibatches": [asdict(minibatch) for minibatch in record.outcome.minibatches],
-            "digest": record.trace.digest,
+            "minibatches": [asdict(minibatch) for minibatch in record.minibatches],
             "trace": asdict(record.trace),
-            **asdict(record.counts),
+            "counts": asdict(record.counts),
+            "state": dict(record.state),
             "cost": asdict(record.cost),
         }
-        rows = _columns(record.outcome.rows, RowOutcome)
-        outputs = {f"update.{agent}.parquet": rows, f"update.{agent}.json": value}
+        table = {str(name): record.rows[name].to_numpy() for name in record.rows.columns}
+        outputs = {f"update.{agent}.parquet": table, f"update.{agent}.json": value}
         self.store.commit(step, f"update.{agent}", outputs)
         self._keep(step, f"update.{agent}", record)
 
@@ -247,24 +250,27 @@ class Ledger:
         phase = f"update.{agent}"
 
         def load() -> UpdateRecord:
-            value = self.store.read_value(step, phase, f"update.{agent}.json")
-            if "trace" not in value:
-                raise StoreError(
-                    f"step {step}, {agent}: the update was recorded by an earlier version of hacpo, whose digests "
-                    "cannot be compared; go on with that version, or train again"
-                )
             rows = self.store.read_table(step, phase, f"update.{agent}.parquet")
+            value = self.store.read_value(step, phase, f"update.{agent}.json")
             return UpdateRecord(
-                outcome=UpdateOutcome(
-                    minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
-                    rows=tuple(RowOutcome(**row) for row in _rows(rows)),
-                ),
+                minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
+                rows=rows,
                 trace=_trace(value["trace"]),
-                counts=BatchCounts(**{f.name: value[f.name] for f in fields(BatchCounts) if f.name in value}),
+                counts=BatchCounts(**value["counts"]),
+                state=value["state"],
                 cost=PhaseCost(**value["cost"]),
             )
 
         return self._read(step, phase, load)
+
+    def state(self, step: int, phase: str) -> Mapping[str, Any]:
+        """What the seam of a phase remembered after that step, encoded; phases: rollout.<agent>, advantage,
+        update.<agent>.
+        """
+        kind, _, agent = phase.partition(".")
+        if kind == "advantage":
+            return self.estimate(step).state
+        return self.rollouts(step, agent).state if kind == "rollout" else self.update(step, agent).state
 
     def add_replay(self, step: int, agent: str, replay: Replay) -> None:
         """Note that an update was repeated, and how it ended."""
@@ -282,32 +288,3 @@ class Ledger:
 def _trace(value: Mapping[str, Any]) -> UpdateTrace:
     before, after = (Fingerprint(f["digest"], tuple(f["projections"])) for f in (value["before"], value["after"]))
     return UpdateTrace(before, after, Setup(**value["setup"]))
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as dictionaries of Python values; what is missing is None, or nan in columns of numbers or text."""
-    columns = {str(name): frame[name].tolist() for name in frame.columns}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _columns(records: Sequence[Any], kind: type) -> dict[str, list[Any]]:
-    """Fields of flat records by name; `asdict` would copy every token."""
-    return {field.name: [getattr(record, field.name) for record in records] for field in fields(kind)}
-
-
-def _rollout(row: dict[str, Any]) -> Rollout:
-    for name in ("prompt_ids", "token_ids", "logprobs"):
-        row[name] = tuple(row[name].tolist())
-    row["old_logprobs"] = None if row["old_logprobs"] is None else tuple(row["old_logprobs"].tolist())
-    return Rollout(**row)
-
-
-def _verdict(row: dict[str, Any]) -> Verdict:
-    reward = row["raw_reward"]
-    return Verdict(
-        status=row["status"],
-        reward=None if reward is None or np.isnan(reward) else float(reward),
-        extracted=row["extracted"] if isinstance(row["extracted"], str) else None,
-        seconds=row["seconds"],
-        reason=row["reason"],
-    )

@@ -1,15 +1,12 @@
-"""The records that travel between phases: frozen, slotted, typed.
-
-On disk they are columns of a Parquet file (`hacpo_core.store`); in memory they are these objects.
-"""
+"""The small records that travel between phases: frozen, slotted, typed. Responses are columns (`responses.py`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 FinishReason = Literal["stop", "length"]
-VerdictStatus = Literal["correct", "wrong", "unscored"]
+VerdictStatus = Literal["correct", "wrong", "partial", "unscored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +50,16 @@ class Problem:
         return self.gold.answer
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """One response that one agent sampled to one problem.
+class RowKey(NamedTuple):
+    """Which response: everywhere, in memory, in the store, on the page.
 
-    `token_ids` and `logprobs` are the sampled tokens and their log-probabilities (nats) under the policy that sampled
-    them, the end-of-sequence token included when the response stopped by itself (`finish_reason == "stop"`).
-    `old_logprobs` are the same tokens' log-probabilities as the agent's own training engine computes them before any
-    update of the step, or None where `logprobs` stand in for them and save that pass. `policy_version` counts the
-    update phases that the policy had seen. `text` is the response without special tokens.
+    `sample` counts an agent's responses to one problem in one step, from 0.
     """
 
-    problem_id: str
+    step: int
     agent: str
-    index: int
-    sampler: str
-    policy_version: int
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    old_logprobs: tuple[float, ...] | None
-    text: str
-    finish_reason: FinishReason
+    problem_id: str
+    sample: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +85,13 @@ class PhaseCost:
     seconds: float
     gpu_seconds: float = 0.0
     num_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingLimits:
+    """temperature > 0 and top_p in (0, 1]; `is_greedy` takes the likeliest token and ignores both."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    is_greedy: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 
-from hacpo_core.phases import Handle, Phase, Runner
+from hacpo_core.phases.runner import Handle, Phase, Runner
 
 
 class BrokenOffError(Exception):

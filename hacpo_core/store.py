@@ -20,8 +20,9 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import pyarrow
 from pyarrow import parquet
 
@@ -29,20 +30,23 @@ from hacpo_core.background import Background
 from hacpo_core.errors import StoreError
 from hacpo_core.files import as_json, read_json, sha256_of, sync, write_atomically, write_errors
 
-if TYPE_CHECKING:  # a fifth of a second that a first sampling need not wait for; pyarrow imports it at the first commit
-    import pandas as pd
-
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 REPLAYS_FILE = "replays.json"
 """of an experiment's folder: every repeated update, and whether it ended as the first time"""
 
 
-def _as_parquet(columns: Mapping[str, Any]) -> bytes:
-    # For a few rows a frame on the way takes three times as long; for many, dictionaries and statistics twice as long.
+FORMAT = 2
+"""of the tables; raised when a version cannot read what another one wrote"""
+
+
+def _as_parquet(table: pyarrow.Table | Mapping[str, Any]) -> memoryview:
+    if not isinstance(table, pyarrow.Table):
+        table = pyarrow.table(dict(table))
     with pyarrow.BufferOutputStream() as stream:
-        parquet.write_table(pyarrow.table(dict(columns)), stream, use_dictionary=False, write_statistics=False)
-        return bytes(stream.getvalue())
+        # Dictionaries and statistics take half of the time, for columns of tokens that nobody filters by.
+        parquet.write_table(table, stream, use_dictionary=False, write_statistics=False)
+        return memoryview(stream.getvalue())
 
 
 class StepStore:
@@ -98,7 +102,7 @@ class StepStore:
         Args:
             step: number of the step.
             phase: name of the phase; an earlier commit of the same phase is replaced.
-            outputs: file name to a table's columns by name (.parquet) or to a JSON-able value (.json).
+            outputs: file name to an Arrow table or its columns by name (.parquet), or to a JSON-able value (.json).
             outdates: phases of the step that were made from an earlier commit of this one, and no longer count.
 
         Raises:
@@ -114,7 +118,7 @@ class StepStore:
             phases = self._manifest(step)["phases"]
             kept = {name: entry for name, entry in phases.items() if name not in (phase, *outdates)}
             entry = {"files": digests, "committed_at": time.time()}
-            manifest = {"step": step, "phases": {**kept, phase: entry}}
+            manifest = {"step": step, "format": FORMAT, "phases": {**kept, phase: entry}}
             write_atomically(folder / MANIFEST, as_json(manifest), syncs=False)
             self._manifests[step] = manifest
             self._unsynced |= dict.fromkeys([*(folder / name for name in digests), folder / MANIFEST])
@@ -146,11 +150,21 @@ class StepStore:
         """A committed table, or some of its columns.
 
         Raises:
-            StoreError: the phase is not committed, or the file is torn or altered.
+            StoreError: the phase is not committed, the file is torn or altered, or an earlier version wrote it.
         """
-        import pandas as pd
+        frame: pd.DataFrame = self.read_arrow(step, phase, name, columns=columns).to_pandas()
+        return frame
 
-        return pd.read_parquet(self._checked(step, phase, name), columns=None if columns is None else list(columns))
+    def read_arrow(self, step: int, phase: str, name: str, *, columns: Sequence[str] | None = None) -> pyarrow.Table:
+        """As `read_table`, as an Arrow table."""
+        path = self._checked(step, phase, name)
+        written_as = self._manifest(step).get("format", 1)
+        if written_as != FORMAT:
+            raise StoreError(
+                f"{path.parent} was written in format {written_as} by another version of hacpo, expected {FORMAT}; go "
+                "on with that version, or train again"
+            )
+        return parquet.read_table(path, columns=None if columns is None else list(columns))
 
     def read_value(self, step: int, phase: str, name: str) -> Any:
         """A committed JSON value; errors as for `read_table`."""

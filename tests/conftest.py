@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -26,6 +26,9 @@ from flows.server import server_environment
 from hacpo_core.agents import initial_folder
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
+from hacpo_core.methods.base import Plan as SamplingPlan
+from hacpo_core.methods.base import PlanTask, SampleSpec
+from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.tracking import prepare_store
 
 DATABASE = "prefect.db"
@@ -42,10 +45,9 @@ pair:
         {family: llama, tokenizer: merged, hidden_size: 48, num_layers: 2,
          warmup: {steps: 250, batch_size: 32, learning_rate: 6.0e-3, num_demonstrations: 4000, seed: 1}}
 train: {num_steps: 4, problems: 4}
-minibatch: {problems: 2}
+method: {build: {problems: 2}, objective: {sequence_low: 0.1, sequence_high: 0.1}}
 rollout: {num_samples: 4, max_prompt_tokens: 40, max_response_tokens: 40}
 optimizer: {learning_rate: 1.0e-3}
-clip: {sequence_low: 0.1, sequence_high: 0.1}
 data: {source: jsonl, directory: FOLDER, train_file: p.jsonl, template: "{problem}"}
 verifier: {num_workers: 1, timeout_s: 30.0}
 evaluate:
@@ -108,6 +110,14 @@ def write_small_pair(folder: Path) -> None:
     ]
     (folder / "p.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (folder / "small.yaml").write_text(SMALL_PAIR.replace("FOLDER", str(folder)), encoding="utf-8")
+
+
+def specs_of(config: ExperimentConfig, problems: Sequence[Problem]) -> Sequence[SampleSpec]:
+    """What the configuration's plan asks of an agent for these problems."""
+    rollout = config.rollout
+    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
+    plan: SamplingPlan = config.method.plan
+    return plan.plan(PlanTask(1, "", problems, rollout.num_samples, limits, config.seed), {})[0]
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:

@@ -24,7 +24,9 @@ def outcome(plan: Plan) -> dict[str, Any]:
         for phase in sorted(store.committed(step)):
             kind, _, rest = phase.partition(".")
             if kind == "update":
-                found[f"{step} {phase}"] = store.read_value(step, phase, f"update.{rest}.json")["digest"]
+                found[f"{step} {phase}"] = store.read_value(step, phase, f"update.{rest}.json")["trace"]["after"][
+                    "digest"
+                ]
             elif kind == "evaluate":
                 found[f"{step} {phase}"] = store.read_value(step, phase, f"{phase}.json")["estimates"]
             elif kind == "metrics":

@@ -1,4 +1,4 @@
-"""Algorithm 1 with one, two and three agents, with unscored responses, and with a user's own baseline."""
+"""Algorithm 1 with one, two and three agents, and with unscored responses."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from torch import Tensor
 
 from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, plan, save_plan
 from flows.samples import step_samples
-from hacpo_core import algorithm
-from hacpo_core.algo.advantages import Baseline, own_baseline
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.columns import Ragged
+from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
-from hacpo_core.metrics import DEFINITIONS
-from hacpo_core.phases import DirectRunner
-from hacpo_core.records import Verdict
+from hacpo_core.phases.metrics import DEFINITIONS
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.records import SamplingLimits, Verdict
 from hacpo_core.store import StepStore
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import WorkerProcess
@@ -84,7 +83,7 @@ def test_hacpo_with_one_agent_is_gspo_to_the_bit(small_models: Path, tmp_path: P
 
 def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     # Bounds that stop nobody, every step measured: on every machine some mini-batch then has both gradients.
-    planned = small_plan("hacpo", "method.cross_bounds=none", "diagnostics.every=1")
+    planned = small_plan("hacpo", "method.objective.cross_bounds=none", "diagnostics.every=1")
     run(planned)
     defined = {name.replace("<source>", source) for name in DEFINITIONS for source in ("own", "cross")}
     values = [StepStore(planned.root).metrics(step) for step in (1, 2, 3, 4)]
@@ -119,7 +118,8 @@ def test_unscored_responses_are_counted_and_train_nobody(
     assert (found["reward/num_unscored"], found["update/num_unscored"]) == (2.0, 4.0)
     rows = StepStore(planned.root).read_table(1, "update.qwen", "update.qwen.parquet")
     assert len(rows) == 2 * 14
-    assert not ((rows["problem"] == 3) & (rows["index"] >= 2)).any()
+    last = StepStore(planned.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")["problem_id"].iloc[-1]
+    assert not ((rows["problem_id"] == last) & (rows["sample"] >= 2)).any()
 
 
 def test_too_many_unscored_responses_stop_the_run(
@@ -153,13 +153,10 @@ def logprobs_off_by(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the sampler report one response's tokens as too likely by `error` nats, the next one's as too unlikely."""
     inner = TransformersSampler.sample
 
-    def sample(
-        self: TransformersSampler, requests: Sequence[SampleRequest], limits: SamplingLimits
-    ) -> list[SampledResponse]:
-        return [
-            replace(response, logprobs=tuple(logprob + (-1) ** i * error for logprob in response.logprobs))
-            for i, response in enumerate(inner(self, requests, limits))
-        ]
+    def sample(self: TransformersSampler, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
+        found = inner(self, requests, limits)
+        moved = [logprobs + np.float32((-1) ** i * error) for i, logprobs in enumerate(found.logprobs)]
+        return replace(found, logprobs=Ragged.of(moved, np.float32))
 
     monkeypatch.setattr(TransformersSampler, "sample", sample)
 
@@ -174,7 +171,7 @@ def test_sampler_that_leaves_the_learner_is_measured_and_warned_about(
 ) -> None:
     logprobs_off_by(error, monkeypatch)
     planned = small_plan("hacpo", "train.num_steps=1")
-    with caplog.at_level(logging.WARNING, logger="hacpo_core.algorithm"):
+    with caplog.at_level(logging.WARNING, logger="hacpo_core.phases.metrics"):
         run(planned)
     expected = []
     for agent in ("qwen", "llama"):
@@ -201,18 +198,17 @@ def test_errors_that_cancel_in_a_row_are_seen_where_tokens_have_their_own_ratios
 ) -> None:
     inner = TransformersSampler.sample
 
-    def sample(self: TransformersSampler, *arguments: Any) -> list[SampledResponse]:
-        found = []
-        for response in inner(self, *arguments):
-            even = len(response.logprobs) // 2 * 2
-            shift = [0.01 * (-1) ** t if t < even else 0.0 for t in range(len(response.logprobs))]
-            moved = tuple(logprob + by for logprob, by in zip(response.logprobs, shift, strict=True))
-            found.append(replace(response, logprobs=moved))
-        return found
+    def sample(self: TransformersSampler, *arguments: Any) -> Sampled:
+        found, moved = inner(self, *arguments), []
+        for logprobs in found.logprobs:
+            even = len(logprobs) // 2 * 2
+            shift = [0.01 * (-1) ** t if t < even else 0.0 for t in range(len(logprobs))]
+            moved.append(logprobs + np.array(shift, dtype=np.float32))
+        return replace(found, logprobs=Ragged.of(moved, np.float32))
 
     monkeypatch.setattr(TransformersSampler, "sample", sample)
     planned = small_plan(method, "train.num_steps=1", f"old_logprobs={old_logprobs}", "evaluate.during=[]")
-    with caplog.at_level(logging.WARNING, logger="hacpo_core.algorithm"):
+    with caplog.at_level(logging.WARNING, logger="hacpo_core.phases.metrics"):
         run(planned)
     found = metrics_of(planned, 1, "qwen")
     assert found["sampler/logprob_difference_max"] == pytest.approx(0.01, abs=1e-5)
@@ -242,7 +238,7 @@ def test_sampled_logprobs_are_the_old_ones_where_the_learners_are_the_same(
         run(planned)
         weights.append(load_file(planned.root / "checkpoints" / "000001" / "qwen" / "model.safetensors"))
     rollouts = StepStore(checked.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
-    assert rollouts["old_logprobs"].isna().all() == is_reused
+    assert ("old_logprobs" not in rollouts.columns) == is_reused
     if is_reused:
         for name, weight in weights[0].items():
             torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=1e-5)
@@ -257,18 +253,12 @@ def test_probes_of_the_learner_change_nothing_but_the_metrics(
     few = small_plan("hacpo", *words)
     expected = run(few)
     assert metrics_of(few, 1, "qwen")["sampler/logprob_difference_max"] < 1e-4
-    monkeypatch.setattr(algorithm, "NUM_PROBED", 1)
+    monkeypatch.setattr("hacpo_core.phases.rollout.NUM_PROBED", 1)
     found = run(small_plan("hacpo", *words, runs_dir=tmp_path / "one"))
     for values in (found, expected):
         for name in ("1 qwen", "1 llama"):
             values[name] = {key: value for key, value in values[name].items() if not key.startswith("sampler/")}
     assert found == expected
-
-
-def half(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:
-    """A user's baseline: half of the own mean."""
-    own = own_baseline(reward_PAG, is_scored_PAG, ratio_AA)
-    return Baseline(0.5 * own.mean_PA, own.std_PA, own.is_uniform_PA)
 
 
 def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
@@ -290,14 +280,6 @@ def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
     assert metrics_of(planned, 1, "qwen")["reward/mean"] > 0
 
 
-def test_users_baseline_function_is_used(small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan("hacpo", "method.baseline=tests.test_algorithm:half", "train.num_steps=1")
-    run(planned)
-    found = metrics_of(planned, 1, "qwen")
-    assert found["advantage/baseline_mean"] == pytest.approx(0.5 * found["reward/mean"])
-    assert found["reward/mean"] > 0
-
-
 def test_advantage_metrics_are_over_scored_responses(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,15 +292,14 @@ def test_advantage_metrics_are_over_scored_responses(
         return [right, wrong, wrong, wrong] * 3 + [right, wrong, unscored, unscored]
 
     monkeypatch.setattr(VerifierPool, "verify", verify)
-    words = ("method.baseline=tests.test_algorithm:half", "verifier.max_unscored_fraction=0.2", "train.num_steps=1")
+    words = ("verifier.max_unscored_fraction=0.2", "train.num_steps=1")
     planned = small_plan("gspo", *words, "evaluate.during=[]", "evaluate.final=[]")
     run(planned)
     found = metrics_of(planned, 1, "qwen")
-    # Three problems: mean 1/4, sigma 1/2, so (1 - 1/8) / (1/2) = 1.75 and three times -0.25.
-    # The fourth: mean 1/2, sigma sqrt(1/2), so (1 - 1/4) / sigma = 1.06066 and -0.353553.
-    # Sum 3.707107 and sum of squares 3 x 3.25 + 1.25 = 11 over 14 responses; over all 16 it is 0.231694 and 0.796127.
-    assert found["advantage/own_mean"] == pytest.approx(0.264793, abs=1e-5)
-    assert found["advantage/own_std"] == pytest.approx(0.845931, abs=1e-5)
+    # Three problems: mean 1/4, sigma 1/2, so 1.5 and three times -0.5. The fourth: mean 1/2, sigma sqrt(1/2): +-0.7071.
+    # Sum of squares 3 x 3 + 1 = 10 over 14 responses: 0.845154 squared; over all 16 it would be 0.790569.
+    assert found["advantage/own_mean"] == pytest.approx(0.0, abs=1e-5)
+    assert found["advantage/own_std"] == pytest.approx(0.845154, abs=1e-5)
 
 
 def test_complete_experiment_is_returned_without_running_again(small_plan: Callable[..., Plan]) -> None:

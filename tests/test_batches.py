@@ -1,27 +1,25 @@
-"""What a learner trains on: which responses in which mini-batch, and what a row holds.
+"""What a learner trains on: what a row holds, and what is left out on the way.
 
-Shapes: L learner, P problem, A agent, G response.
+Shapes: L learner, A agent.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.algo.advantages import Baseline
-from hacpo_core.algo.methods import JointAdvantages
-from hacpo_core.batches import BatchCounts, LearnerBatch, Row, Slot, learner_batch, minibatch_slots
+from hacpo_core.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
 from hacpo_core.data.retokenize import EosRule, Retokenizer, decode_response
-from hacpo_core.records import FinishReason, Rollout
+from hacpo_core.methods.base import Carried, Estimate, RowKind
+from hacpo_core.methods.cross_clip import CrossClip
+from hacpo_core.records import RowKey
 from tests import tokenizers_zoo as zoo
+from tests.rollouts import Rollout, responses_of
 
 MAKERS = {
     "character": zoo.character,
@@ -30,93 +28,6 @@ MAKERS = {
     "metaspace": zoo.metaspace,
     "slow": zoo.slow_character,
 }
-
-
-def slots_of(*, sources: Sequence[int] = (0, 1), seed_parts: Sequence[int | str] = (0, "x"), **sizes: Any) -> Any:
-    given = {"num_problems": 8, "num_samples": 4, "num_minibatches": 4, "order": "mixed", **sizes}
-    return minibatch_slots(sources=sources, seed_parts=seed_parts, **given)
-
-
-def shares(pieces: Sequence[Sequence[Slot]]) -> list[dict[int, int]]:
-    """Rows of each source in each mini-batch."""
-    return [dict(Counter(source for source, _, _ in piece)) for piece in pieces]
-
-
-@pytest.mark.parametrize("sources", [[0], [1, 0], [2, 0, 1]])
-def test_mixed_mini_batches_hold_equal_shares_of_every_source(sources: list[int]) -> None:
-    assert shares(slots_of(sources=sources)) == [dict.fromkeys(sources, 8)] * 4
-
-
-@pytest.mark.parametrize(
-    ("num_agents", "sizes", "num_minibatches", "rows"),
-    [
-        (3, {"num_problems": 128, "num_samples": 8}, 6, 512),  # 64 problems each, as in the paper, of three agents
-        (2, {"num_problems": 4, "num_samples": 3}, 8, 3),
-        (2, {"num_problems": 2, "num_samples": 1}, 4, 1),
-    ],
-)
-def test_where_shares_do_not_divide_mini_batches_are_of_one_size_and_shares_differ_by_one_row(
-    num_agents: int, sizes: dict[str, int], num_minibatches: int, rows: int
-) -> None:
-    found = shares(slots_of(sources=range(num_agents), num_minibatches=num_minibatches, **sizes))
-    assert [sum(share.values()) for share in found] == [rows] * num_minibatches
-    assert all(max(share.values()) - min(share.get(j, 0) for j in range(num_agents)) <= 1 for share in found)
-
-
-def test_mini_batches_hold_whole_groups_where_the_numbers_allow_it() -> None:
-    for piece in slots_of(num_problems=8, num_samples=4, num_minibatches=4):
-        assert sorted(Counter((j, p) for j, p, _ in piece).values()) == [4] * 4
-        by_source = [{p for j, p, _ in piece if j == source} for source in (0, 1)]
-        assert by_source[0] == by_source[1]
-
-
-def test_own_first_trains_on_own_mini_batches_before_the_others() -> None:
-    assert shares(slots_of(sources=[1, 0], order="own_first")) == [{1: 16}, {1: 16}, {0: 16}, {0: 16}]
-
-
-def test_own_first_mixes_the_other_sources_by_problem() -> None:
-    found = slots_of(sources=[1, 0, 2], order="own_first", num_minibatches=6)
-    assert shares(found) == [{1: 16}] * 2 + [{0: 8, 2: 8}] * 4
-    for piece in found[2:]:
-        assert {p for j, p, _ in piece if j == 0} == {p for j, p, _ in piece if j == 2}
-
-
-def test_own_first_with_one_source_is_all_own() -> None:
-    assert slots_of(sources=[3], order="own_first") == slots_of(sources=[3])
-
-
-@pytest.mark.parametrize("order", ["mixed", "own_first"])
-@pytest.mark.parametrize("sources", [[0], [1, 0], [2, 0, 1]])
-@pytest.mark.parametrize(("num_problems", "num_samples", "updates_per_source"), [(8, 4, 2), (7, 3, 2), (5, 2, 3)])
-def test_every_response_is_in_exactly_one_mini_batch(
-    order: str, sources: list[int], num_problems: int, num_samples: int, updates_per_source: int
-) -> None:
-    found = slots_of(
-        sources=sources,
-        order=order,
-        num_problems=num_problems,
-        num_samples=num_samples,
-        num_minibatches=updates_per_source * len(sources),
-    )
-    expected = [(j, p, i) for j in sorted(sources) for p in range(num_problems) for i in range(num_samples)]
-    assert sorted(slot for piece in found for slot in piece) == expected
-
-
-def test_content_depends_on_the_seed_parts_alone() -> None:
-    parts = (7, "minibatch", 3, "qwen")
-    first = slots_of(seed_parts=parts)
-    np.random.default_rng(0).random(10)
-    torch.manual_seed(1)
-    assert slots_of(seed_parts=parts) == first
-    for other in [(8, "minibatch", 3, "qwen"), (7, "minibatch", 4, "qwen"), (7, "minibatch", 3, "llama")]:
-        assert slots_of(seed_parts=other) != first
-
-
-def test_both_orders_follow_one_shuffle_of_the_problems() -> None:
-    mixed, own_first = (slots_of(order=order) for order in ("mixed", "own_first"))
-    own = [[slot for piece in pieces for slot in piece if slot[0] == 0] for pieces in (mixed, own_first)]
-    assert own[0] == own[1]
-    assert [p for _, p, i in own[0] if i == 0] != list(range(8))
 
 
 # Two problems, two responses each; the advantage of a response says whose it is: 1000 learner + 100 p + 10 j + i.
@@ -137,14 +48,12 @@ def encoded(name: str, text: str) -> tuple[int, ...]:
     return tuple(tokenizer(name)(text, add_special_tokens=False)["input_ids"])
 
 
-def rollout(name: str, text: str, index: int, *, finish_reason: FinishReason = "stop", offset: float = 0.0) -> Rollout:
+def rollout(name: str, text: str, index: int, *, finish_reason: str = "stop", offset: float = 0.0) -> Rollout:
     ids = encoded(name, text) + ((eos_of(name),) if finish_reason == "stop" else ())
     return Rollout(
         problem_id=str(index // 2),
         agent=name,
         index=index % 2,
-        sampler="test",
-        policy_version=0,
         prompt_ids=(1, 2),
         token_ids=ids,
         logprobs=tuple(-9.0 for _ in ids),
@@ -154,13 +63,14 @@ def rollout(name: str, text: str, index: int, *, finish_reason: FinishReason = "
     )
 
 
-def joint_of_names() -> JointAdvantages:
-    k, p, j, i = torch.meshgrid(*(torch.arange(2, dtype=torch.float64) for _ in range(4)), indexing="ij")
-    zero_PA = torch.zeros(2, 2)
-    return JointAdvantages(
-        1000 * k + 100 * p + 10 * j + i,
-        torch.tensor(WEIGHT_LA, dtype=torch.float64),
-        Baseline(zero_PA, zero_PA, zero_PA.bool()),
+def estimate_of(names: Sequence[str]) -> Estimate:
+    """Advantages that say whose they are."""
+    p_i = np.array([0.0, 1.0, 100.0, 101.0])
+    return Estimate(
+        {
+            str(k): {str(j): Carried(1000 * k + 10 * j + p_i, np.full(4, WEIGHT_LA[k][j])) for j in (0, 1)}
+            for k in (0, 1)
+        }
     )
 
 
@@ -170,37 +80,77 @@ def batch_of(
     *,
     learner: int = 0,
     eos: EosRule = "keep",
-    is_scored_PAG: np.ndarray | None = None,
     max_response_tokens: int = 99,
     num_minibatches: int = 1,
 ) -> LearnerBatch:
-    """Batch of a learner of two agents, every source shared."""
+    """Batch of a learner of two agents, "0" and "1", every source shared."""
     other = 1 - learner
     retokenizer = Retokenizer(
         tokenizer(names[other]), tokenizer(names[learner]), eos=eos, max_response_tokens=max_response_tokens
     )
-    eos_ids = [frozenset({eos_of(name)}) for name in names]
-    return learner_batch(
-        learner=learner,
-        rollouts=rollouts,
-        is_scored_PAG=np.ones((2, 2, 2), dtype=bool) if is_scored_PAG is None else is_scored_PAG,
-        joint=joint_of_names(),
-        slots=slots_of(
-            sources=[learner, other], num_problems=2, num_samples=2, num_minibatches=num_minibatches, seed_parts=(3,)
-        ),
-        retokenizers={other: retokenizer},
-        prompt_ids=[(5,), (6, 6)],
-        eos_ids=dict(enumerate(eos_ids)),
+    responses = {str(j): replace(responses_of(own), agent=str(j)) for j, own in enumerate(rollouts)}
+    reader = RowReader(
+        learner=str(learner),
+        agents=("0", "1"),
+        step=1,
+        responses=lambda _, agent: responses[agent],
+        estimate=lambda _: estimate_of(names),
+        prompt_ids=lambda problem_id: [(5,), (6, 6)][int(problem_id)],
+        retokenizers={str(other): retokenizer},
+        eos_ids={str(j): frozenset({eos_of(name)}) for j, name in enumerate(names)},
         drops_eos=eos == "drop",
     )
+    keys = [[RowKey(1, str(j), str(p), i) for j, p, i in piece] for piece in slots(learner, other, num_minibatches)]
+    return learner_batch(reader, keys, CrossClip(), max_response_tokens=max_response_tokens)
+
+
+def slots(learner: int, other: int, num_minibatches: int) -> list[list[tuple[int, int, int]]]:
+    """Source, problem and sample of each row, own rows first in each mini-batch."""
+    pieces = [range(2)] if num_minibatches == 1 else [range(1), range(1, 2)]
+    return [[(j, p, i) for j in (learner, other) for p in piece for i in (0, 1)] for piece in pieces]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a mini-batch."""
+
+    source: int
+    problem: int
+    index: int
+    is_own: bool
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    advantage: float
+    cross_weight: float
+    old_mean_logprob: float
+    old_logprobs: tuple[float, ...]
 
 
 def rollouts_of(names: Sequence[str]) -> list[list[Rollout]]:
     return [[rollout(name, text, i, offset=-j) for i, text in enumerate(TEXTS[j])] for j, name in enumerate(names)]
 
 
+def rows_in(batch: Minibatch) -> list[Row]:
+    tokens = batch.tokens
+    return [
+        Row(
+            source=int(key.agent),
+            problem=int(key.problem_id),
+            index=key.sample,
+            is_own=bool(batch.kind_B[b] == RowKind.OWN),
+            prompt_ids=tuple(tokens.prompts[tokens.prompt_B[b]].tolist()),
+            response_ids=tuple(tokens.responses[b].tolist()),
+            advantage=float(batch.advantage_B[b]),
+            cross_weight=float(batch.weight_B[b]),
+            old_mean_logprob=float(batch.old_mean_logprob_B[b]),
+            old_logprobs=tuple(batch.old_logprobs[b].tolist()),
+        )
+        for b, key in enumerate(batch.keys)
+    ]
+
+
 def rows_of(batch: LearnerBatch) -> dict[tuple[int, int, int], Row]:
-    return {(row.source, row.problem, row.index): row for piece in batch.minibatches for row in piece.rows}
+    return {(row.source, row.problem, row.index): row for piece in batch.minibatches for row in rows_in(piece)}
 
 
 @pytest.mark.parametrize("learner", [0, 1])
@@ -237,7 +187,7 @@ def test_cross_rows_hold_the_text_in_the_learners_tokens(source: str, target: st
         row = rows[1, i // 2, i % 2]
         assert row.response_ids[-1] == eos_of(target)
         assert decode_response(tokenizer(target), row.response_ids).strip() == text
-        assert row.old_logprobs is None
+        assert row.old_logprobs == ()
     assert batch.counts == replace(BatchCounts(), length_drift_mean=batch.counts.length_drift_mean)
 
 
@@ -261,7 +211,6 @@ def test_dropping_eos_shortens_own_and_cross_rows_and_their_old_means() -> None:
     rows = rows_of(batch_of(rollouts_of(names), names, eos="drop"))
     own, cross = rows[0, 1, 0], rows[1, 0, 1]
     assert own.response_ids == encoded("byte_level", "42")
-    assert own.old_logprobs is not None
     assert len(own.old_logprobs) == len(own.response_ids)
     assert own.old_mean_logprob == np.mean(own.old_logprobs)
     assert decode_response(tokenizer("byte_level"), cross.response_ids) == "12"
@@ -281,10 +230,11 @@ def test_response_cut_by_the_limit_loses_nothing_when_eos_is_dropped() -> None:
 
 def test_unscored_responses_are_left_out_and_counted() -> None:
     names = ("byte_level", "character")
-    is_scored_PAG = np.ones((2, 2, 2), dtype=bool)
-    is_scored_PAG[0, 1, 0] = is_scored_PAG[1, 0, 1] = False
-    batch = batch_of(rollouts_of(names), names, is_scored_PAG=is_scored_PAG)
-    assert set(rows_of(batch)) == {(j, p, i) for p, j, i in np.argwhere(is_scored_PAG).tolist()}
+    rollouts = rollouts_of(names)
+    rollouts[1][0], rollouts[0][3] = replace(rollouts[1][0], reward=None), replace(rollouts[0][3], reward=None)
+    batch = batch_of(rollouts, names)
+    all_rows = {(j, p, i) for j in (0, 1) for p in (0, 1) for i in (0, 1)}
+    assert set(rows_of(batch)) == all_rows - {(1, 0, 0), (0, 1, 1)}
     assert batch.counts.num_unscored == 2
 
 
@@ -345,9 +295,31 @@ def test_equal_tokenizers_pass_the_ids_through() -> None:
     assert batch.counts.length_drift_mean == 0.0
 
 
-def test_mini_batches_keep_the_order_of_their_slots() -> None:
+def test_mini_batches_keep_the_order_of_their_keys() -> None:
     names = ("byte_level", "character")
     batch = batch_of(rollouts_of(names), names, num_minibatches=2)
-    expected = slots_of(sources=[0, 1], num_problems=2, num_samples=2, num_minibatches=2, seed_parts=(3,))
-    found = [[(row.source, row.problem, row.index) for row in piece.rows] for piece in batch.minibatches]
-    assert found == expected
+    found = [[(row.source, row.problem, row.index) for row in rows_in(piece)] for piece in batch.minibatches]
+    assert found == slots(0, 1, 2)
+
+
+def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> None:
+    names = ("byte_level", "character")
+    own = replace(responses_of(rollouts_of(names)[0]), agent="0")
+    estimates = {1: Estimate({"0": {"0": Carried(np.arange(4.0), np.ones(4))}})}
+    estimates[2] = Estimate({"0": {"0": Carried(10 + np.arange(4.0), np.ones(4))}})
+    reader = RowReader(
+        learner="0",
+        agents=("0",),
+        step=2,
+        responses=lambda step, _: replace(own, step=step),
+        estimate=lambda step: estimates[step],
+        prompt_ids=lambda _: (),
+        retokenizers={},
+        eos_ids={"0": frozenset({eos_of(names[0])})},
+        drops_eos=False,
+    )
+    keys = [[RowKey(2, "0", "0", 0), RowKey(1, "0", "1", 1)]]
+    (batch,) = learner_batch(reader, keys, CrossClip(), max_response_tokens=9).minibatches
+    assert batch.kind_B.tolist() == [RowKind.OWN, RowKind.OLD]
+    assert batch.advantage_B.tolist() == [10.0, 3.0]
+    assert batch.old_logprobs[1].tolist() == own.behaviour_logprobs[3].tolist()

@@ -17,7 +17,7 @@ from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome
 from tests.test_resume import break_off, finish
 

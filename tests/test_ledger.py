@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from hacpo_core.batches import BatchCounts
-from hacpo_core.engines.base import RowOutcome, UpdateOutcome
+from hacpo_core.engines.base import MinibatchOutcome
 from hacpo_core.engines.replay import Setup, UpdateTrace
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
-from hacpo_core.ledger import Ledger, SampledBatch, UpdateRecord, VerifiedBatch
-from hacpo_core.records import Gold, Message, PhaseCost, Problem, Rollout, Verdict
-from hacpo_core.store import StepStore
+from hacpo_core.files import read_json, write_json
+from hacpo_core.ledger import EstimatedStep, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
+from hacpo_core.methods.base import Carried, Estimate
+from hacpo_core.records import PhaseCost, Verdict
+from hacpo_core.responses import Verdicts
+from hacpo_core.store import MANIFEST, StepStore
+from tests.rollouts import Rollout, responses_of
 
 COST = PhaseCost(0.5, 0.25, 7)
-ROLLOUT = Rollout("p", "qwen", 0, "transformers", 3, (1, 2), (5, 6, 7), (-0.5, -0.25, -1.0), None, "a", "stop")
+ROLLOUT = Rollout("p", "qwen", 0, (1, 2), (5, 6, 7), (-0.5, -0.25, -1.0), None, "a", "stop")
 SCORED = replace(ROLLOUT, index=1, old_logprobs=(-0.5, -0.125, -1.0))
-EMPTY = replace(ROLLOUT, index=2, token_ids=(), logprobs=(), text="", finish_reason="length")
+TAGGED = replace(SCORED, index=2, tag="search", prompt_ids=(3,))
+EMPTY = replace(ROLLOUT, index=3, token_ids=(), logprobs=(), text="", finish_reason="length")
 RIGHT, WRONG = Verdict("correct", 1.0, "4", 0.5), Verdict("wrong", 0.0, None, 0.25)
 UNSCORED = Verdict("unscored", None, None, 0.25, "timeout")
-ROW = RowOutcome(0, 0, 1, True, 0, 0.5, 1.0, float("nan"), 0.75, 1.25, 0.0, 0.0, 0.5, 12)
-
+MINIBATCH = MinibatchOutcome(0, 0.5, -0.25, 1.5, 1e-6, 4, 1, 12, None)
 TRACE = UpdateTrace(
     Fingerprint("a", (0.1, -2.5e-7)), Fingerprint("b", (0.3, 1e300)), Setup("a GPU", 2, 0, "2.13.0", is_exact=False)
 )
+STATE = {"window": {"qwen": [0.25, 0.5]}}
 
 
 def two_ledgers(folder: Path) -> tuple[Ledger, Ledger]:
@@ -34,32 +42,66 @@ def two_ledgers(folder: Path) -> tuple[Ledger, Ledger]:
     return Ledger(StepStore(folder), ["qwen"]), Ledger(StepStore(folder), ["qwen"])
 
 
-@pytest.mark.parametrize("rollouts", [(ROLLOUT,), (SCORED,), (ROLLOUT, SCORED, EMPTY), (EMPTY,)])
+def plain(value: Any) -> Any:
+    """Columns as lists, so that two records can be compared; nan as None."""
+    if isinstance(value, pd.DataFrame):
+        return {str(name): plain(value[name].to_numpy()) for name in value.columns}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), [None if x != x else x for x in value.tolist()]]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("rollouts", [(ROLLOUT,), (SCORED, TAGGED), (ROLLOUT, EMPTY), (EMPTY,)])
 def test_rollouts_are_read_as_they_were_sampled(rollouts: tuple[Rollout, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    before.save_rollouts(1, "qwen", SampledBatch(rollouts, COST, {0: (-0.5,)}, recomputes_own=True))
-    assert after.rollouts(1, "qwen") == SampledBatch(rollouts, COST, {0: (-0.5,)}, recomputes_own=True)
+    responses = replace(responses_of(rollouts), verdicts=None)
+    batch = SampledBatch(responses, COST, {0: [-0.5]}, recomputes_own=True, state=STATE)
+    before.save_rollouts(1, "qwen", batch)
+    assert plain(after.rollouts(1, "qwen")) == plain(batch)
+    assert after.state(1, "rollout.qwen") == STATE
 
 
 @pytest.mark.parametrize("verdicts", [(RIGHT, WRONG), (UNSCORED, UNSCORED), (RIGHT, UNSCORED), (WRONG, WRONG)])
-def test_verdicts_are_read_as_they_were_given(verdicts: tuple[Verdict, ...], tmp_path: Path) -> None:
+def test_verdicts_are_read_as_they_were_given_with_their_responses(
+    verdicts: tuple[Verdict, ...], tmp_path: Path
+) -> None:
     before, after = two_ledgers(tmp_path)
-    problem = Problem("p", (Message("user", "2 + 2?"),), Gold("4"), "s")
-    before.save_verdicts(1, "qwen", [problem], VerifiedBatch(verdicts, COST))
-    assert after.verdicts(1, "qwen") == VerifiedBatch(verdicts, COST)
+    responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
+    before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
+    batch = VerifiedBatch(replace(responses, verdicts=Verdicts.of(verdicts)), COST)
+    before.save_verdicts(1, "qwen", batch)
+    assert plain(after.verdicts(1, "qwen")) == plain(batch)
 
 
-@pytest.mark.parametrize("rows", [(), (ROW, replace(ROW, index=2))])
-def test_update_is_read_as_it_was_made(rows: tuple[RowOutcome, ...], tmp_path: Path) -> None:
+def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    record = UpdateRecord(UpdateOutcome((), rows), TRACE, BatchCounts(1, 2, 3, 0.5, 4), COST)
+    responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
+    before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
+    carried = {"qwen": {"qwen": Carried(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
+    estimated = EstimatedStep(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), STATE, COST)
+    before.save_estimate(1, estimated)
+    assert plain(after.estimate(1)) == plain(estimated)
+    assert after.state(1, "advantage") == STATE
+
+
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
+    before, after = two_ledgers(tmp_path)
+    rows = pd.DataFrame({"agent": ["qwen", "llama"], "sample": [0, 1], "ratio": [float("nan"), 1.5]}).head(num_rows)
+    record = UpdateRecord((MINIBATCH,), rows, TRACE, BatchCounts(1, 2, 3, 0.5, 4), STATE, COST)
     before.save_update(1, "qwen", record)
-    assert repr(after.update(1, "qwen")) == repr(record), "nan is not equal to itself"
+    assert plain(after.update(1, "qwen")) == plain(record)
+    assert after.state(1, "update.qwen") == STATE
 
 
-def test_update_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
-    ledger, _ = two_ledgers(tmp_path)
-    outputs = {"update.qwen.json": {"minibatches": [], "digest": "ab" * 32, "cost": asdict(COST)}}
-    ledger.store.commit(3, "update.qwen", outputs)
-    with pytest.raises(StoreError, match="step 3, qwen: the update was recorded by an earlier version of hacpo"):
-        ledger.update(3, "qwen")
+def test_store_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
+    before, after = two_ledgers(tmp_path)
+    before.save_rollouts(3, "qwen", SampledBatch(responses_of([ROLLOUT]), COST))
+    path = before.store.folder(3) / MANIFEST
+    write_json(path, {key: value for key, value in read_json(path).items() if key != "format"})
+    with pytest.raises(StoreError, match=r"000003 was written in format 1 by another version of hacpo, expected 2; go"):
+        after.rollouts(3, "qwen")

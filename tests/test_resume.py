@@ -24,7 +24,7 @@ from hacpo_core.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.files import read_json
 from hacpo_core.lock import ExperimentLock
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.test_store import noted_syncs
@@ -251,7 +251,7 @@ def replays_of(plan: Plan) -> list[tuple[int, str, str]]:
     return [(found["step"], found["agent"], found["kind"]) for found in read_json(plan.root / REPLAYS_FILE)]
 
 
-PAPERS_CLIP = ("clip.sequence_low=3e-4", "clip.sequence_high=4e-4", "old_logprobs=learner")
+PAPERS_CLIP = ("method.objective.sequence_low=3e-4", "method.objective.sequence_high=4e-4", "old_logprobs=learner")
 
 
 @pytest.mark.parametrize(("noise", "words"), [(5e-4, ()), (5e-4, PAPERS_CLIP), (5e-3, PAPERS_CLIP)])

@@ -10,7 +10,7 @@ import pytest
 
 import hacpo_core.algorithm as algorithm
 from hacpo_core.algorithm import finish_step, train_step
-from hacpo_core.phases import DirectRunner, Phase
+from hacpo_core.phases.runner import DirectRunner, Phase
 from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 
 PATIENCE_S = 20.0

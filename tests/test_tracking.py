@@ -20,7 +20,7 @@ from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.errors import ConfigError, TrackingError
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.tracking import SEND_EVERY_S, STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
 

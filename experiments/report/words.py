@@ -70,7 +70,7 @@ nearly every number does; they would fit an average over 900 answers, too.
 """
 AUDIT_DELTA = """
 Table 5 prints {floors} under δ. As δ of Eq. 13 the lower bound would be {bounds}, far below any step's mean ratio
-in Table 6 (least {least:.3f}). We read the column as the lower bound 1 − δ (clip.cross_floor).
+in Table 6 (least {least:.3f}). We read the column as the lower bound 1 − δ (method.objective.cross_floor).
 """
 AUDIT_TABLE_4 = """
 Table 4 names no benchmark. All its values are multiples of 1/500, so we read MATH-500, at the limit of 4,096

@@ -15,6 +15,7 @@ from torch import Tensor
 from hacpo_core.algo.groups import agent_mean, agent_std, is_jointly_uniform, is_uniform, joint_std
 
 CrossBaseline = Literal["source", "learner"]
+CrossWeight = Literal["capability", "one"]
 EPSILON = 1e-6
 
 
@@ -29,6 +30,18 @@ class Baseline:
     std_PA: Tensor
     is_uniform_PA: Tensor
     num_guarded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JointAdvantages:
+    """`advantage_LPAG[k, p, j, i]`: what response i of agent j carries for learner k; `weight_LA[k, j]`: its weight.
+
+    The weight is w[j, k] of Eq. 10 for j != k and 1 for own responses. Unscored responses carry 0.
+    """
+
+    advantage_LPAG: Tensor
+    weight_LA: Tensor
+    baseline: Baseline
 
 
 BaselineFunction = Callable[[Tensor, Tensor, Tensor], Baseline]
@@ -145,3 +158,67 @@ def carried_advantages(
         source_view_PAG = torch.stack([learner_view_LPAG[j, :, j] for j in range(num_A)], dim=1)
         return source_view_PAG.expand_as(learner_view_LPAG)
     raise ValueError(f"unknown cross baseline: got {cross_baseline!r}, expected source or learner")
+
+
+def joint_advantages(
+    reward_PAG: Tensor,
+    is_scored_PAG: Tensor,
+    ratio_AA: Tensor,
+    *,
+    baseline: str = "capability",
+    cross_baseline: CrossBaseline = "source",
+    cross_weight: CrossWeight = "capability",
+    binary_guard: bool = True,
+    counts_PAG: Tensor | None = None,
+    shaped_PAG: Tensor | None = None,
+) -> JointAdvantages:
+    """Advantages of all responses for all learners.
+
+    Args:
+        reward_PAG: reward, finite where scored; float64.
+        is_scored_PAG: True where the response has a verdict.
+        ratio_AA: capability ratio w[k, j] of the step.
+        baseline: one of `BASELINES`.
+        cross_baseline: whose baseline a cross-agent response is compared with (Eq. 10 or Eq. 50).
+        cross_weight: "capability" multiplies cross-agent advantages by w[j, k] (Eq. 10), "one" does not.
+        binary_guard: replace capability baselines above 1 by the agent's own mean, where no reward is above 1.
+        counts_PAG: True where a response counts in means and standard deviations; None: all that are scored.
+        shaped_PAG: what is compared with the baseline in place of the reward; None: the reward itself.
+
+    Returns:
+        advantages and weights; finite for any finite rewards.
+
+    Source: HACPO Eq. 5-7, 10, 50.
+    """
+    clean_PAG = torch.where(is_scored_PAG, reward_PAG, 0.0)
+    counts_PAG = is_scored_PAG if counts_PAG is None else is_scored_PAG & counts_PAG
+    scale_P11 = _power_of_two_scale(clean_PAG)
+    scaled_PAG = clean_PAG / scale_P11
+    found = BASELINES[baseline](scaled_PAG, counts_PAG, ratio_AA)
+    is_binary = bool((clean_PAG <= 1.0).all() & (scale_P11 == 1.0).all())
+    if binary_guard and baseline == "capability" and is_binary:
+        found = guard_binary(found, clean_PAG, counts_PAG)
+    compared_PAG = scaled_PAG if shaped_PAG is None else shaped_PAG / scale_P11
+    advantage_LPAG = carried_advantages(compared_PAG, is_scored_PAG, found, cross_baseline=cross_baseline)
+    weight_LA = ratio_AA.T.clone() if cross_weight == "capability" else torch.ones_like(ratio_AA)
+    scale_P1, largest = scale_P11[:, :, 0], torch.finfo(reward_PAG.dtype).max
+    in_units_of_reward = replace(
+        found,
+        mean_PA=(found.mean_PA * scale_P1).clamp(-largest, largest),
+        std_PA=(found.std_PA * scale_P1).clamp(max=largest),
+    )
+    return JointAdvantages(advantage_LPAG, weight_LA.fill_diagonal_(1.0), in_units_of_reward)
+
+
+BASELINES: dict[str, BaselineFunction] = {
+    "own": own_baseline,
+    "pooled": pooled_baseline,
+    "capability": capability_baseline,
+}
+
+
+def _power_of_two_scale(reward_PAG: Tensor) -> Tensor:
+    """scale_P11: 1 for ordinary rewards; where squares would overflow, an exact power of two to divide by."""
+    largest_P11 = reward_PAG.abs().amax(dim=(1, 2), keepdim=True)
+    exponent_P11 = torch.frexp(largest_P11).exponent.clamp(max=1023)
+    return torch.where(largest_P11 < 1e100, 1.0, torch.ldexp(torch.ones_like(largest_P11), exponent_P11))

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 CapabilityMetric = Literal["reward_mean", "positive_rate"]
@@ -63,7 +65,7 @@ def _finite(mean_A: Tensor) -> Tensor:
     return mean_A.clamp(-largest, largest)
 
 
-def windowed_capability(capability_KA: Tensor) -> Tensor:
+def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
     """Mean capability over the window, the current step included.
 
         P_hat[k] = 1/K sum over the last K steps of P[k]
@@ -80,6 +82,7 @@ def windowed_capability(capability_KA: Tensor) -> Tensor:
     """
     if capability_KA.shape[0] == 0:
         raise ValueError("the capability window holds no step: got 0 rows, expected at least the current step")
+    capability_KA = torch.as_tensor(capability_KA)
     return _finite((capability_KA / capability_KA.shape[0]).sum(dim=0))
 
 

@@ -77,7 +77,7 @@ def row_weights(
     num_tokens_B: Tensor,
     *,
     num_sources: int,
-    is_token_level: bool,
+    is_token_level: bool = False,
     aggregation: SourceAggregation = "sum_of_means",
     token_aggregation: TokenAggregation = "token_mean",
     max_tokens: int = 1,

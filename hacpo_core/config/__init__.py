@@ -1,15 +1,11 @@
-"""Configuration of an experiment: its schema, the checks of it, its id, and what it comes to."""
+"""An experiment's configuration: schema, checks, identity, and what it comes to."""
 
 from hacpo_core.config.schema import (
     ALL_LINEAR,
     AUTO,
-    BASELINES,
-    AdvantageConfig,
     AgentConfig,
     BenchmarkConfig,
-    CapabilityConfig,
     CheckpointConfig,
-    ClipConfig,
     DataConfig,
     DeepspeedConfig,
     DiagnosticsConfig,
@@ -19,8 +15,6 @@ from hacpo_core.config.schema import (
     HubConfig,
     LoraConfig,
     MethodConfig,
-    MinibatchConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PairConfig,
     PlacementConfig,
@@ -42,13 +36,9 @@ from hacpo_core.config.schema import (
 __all__ = [
     "ALL_LINEAR",
     "AUTO",
-    "AdvantageConfig",
     "AgentConfig",
-    "BASELINES",
     "BenchmarkConfig",
-    "CapabilityConfig",
     "CheckpointConfig",
-    "ClipConfig",
     "DataConfig",
     "DeepspeedConfig",
     "DiagnosticsConfig",
@@ -58,8 +48,6 @@ __all__ = [
     "HubConfig",
     "LoraConfig",
     "MethodConfig",
-    "MinibatchConfig",
-    "ObjectiveConfig",
     "OptimizerConfig",
     "PairConfig",
     "PlacementConfig",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hacpo_core.addresses import has_password
-from hacpo_core.config.counts import num_gpus, num_ranks, num_sources, sharing_agents
+from hacpo_core.config.counts import num_gpus, num_ranks, num_samples, num_sources, sharing_agents
+from hacpo_core.config.fields import declaration
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.schema import ALL_LINEAR, AUTO, ExperimentConfig, TinyModelConfig, as_dict, flatten
+from hacpo_core.config.schema import ALL_LINEAR, AUTO, SEAMS, ExperimentConfig, TinyModelConfig, as_dict, flatten
 from hacpo_core.errors import ConfigError
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -20,16 +23,7 @@ _BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "conformance": ("paper", "official"),
     "old_logprobs": ("checked", "learner", "sampler"),
-    "method.ratio": ("token", "sequence"),
-    "method.cross_weight": ("capability", "one"),
-    "method.cross_bounds": ("stepwise", "own", "none"),
-    "capability.metric": ("reward_mean", "positive_rate"),
-    "advantage.cross_baseline": ("source", "learner"),
-    "objective.aggregation": ("sum_of_means", "mean_of_rows"),
-    "objective.cross_power": ("ratio", "clipped"),
-    "objective.token_aggregation": ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"),
     "retokenize.eos": ("keep", "drop"),
-    "minibatch.order": ("mixed", "own_first"),
     "optimizer.schedule": ("constant", "cosine"),
     "engine.sampler": ("transformers", "vllm"),
     "engine.vllm.process": ("shared", "own"),
@@ -48,19 +42,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 # field -> (least, most, is_open): is_open excludes the least itself.
 _RANGES: dict[str, tuple[float, float, bool]] = {
     "seed": (0, 2**53, False),
-    "method.cross_exponent": (0, 1e3, False),
-    "method.rollout_factor": (1, 1e4, False),
-    "clip.token_low": (0, 1, False),
-    "clip.token_high": (0, 1e3, False),
-    "clip.sequence_low": (0, 1, False),
-    "clip.sequence_high": (0, 1e3, False),
-    "clip.cross_floor": (0, 1, False),
-    "clip.cross_step": (0, 1, False),
-    "capability.window": (1, 1e6, False),
-    "capability.floor": (0, 1, True),
-    "capability.lowest_ratio": (0, 1, True),
-    "capability.highest_ratio": (1, 1e12, False),
-    "objective.kl_coef": (0, 1e6, False),
     "rollout.num_samples": (1, 1e5, False),
     "rollout.temperature": (0, 1e3, True),
     "rollout.top_p": (0, 1, True),
@@ -69,7 +50,6 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "rollout.batch_size": (1, 1e9, False),
     "train.num_steps": (1, 1e9, False),
     "train.problems": (1, 1e9, False),
-    "minibatch.problems": (1, 1e9, False),
     "optimizer.learning_rate": (0, 1e3, True),
     "optimizer.beta1": (0, 0.999999, False),
     "optimizer.beta2": (0, 0.999999, False),
@@ -143,10 +123,6 @@ _TINY_RANGES: dict[str, tuple[float, float, bool]] = {
     "warmup.batch_size": (1, 1e9, False),
     "warmup.learning_rate": (0, 1e3, True),
 }
-_REMEDIES = {
-    "clip.cross_floor": "it is 1 - delta of the paper, so 0.8 for delta = 0.2",
-    "capability.window": "K counts the steps that are averaged, the current one included; 5 in the paper",
-}
 
 
 def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None:
@@ -161,6 +137,8 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     """
     flat = flatten(as_dict(config))
     _check_fields(flat, _CHOICES, _RANGES)
+    for seam in SEAMS:
+        _check_declared(getattr(config.method, seam), f"method.{seam}.")
     if config.engine.device not in ("cpu", "cuda"):
         raise ConfigError(
             f"engine.device: got {config.engine.device!r}, expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"
@@ -179,10 +157,11 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "tracking.uri: holds a password, and the configuration is saved and logged; give the address by the "
             "environment, MLFLOW_TRACKING_URI, and leave tracking.uri out"
         )
-    if config.method.ratio == "token" and config.method.shares_rollouts:
+    if config.method.objective.is_token_level and config.method.shares_rollouts:
         raise ConfigError(
-            "method.ratio: got token with method.shares_rollouts, but tokens of different tokenizers do not align; "
-            "set method.ratio=sequence"
+            f"method.objective.name: got {config.method.objective.name}, which has a ratio per token, with "
+            "method.shares_rollouts=true, but tokens of different tokenizers do not align; set one of sequences, such "
+            "as sequence_clip"
         )
     inert = inert_fields(config)
     for name in overrides:
@@ -210,9 +189,30 @@ def _check_fields(
     for name, (least, most, is_open) in ranges.items():
         value = flat[name]
         if value is not None and not (least < value <= most if is_open else least <= value <= most):
-            remedy = f" ({_REMEDIES[name]})" if name in _REMEDIES else ""
             bracket = "(" if is_open else "["
-            raise ConfigError(f"{prefix}{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]{remedy}")
+            raise ConfigError(f"{prefix}{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]")
+
+
+def _check_declared(section: Any, prefix: str) -> None:
+    """Check each field of a section against what its own declaration says."""
+    for field in dataclasses.fields(section):
+        declared, value = declaration(field), getattr(section, field.name)
+        if declared is None:
+            continue
+        if declared.choices and value not in declared.choices:
+            expected = ", ".join(map(str, declared.choices))
+            raise ConfigError(f"{prefix}{field.name}: got {value!r}, expected one of {expected}")
+        least = declared.at_least if declared.above is None else declared.above
+        if least is None and declared.at_most is None:
+            continue
+        low, high = -math.inf if least is None else least, math.inf if declared.at_most is None else declared.at_most
+        is_open = declared.above is not None
+        if not (low < value <= high if is_open else low <= value <= high):
+            remedy = f" ({declared.remedy})" if declared.remedy else ""
+            bracket = "(" if is_open else "["
+            raise ConfigError(
+                f"{prefix}{field.name}: got {value}, expected a value in {bracket}{low:g}, {high:g}]{remedy}"
+            )
 
 
 def _check_template(field: str, template: str) -> None:
@@ -414,10 +414,11 @@ def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
 
 
 def _check_minibatches(config: ExperimentConfig) -> None:
-    own = config.train.problems * config.method.rollout_factor
-    rows = own if config.minibatch.order == "own_first" else own * num_sources(config)
-    if rows % config.minibatch.problems:
-        raise ConfigError(
-            f"minibatch.problems: got {config.minibatch.problems}, which does not divide the {rows} problem groups "
-            f"that a learner is given per step; set it to a divisor or change train.problems ({config.train.problems})"
-        )
+    found = config.method.build.problem_with(
+        num_problems=config.train.problems,
+        num_samples=config.rollout.num_samples,
+        samples_per_problem=num_samples(config),
+        num_sources=num_sources(config),
+    )
+    if found:
+        raise ConfigError(f"method.build.{found}; or change train.problems ({config.train.problems})")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hacpo_core.config.schema import AUTO, ExperimentConfig
+from hacpo_core.config import AUTO, ExperimentConfig
 
 
 def num_samples(config: ExperimentConfig) -> int:
-    """Responses per problem and agent, the method's factor included."""
-    return config.rollout.num_samples * config.method.rollout_factor
+    """Responses per problem and agent, as the method's plan announces them."""
+    return int(config.method.plan.samples_per_problem(config.rollout.num_samples))
 
 
 def num_sources(config: ExperimentConfig) -> int:
@@ -26,12 +26,13 @@ def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
 
 def measures_cosine(config: ExperimentConfig) -> bool:
     """Whether some updates take the cosine of two gradients, of own and of others' responses."""
-    return config.diagnostics.every > 0 and num_sources(config) > 1 and config.minibatch.order != "own_first"
+    return config.diagnostics.every > 0 and num_sources(config) > 1 and bool(config.method.build.mixes_sources)
 
 
 def num_minibatches(config: ExperimentConfig) -> int:
-    """Updates of one learner in one step."""
-    return num_sources(config) * config.train.problems * config.method.rollout_factor // config.minibatch.problems
+    """Updates of one learner in one step, as the method's builder announces them."""
+    num_rows = num_sources(config) * config.train.problems * num_samples(config)
+    return int(config.method.build.num_updates(num_rows=num_rows, num_samples=config.rollout.num_samples))
 
 
 def total_updates(config: ExperimentConfig) -> int:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hacpo_core.config.schema import AUTO, BenchmarkConfig, ExperimentConfig, as_dict, digest_of, flatten
+from hacpo_core.config.fields import declaration
+from hacpo_core.config.schema import (
+    AUTO,
+    SEAMS,
+    BenchmarkConfig,
+    ExperimentConfig,
+    as_dict,
+    digest_of,
+    flatten,
+)
 
 # Sections and fields that change where and how fast a run goes, not what comes out of it. The contents of model
 # folders and data files enter the identity through `fingerprints`, their paths do not.
@@ -37,31 +47,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         for name in names:
             inert.setdefault(name, reason)
 
-    method = config.method
-    capability_names = [f"capability.{name}" for name in as_dict(config.capability)]
-    cross_names = [
-        *(f"method.{name}" for name in ("cross_weight", "cross_exponent", "cross_bounds", "cross_is_pessimistic")),
-        *("clip.cross_floor", "clip.cross_step"),
-        *("advantage.cross_baseline", "objective.aggregation", "objective.cross_power", "minibatch.order"),
-    ]
-    if not method.shares_rollouts:
-        mark(f"method {method.name} shares no rollouts", *cross_names)
-    if len(config.pair.agents) == 1:
-        mark("one agent has nobody to share with", *cross_names, *capability_names)
-    if method.cross_bounds != "stepwise":
-        mark(f"method.cross_bounds is {method.cross_bounds}", "clip.cross_floor", "clip.cross_step")
-    if method.cross_bounds == "none":
-        mark("method.cross_bounds is none, where nothing is clipped", "objective.cross_power")
-    if method.cross_exponent == 0:
-        mark("method.cross_exponent is 0", "objective.cross_power")
-    if method.baseline in ("own", "pooled") and (method.cross_weight == "one" or not method.shares_rollouts):
-        mark(f"method {method.name} uses no capability ratio", *capability_names)
-    if method.baseline != "capability":
-        mark("the guard is the capability baseline's", "advantage.binary_guard")
-    if method.ratio == "token":
-        mark("method.ratio is token", "clip.sequence_low", "clip.sequence_high")
-    else:
-        mark("method.ratio is sequence", "clip.token_low", "clip.token_high", "objective.token_aggregation")
+    for seam in SEAMS:
+        section = getattr(config.method, seam)
+        for field in dataclasses.fields(section):
+            declared = declaration(field)
+            reason = declared.inert(config) if declared is not None and declared.inert is not None else None
+            if reason is not None:
+                mark(reason, f"method.{seam}.{field.name}")
     if config.engine.sampler != "vllm":
         mark(
             f"engine.sampler is {config.engine.sampler}",
@@ -88,8 +80,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         )
     elif config.engine.deepspeed.stage == 3:
         mark("engine.deepspeed.stage is 3, where no rank holds a whole gradient", "diagnostics.every")
-    if config.minibatch.order == "own_first":
-        mark("minibatch.order is own_first, where no update has own and others' responses", "diagnostics.every")
+    if not config.method.build.mixes_sources:
+        mark("no update of method.build has own and others' responses", "diagnostics.every")
     if config.engine.lora.rank == 0:
         mark("engine.lora.rank is 0", "engine.lora.alpha", "engine.lora.targets")
     if config.engine.dtype == "float32":

@@ -79,84 +79,30 @@ class PairConfig:
     """by name; the order is the agents' order"""
 
 
+SEAMS = ("plan", "estimate", "build", "objective")
+"""sections of `method` that hold an implementation of a seam"""
+
+
 @dataclass(frozen=True)
 class MethodConfig:
-    """What tells one algorithm from another; see `hacpo_core.algo.methods.Method`."""
+    """What tells one algorithm from another: an implementation of each seam of `hacpo_core.methods.base`.
 
-    name: str = "hacpo"
-    ratio: str = "sequence"
-    """token | sequence"""
+    In YAML a seam is a mapping of `name` and the implementation's own fields; `flows.compose` puts the dataclass of
+    that name in its place.
+    """
+
+    name: str = "unnamed"
+    """of the method, a part of the experiment's id for people to read"""
     shares_rollouts: bool = True
-    baseline: str = "capability"
-    """own | pooled | capability | package.module:function"""
-    cross_weight: str = "capability"
-    """capability | one"""
-    cross_exponent: float = 1.0
-    """alpha of Eq. 12, >= 0"""
-    cross_bounds: str = "stepwise"
-    """stepwise | own | none"""
-    cross_is_pessimistic: bool = False
-    """min(s A, clip(s) A) for cross-agent responses too"""
-    rollout_factor: int = 1
-    """responses per problem as a multiple of rollout.num_samples; mini-batches keep their number of responses"""
-
-
-@dataclass(frozen=True)
-class ClipConfig:
-    """Bounds of importance ratios."""
-
-    token_low: float = 0.2
-    """own responses, ratio: token; kept above 1 - token_low"""
-    token_high: float = 0.28
-    """kept below 1 + token_high"""
-    sequence_low: float = 3e-4
-    """own responses, ratio: sequence; kept above 1 - sequence_low"""
-    sequence_high: float = 4e-4
-    """kept below 1 + sequence_high"""
-    cross_floor: float = 0.8
-    """lower bound of cross-agent ratios, in [0, 1]: 1 - delta of Eq. 13 (Table 5 prints it in its delta column)"""
-    cross_step: float = 0.025
-    """delta_step of Eq. 14: tightening per update, >= 0"""
-
-
-@dataclass(frozen=True)
-class CapabilityConfig:
-    """Eq. 8, 9 and the bounds of the official code."""
-
-    window: int = 5
-    """K of Eq. 9: steps averaged, the current one included, >= 1"""
-    metric: str = "reward_mean"
-    """reward_mean | positive_rate"""
-    floor: float = 1e-8
-    """least capability, > 0"""
-    lowest_ratio: float = 0.1
-    """least capability ratio, in (0, 1]"""
-    highest_ratio: float = 10.0
-    """largest capability ratio, >= 1"""
-
-
-@dataclass(frozen=True)
-class AdvantageConfig:
-    """Eq. 6, 7, 10, 50."""
-
-    cross_baseline: str = "source"
-    """source (Eq. 10) | learner (Eq. 50, official code)"""
-    binary_guard: bool = True
-    """replace a capability baseline above 1 by the agent's own mean, where no reward is above 1 (official code)"""
-
-
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """How rows are averaged, and the KL penalty."""
-
-    aggregation: str = "sum_of_means"
-    """over sources: sum_of_means (Eq. 53) | mean_of_rows (official code)"""
-    cross_power: str = "ratio"
-    """what method.cross_exponent is the power of: ratio (Eq. 12) | clipped: the clipped ratio (official code)"""
-    token_aggregation: str = "token_mean"
-    """ratio: token only: token_mean | seq_mean_token_mean | seq_mean_token_sum_norm"""
-    kl_coef: float = 0.0
-    """weight of the KL to the frozen initial model, own rows, >= 0; at 0 no reference is loaded"""
+    """whether learners train on other agents' responses"""
+    plan: Any = None
+    """which responses an agent samples, and how"""
+    estimate: Any = None
+    """advantage and weight of each row for each learner"""
+    build: Any = None
+    """which rows make up which mini-batch"""
+    objective: Any = None
+    """what an update maximises"""
 
 
 @dataclass(frozen=True)
@@ -194,16 +140,6 @@ class TrainConfig:
     """rollout-and-update steps; 58 is one epoch of MATH at 128 problems"""
     problems: int = 128
     """P: problems per step"""
-
-
-@dataclass(frozen=True)
-class MinibatchConfig:
-    """How a step's rows are cut into updates."""
-
-    problems: int = 64
-    """a mini-batch holds problems x rollout.num_samples responses"""
-    order: str = "mixed"
-    """mixed: the same share of every source in each | own_first: own mini-batches, then the others'"""
 
 
 @dataclass(frozen=True)
@@ -254,8 +190,6 @@ class VllmConfig:
 
 AUTO = "auto"
 """value of placement.num_ranks that a plan replaces by numbers"""
-BASELINES = ("own", "pooled", "capability")
-"""built-in values of method.baseline; any other is somebody's function (`hacpo_core.algo.methods.find_baseline`)"""
 ALL_LINEAR = "all-linear"
 
 
@@ -519,14 +453,9 @@ class ExperimentConfig:
     checked: as sampled where a few that the training engine recomputes are the same within 1e-5 nats, else learner"""
     pair: PairConfig = field(default_factory=PairConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
-    clip: ClipConfig = field(default_factory=ClipConfig)
-    capability: CapabilityConfig = field(default_factory=CapabilityConfig)
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     retokenize: RetokenizeConfig = field(default_factory=RetokenizeConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    minibatch: MinibatchConfig = field(default_factory=MinibatchConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)

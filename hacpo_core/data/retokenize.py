@@ -6,34 +6,39 @@ stays text: a response that types `<|im_end|>` or `</s>` ends nobody's turn but 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core.columns import Ragged
 from hacpo_core.data.control_tokens import control_ids, response_backend, tokenizers_match
 from hacpo_core.errors import ConfigError, ModelError
-from hacpo_core.records import Rollout
+from hacpo_core.responses import Responses
 
 if TYPE_CHECKING:  # two seconds, which plans do without
     from transformers import PreTrainedTokenizerBase
 
-ShareStatus = Literal["ok", "truncated", "empty"]
 EosRule = Literal["keep", "drop"]
 
 
-@dataclass(frozen=True, slots=True)
-class SharedResponse:
-    """A response as the learner trains on it.
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedResponses:
+    """Responses as the learner trains on them, in their order.
 
-    `status` is "truncated" where the learner's limit cut it (its end-of-sequence token went with the cut) and "empty"
-    where nothing is left to train on: `token_ids` is then (). `length_drift` is the change in tokens before that cut,
-    (target - source) / source. `num_control_dropped` counts control tokens that the text spelled and that the target
-    could not write in any other way.
+    Attributes:
+        token_ids: int32; () where nothing is left to train on.
+        is_truncated_R: where the learner's limit cut it (its end-of-sequence token went with the cut).
+        length_drift_R: change in tokens before that cut, (target - source) / source.
+        is_passed_through: whether both agents share a tokenizer and ids are passed as they are.
+        num_control_dropped: control tokens that texts spelled and that the target could not write in any other way.
     """
 
-    token_ids: tuple[int, ...]
-    status: ShareStatus
-    length_drift: float
+    token_ids: Ragged
+    is_truncated_R: NDArray[np.bool_]
+    length_drift_R: NDArray[np.float64]
     is_passed_through: bool
     num_control_dropped: int = 0
 
@@ -83,56 +88,45 @@ class Retokenizer:
         self._control_ids = control_ids(target)
         self._backend = response_backend(target) if target.is_fast else None
 
-    def convert(self, rollout: Rollout) -> SharedResponse:
-        """The rollout's response in the target's tokens."""
-        return self.convert_batch((rollout,))[0]
-
-    def convert_batch(self, rollouts: Sequence[Rollout]) -> tuple[SharedResponse, ...]:
-        """The rollouts' responses in the target's tokens, in their order; a row depends on no other row."""
+    def convert(self, responses: Responses) -> SharedResponses:
+        """The responses in the target's tokens; a row depends on no other row."""
+        num_control_dropped = 0
+        source_ids = [self._source_ids(ids, reason) for ids, reason in _tokens_and_reasons(responses)]
         if self.is_pass_through:
-            return tuple(self._pass_through(rollout) for rollout in rollouts)
-        texts = [response_text(rollout) for rollout in rollouts]
-        encoded = self._encode_with_leading_space(texts)
-        return tuple(self._retokenized(rollout, ids) for rollout, ids in zip(rollouts, encoded, strict=True))
-
-    def _pass_through(self, rollout: Rollout) -> SharedResponse:
-        token_ids = self._source_ids(rollout)
-        return self._bounded(token_ids, length_drift=0.0, is_passed_through=True, num_control_dropped=0)
-
-    def _retokenized(self, rollout: Rollout, encoded: Sequence[int]) -> SharedResponse:
-        source_ids = self._source_ids(rollout)
-        content = tuple(encoded)
-        if not self._control_ids.isdisjoint(content):  # rare, and slow for every token of every response
-            content = tuple(token_id for token_id in content if token_id not in self._control_ids)
-        is_eos_alone = not strip_eos(source_ids, self._source_eos_ids)
-        ends_in_eos = rollout.finish_reason == "stop" and (self._eos == "keep" or is_eos_alone)
-        # EOS alone would teach the learner to say nothing, with the reward of a response that said something.
-        is_lost = not content and not is_eos_alone
-        token_ids = () if is_lost else content + (self._eos_suffix if ends_in_eos else ())
-        return self._bounded(
-            token_ids,
-            length_drift=(len(token_ids) - len(source_ids)) / len(source_ids) if source_ids else 0.0,
-            is_passed_through=False,
-            num_control_dropped=len(encoded) - len(content),
-        )
-
-    def _source_ids(self, rollout: Rollout) -> tuple[int, ...]:
-        is_stripped = self._eos == "drop" and rollout.finish_reason == "stop"
-        return without_eos(rollout.token_ids, self._source_eos_ids) if is_stripped else rollout.token_ids
-
-    def _bounded(
-        self, token_ids: tuple[int, ...], *, length_drift: float, is_passed_through: bool, num_control_dropped: int
-    ) -> SharedResponse:
-        status: ShareStatus = "ok" if token_ids else "empty"
-        if len(token_ids) > self._max_response_tokens:
-            status = "truncated"
-        return SharedResponse(
-            token_ids=token_ids[: self._max_response_tokens],
-            status=status,
-            length_drift=length_drift,
-            is_passed_through=is_passed_through,
+            token_ids: list[Any] = source_ids
+        else:
+            encoded = self._encode_with_leading_space(response_texts(responses))
+            token_ids = []
+            for ids, reason, found in zip(source_ids, responses.finish_reason, encoded, strict=True):
+                content = self._without_control(found)
+                num_control_dropped += len(found) - len(content)
+                token_ids.append(self._ended(content, ids, reason))
+        lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
+        source_lengths = np.array([len(ids) for ids in source_ids], dtype=np.int64)
+        return SharedResponses(
+            token_ids=Ragged.of([ids[: self._max_response_tokens] for ids in token_ids], np.int32),
+            is_truncated_R=lengths > self._max_response_tokens,
+            length_drift_R=(lengths - source_lengths) / np.maximum(source_lengths, 1),
+            is_passed_through=self.is_pass_through,
             num_control_dropped=num_control_dropped,
         )
+
+    def _without_control(self, token_ids: list[int]) -> list[int]:
+        if self._control_ids.isdisjoint(token_ids):  # rare, and slow for every token of every response
+            return token_ids
+        return [token_id for token_id in token_ids if token_id not in self._control_ids]
+
+    def _ended(self, content: list[int], source_ids: NDArray[np.int32], finish_reason: str) -> list[int]:
+        """The content with the target's EOS where the response ends in one."""
+        is_eos_alone = not len(strip_eos(source_ids, self._source_eos_ids))
+        if not content and not is_eos_alone:
+            return []  # EOS alone would teach to say nothing, with the reward of a response that said something
+        ends_in_eos = finish_reason == "stop" and (self._eos == "keep" or is_eos_alone)
+        return [*content, *self._eos_suffix] if ends_in_eos else content
+
+    def _source_ids(self, token_ids: NDArray[np.int32], finish_reason: str) -> NDArray[np.int32]:
+        is_stripped = self._eos == "drop" and finish_reason == "stop"
+        return without_eos(token_ids, self._source_eos_ids) if is_stripped else token_ids
 
     def _encode_with_leading_space(self, texts: list[str]) -> list[list[int]]:
         """Tokens that decode to the text; one more space in front where the target swallows the first one."""
@@ -158,17 +152,22 @@ class Retokenizer:
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
-    """The text of a response, special tokens skipped and no space tidied away (what `Rollout.text` holds)."""
+    """The text of a response, special tokens skipped and no space tidied away (what `Responses.text` holds)."""
     return str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def response_text(rollout: Rollout) -> str:
-    """The text to share: valid Unicode, without the half character that a length limit left at the end.
+def response_texts(responses: Responses) -> list[str]:
+    """The texts to share: valid Unicode, without the half character that a length limit left at the end.
 
     Other U+FFFD stay, since the verifier read them too and nothing tells a sampled U+FFFD from a broken byte.
     """
-    text = valid_unicode(rollout.text)
-    return text.rstrip("\ufffd") if rollout.finish_reason == "length" else text
+    texts = map(valid_unicode, responses.text)
+    pairs = zip(texts, responses.finish_reason, strict=True)
+    return [text.rstrip("\ufffd") if reason == "length" else text for text, reason in pairs]
+
+
+def _tokens_and_reasons(responses: Responses) -> Iterator[tuple[NDArray[np.int32], str]]:
+    return zip(responses.token_ids, responses.finish_reason, strict=True)
 
 
 def valid_unicode(text: str) -> str:
@@ -180,17 +179,18 @@ def valid_unicode(text: str) -> str:
     return text
 
 
-def strip_eos(token_ids: tuple[int, ...], eos_ids: Collection[int]) -> tuple[int, ...]:
+def strip_eos(token_ids: NDArray[np.int32], eos_ids: Collection[int]) -> NDArray[np.int32]:
     """The ids without the one end-of-sequence token that may close them."""
-    return token_ids[:-1] if token_ids and token_ids[-1] in eos_ids else token_ids
+    return token_ids[:-1] if len(token_ids) and int(token_ids[-1]) in eos_ids else token_ids
 
 
-def without_eos(token_ids: tuple[int, ...], eos_ids: Collection[int]) -> tuple[int, ...]:
+def without_eos(token_ids: NDArray[np.int32], eos_ids: Collection[int]) -> NDArray[np.int32]:
     """What is trained on under `drop`: the ids without their closing EOS; an EOS alone stays, or nothing would be left.
 
     Source: official code.
     """
-    return strip_eos(token_ids, eos_ids) or token_ids
+    stripped = strip_eos(token_ids, eos_ids)
+    return stripped if len(stripped) else token_ids
 
 
 def _eos_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

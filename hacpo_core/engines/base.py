@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
-from hacpo_core.records import FinishReason
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core.columns import Positions, Ragged
+from hacpo_core.records import SamplingLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +21,25 @@ class SampleRequest:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class SampledResponse:
-    """Sampled ids (the EOS included when `finish_reason` is "stop") and their log-probabilities in nats."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """Responses as a sampler gives them, in the order of the requests. R response.
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
+    Attributes:
+        token_ids: int32, the EOS included where the response stopped by itself.
+        logprobs: float32, nats, of these tokens under the policy.
+        is_cut_R: whether the limit ended the response.
+    """
 
+    token_ids: Ragged
+    logprobs: Ragged
+    is_cut_R: NDArray[np.bool_]
 
-@dataclass(frozen=True, slots=True)
-class SamplingLimits:
-    """temperature > 0 and top_p in (0, 1]; `is_greedy` takes the likeliest token and ignores both."""
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-    is_greedy: bool = False
+    @classmethod
+    def of(cls, responses: Sequence[tuple[Any, Any, bool]]) -> Sampled:
+        """From token ids, log-probabilities and whether it was cut, of each response."""
+        token_ids, logprobs, is_cut = zip(*responses, strict=True) if responses else ((), (), ())
+        return cls(Ragged.of(token_ids, np.int32), Ragged.of(logprobs, np.float32), np.array(is_cut, dtype=bool))
 
 
 class Sampler(Protocol):
@@ -41,7 +47,7 @@ class Sampler(Protocol):
 
     name: str
 
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
         """One response per request, in order; a response depends on its own request alone, not on its neighbours."""
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
@@ -54,27 +60,46 @@ class Sampler(Protocol):
         """End whatever was started for sampling."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowOutcome:
-    """What an update saw of one row: `ratio` before the row's update, and whether a bound took its gradient away.
+@dataclass(frozen=True, slots=True, eq=False)
+class RowOutcomes:
+    """What an update saw of its rows, as columns, in the order of its passes. B row.
 
-    `update` is m. `stopped_share` is 0 or 1 on the sequence level, a share of tokens on the token level.
+    Attributes:
+        row_B: position of the row in its mini-batch.
+        update_B: m of that mini-batch.
+        ratio_B: sequence ratio before the row's update.
+        floor_B, ceiling_B: its bounds.
+        stopped_share_B: share of the row whose gradient a bound took away: 0 or 1, or a share of tokens.
+        kl_B: mean KL to the reference, nats.
+        entropy_B: mean entropy of the learner's next-token distribution, nats.
     """
 
-    source: int
-    problem: int
-    index: int
-    is_own: bool
-    update: int
-    advantage: float
-    cross_weight: float
-    ratio: float
-    floor: float
-    ceiling: float
-    stopped_share: float
-    kl: float
-    entropy: float
-    num_tokens: int
+    row_B: NDArray[np.int64]
+    update_B: NDArray[np.int64]
+    ratio_B: NDArray[np.float64]
+    floor_B: NDArray[np.float64]
+    ceiling_B: NDArray[np.float64]
+    stopped_share_B: NDArray[np.float64]
+    kl_B: NDArray[np.float64]
+    entropy_B: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.row_B)
+
+    @classmethod
+    def none(cls) -> RowOutcomes:
+        """No rows."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(6)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowOutcomes]) -> RowOutcomes:
+        """The rows of all parts (at least one), one part after another."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def take(self, rows: Positions) -> RowOutcomes:
+        """Some rows, in that order."""
+        return RowOutcomes(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +126,4 @@ class UpdateOutcome:
     """All updates of one learner in one step."""
 
     minibatches: tuple[MinibatchOutcome, ...]
-    rows: tuple[RowOutcome, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """A response whose tokens' log-probabilities are wanted."""
-
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
+    rows: RowOutcomes

@@ -18,18 +18,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
-from hacpo_core.algo.methods import Method
-from hacpo_core.batches import Row
+from hacpo_core.batches import Minibatch
+from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.base import RowOutcomes
 from hacpo_core.engines.layouts import row_groups
-from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.learner import BaseLearner, Stepped, Totals, own_and_cross
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.ranks import all_ranks
@@ -39,8 +41,9 @@ from hacpo_core.engines.weights import Fingerprint, fingerprint
 from hacpo_core.engines.zero_settings import zero_settings
 from hacpo_core.engines.zero_state import ZeroState
 from hacpo_core.errors import EngineError
+from hacpo_core.methods.base import Objective
 
-_PADDING = ScoreRequest((0,), (0,))
+_PADDING = TokenRows.of([[0]], [[0]])
 
 
 def deal(lengths: Sequence[int], *, num_ranks: int) -> list[list[int]]:
@@ -175,58 +178,52 @@ class DeepspeedLearner(BaseLearner):
 
     # --- a share of the rows ---
 
-    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the response tokens under the current weights, in order, on every rank."""
-        shares = self._deal(requests)
-        share = shares[self._rank]
-        found = super().logprobs([requests[position] for position in share])
+    def logprobs(self, rows: TokenRows) -> Ragged:
+        """As `BaseLearner.logprobs`, on every rank."""
+        shares = self._deal(rows)
+        found = super().logprobs(rows.take(shares[self._rank]))
         with torch.no_grad():
-            for _ in range(self._missing_passes(requests, shares)):
+            for _ in range(self._missing_passes(rows, shares)):
                 self._score_nothing()
-        parts = all_ranks(dict(zip(share, found, strict=True)))
-        everywhere = {position: logprobs for part in parts for position, logprobs in part.items()}
-        return [everywhere[position] for position in range(len(requests))]
+        return Ragged.joined(all_ranks(found)).take(_inverse(shares))
 
-    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        """As `logprobs`, of the requests of this rank; all ranks score all of them together."""
-        asked: list[list[ScoreRequest]] = all_ranks(list(requests))
+    def logprobs_of_each(self, rows: TokenRows) -> Ragged:
+        """As `logprobs`, of the rows of this rank; all ranks score all of them together."""
+        asked: list[TokenRows] = all_ranks(rows)
         before = sum(len(part) for part in asked[: self._rank])
-        found = self.logprobs([request for part in asked for request in part])
-        return found[before : before + len(requests)]
+        return self.logprobs(TokenRows.joined(asked)).take(range(before, before + len(rows)))
 
-    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
-        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
-        shares = self._deal(requests)
-        share = shares[self._rank]
-        totals = super()._accumulate([weighted[position] for position in share], method, update)
-        for _ in range(self._missing_passes(requests, shares)):
+    def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+        shares = self._deal(rows.tokens)
+        share = np.array(shares[self._rank], dtype=np.int64)
+        totals = super()._accumulate(rows.take(share), objective, update)
+        for _ in range(self._missing_passes(rows.tokens, shares)):
             self._backward(self._score_nothing())
-        mine = replace(totals, outcomes={share[position]: row for position, row in totals.outcomes.items()})
+        mine = replace(totals, outcomes=replace(totals.outcomes, row_B=share[totals.outcomes.row_B]))
         parts: list[Totals] = all_ranks(mine)
-        everywhere = {position: row for part in parts for position, row in part.outcomes.items()}
-        order = [position for rows in self._passes(requests) for position in rows]
+        everywhere = RowOutcomes.joined([part.outcomes for part in parts])
+        order = [row for group in self._passes(rows.tokens) for row in group]  # in one process's order
         return Totals(
             own=sum(part.own for part in parts),
             cross=sum(part.cross for part in parts),
-            outcomes={position: everywhere[position] for position in order},  # in one process's order
+            outcomes=everywhere.take(np.argsort(everywhere.row_B)[order]),
         )
 
-    def _passes(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
+    def _passes(self, rows: TokenRows) -> list[list[int]]:
         """Rows of each pass that one process would make."""
-        return row_groups(requests, layout=self._layout, max_tokens=self._engine.micro_batch_tokens)
+        return row_groups(rows, layout=self._layout, max_tokens=self._engine.micro_batch_tokens)
 
-    def _deal(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
-        lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
-        return deal(lengths, num_ranks=self._num_ranks)
+    def _deal(self, rows: TokenRows) -> list[list[int]]:
+        return deal(rows.lengths_B.tolist(), num_ranks=self._num_ranks)
 
-    def _missing_passes(self, requests: Sequence[ScoreRequest], shares: Sequence[Sequence[int]]) -> int:
+    def _missing_passes(self, rows: TokenRows, shares: Sequence[Sequence[int]]) -> int:
         """Passes that this rank must add: ranks communicate in each, so all make the same number, and at least one."""
-        num_passes = [len(self._passes([requests[position] for position in share])) for share in shares]
+        num_passes = [len(self._passes(rows.take(share))) for share in shares]
         return max(1, *num_passes) - num_passes[self._rank]
 
     def _score_nothing(self) -> Tensor:
         """A pass that adds nothing: its value and its gradient are 0."""
-        (scores,) = (scores for _, scores in self._score_groups(self._head, [_PADDING]))
+        (scores,) = (scores for _, scores in self._score_groups(self._head, _PADDING))
         return 0.0 * scores.logprob_N.sum()
 
     # --- gradient and step ---
@@ -235,7 +232,7 @@ class DeepspeedLearner(BaseLearner):
         # DeepSpeed averages over ranks; the rows' weights ask for a sum.
         self._deepspeed.backward(loss * self._num_ranks)
 
-    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+    def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         sums = {name: torch.zeros_like(parameter) for name, parameter in self._named.items()}
 
         def add(value: Tensor) -> None:
@@ -245,23 +242,23 @@ class DeepspeedLearner(BaseLearner):
                 if gradient is not None:
                     total += gradient
 
-        share = self._deal([ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted])[self._rank]
-        self._pass_over([weighted[position] for position in share], method, update, self._whole_head, add)
+        share = self._deal(rows.tokens)[self._rank]
+        self._pass_over(rows.take(share), objective, update, self._whole_head, add)
         for total in sums.values():
             dist.all_reduce(total)
         return sums
 
-    def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
+    def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
         """None in stage 3, where no rank holds a whole gradient. The first rank alone keeps one in host memory."""
         if self._stage == 3:
             return None
         cosine: float | None = None
         if self._rank == 0:
-            cosine = super()._gradient_cosine(weighted, method, update)
+            cosine = super()._gradient_cosine(rows, objective, update)
         else:
-            parts = [[item for item in weighted if item[0].is_own is is_own] for is_own in (True, False)]
-            for rows in parts if all(parts) else ():
-                self._gradient(rows, method, update)
+            parts = own_and_cross(rows)
+            for part in parts if all(map(len, parts)) else ():
+                self._gradient(part, objective, update)
         found: float | None = all_ranks(cosine)[0]
         return found
 
@@ -303,6 +300,11 @@ class DeepspeedLearner(BaseLearner):
             self._check_name(key.partition(".")[2])
         self._state.load(tensors)
         self.num_updates = num_updates
+
+
+def _inverse(shares: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Where each row lies when the shares are laid one after another."""
+    return np.argsort(np.concatenate([np.asarray(share, np.int64) for share in shares]))
 
 
 def _leave_group() -> None:

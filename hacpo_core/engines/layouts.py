@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.columns import TokenRows
 from hacpo_core.engines.products import IMAGES
 
 LAYOUTS = ("padded", "shared_prompts")
@@ -72,37 +73,32 @@ class ForwardPass:
         return replace(self, **moved)
 
 
-def forward_passes(
-    requests: Sequence[ScoreRequest], *, layout: str, max_tokens: int, is_filled: bool = False
-) -> Iterator[ForwardPass]:
+def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int, is_filled: bool = False) -> Iterator[ForwardPass]:
     """All rows, each in exactly one pass; a function of the arguments alone.
 
     Args:
-        requests: the rows, each with a token of the prompt and one of the response at least.
+        rows: each with a token of the prompt and one of the response at least.
         layout: one of `LAYOUTS`.
         max_tokens: of one pass, as if its rows were padded to the longest one; a longer row stands alone.
         is_filled: tokens that stand for nothing end a sequence of shared_prompts, beyond `max_tokens` too, one in 16
             at most from 512 on: for models whose layers convolve, for which kernels are made for each new length.
     """
-    for rows in row_groups(requests, layout=layout, max_tokens=max_tokens):
-        yield _padded(requests, rows) if layout == "padded" else _shared(requests, rows, is_filled=is_filled)
+    for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
+        part = rows.take(group)
+        yield _padded(part, group) if layout == "padded" else _shared(part, group, is_filled=is_filled)
 
 
-def row_groups(requests: Sequence[ScoreRequest], *, layout: str, max_tokens: int) -> list[list[int]]:
+def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[int]]:
     """Positions of the rows of each of `forward_passes`."""
-    lengths = [len(request.prompt_ids) + len(request.response_ids) for request in requests]
+    lengths_B = rows.lengths_B
     if layout == "padded":
-        return micro_batches(lengths, max_tokens=max_tokens)
-    longest: dict[tuple[int, ...], int] = {}
-    for request, length in zip(requests, lengths, strict=True):
-        longest[request.prompt_ids] = max(longest.get(request.prompt_ids, 0), length)
-    problems = {prompt_ids: number for number, prompt_ids in enumerate(longest)}
-
-    def place(row: int) -> tuple[int, int, int]:
-        prompt_ids = requests[row].prompt_ids
-        return -longest[prompt_ids], problems[prompt_ids], -lengths[row]
-
-    return micro_batches(lengths, max_tokens=max_tokens, order=sorted(range(len(requests)), key=place))
+        return micro_batches(lengths_B.tolist(), max_tokens=max_tokens)
+    # A prompt's rows together, prompts with the longest row first, equal ones as they come.
+    longest_U, first_U = np.zeros(len(rows.prompts), np.int64), np.full(len(rows.prompts), len(rows))
+    np.maximum.at(longest_U, rows.prompt_B, lengths_B)
+    np.minimum.at(first_U, rows.prompt_B, np.arange(len(rows)))
+    order = np.lexsort((-lengths_B, first_U[rows.prompt_B], -longest_U[rows.prompt_B]))
+    return micro_batches(lengths_B.tolist(), max_tokens=max_tokens, order=order.tolist())
 
 
 def micro_batches(lengths: Sequence[int], *, max_tokens: int, order: Sequence[int] | None = None) -> list[list[int]]:
@@ -125,63 +121,62 @@ def micro_batches(lengths: Sequence[int], *, max_tokens: int, order: Sequence[in
     return groups
 
 
-def _padded(requests: Sequence[ScoreRequest], rows: Sequence[int]) -> ForwardPass:
-    longest = max(len(requests[row].prompt_ids) + len(requests[row].response_ids) for row in rows)
-    input_BT = torch.zeros(len(rows), longest, dtype=torch.long)
-    sequences: list[int] = []
-    columns: list[int] = []
-    targets: list[int] = []
-    for b, row in enumerate(rows):
-        request = requests[row]
-        ids = request.prompt_ids + request.response_ids
-        input_BT[b, : len(ids)] = _ids(ids)
-        sequences += [b] * len(request.response_ids)
-        columns += range(len(request.prompt_ids) - 1, len(ids) - 1)
-        targets += request.response_ids
-    return ForwardPass(tuple(rows), input_BT, _ids(sequences), _ids(columns), _ids(targets))
-
-
-def _shared(requests: Sequence[ScoreRequest], rows: Sequence[int], *, is_filled: bool) -> ForwardPass:
-    longest = max(len(requests[row].prompt_ids) + len(requests[row].response_ids) - 1 for row in rows)
-    input_T: list[int] = []
-    position_T: list[int] = []
-    home_T: list[int] = []
-    columns: list[int] = []
-    targets: list[int] = []
-    copies: list[int] = []
-    originals: list[int] = []
-    token_RL = torch.zeros(len(rows), longest, dtype=torch.long)
-    starts: dict[tuple[int, ...], int] = {}
-    for r, row in enumerate(rows):
-        prompt_ids, response_ids = requests[row].prompt_ids, requests[row].response_ids
-        length, here = len(prompt_ids), r * longest
-        if prompt_ids in starts:
-            copies += range(here, here + length)
-            originals += range(starts[prompt_ids], starts[prompt_ids] + length)
-        else:
-            starts[prompt_ids] = len(input_T)
-            input_T += prompt_ids
-            position_T += range(length)
-            home_T += range(here, here + length)
-        prompt, response = starts[prompt_ids], len(input_T)
-        row_length = length + len(response_ids) - 1
-        end = response + row_length - length
-        input_T += response_ids[:-1]
-        position_T += range(length, row_length)
-        home_T += range(here + length, here + row_length)
-        token_RL[r, :length] = torch.arange(prompt, prompt + length)
-        token_RL[r, length:row_length] = torch.arange(response, end)
-        columns += [prompt + length - 1, *range(response, end)]
-        targets += response_ids
-    filler = [0] * (_filled_length(len(input_T)) - len(input_T)) if is_filled else []
+def _padded(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
+    lengths_B = rows.lengths_B
+    input_BT = np.zeros((len(rows), int(lengths_B.max())), np.int64)
+    columns = []
+    for b, (u, response, length) in enumerate(zip(rows.prompt_B, rows.responses, lengths_B.tolist(), strict=True)):
+        start = length - len(response)
+        input_BT[b, :start] = rows.prompts[u]
+        input_BT[b, start:length] = response
+        columns.append(np.arange(start - 1, length - 1))
+    sequence_N = np.repeat(np.arange(len(rows)), rows.responses.lengths)
     return ForwardPass(
-        tuple(rows),
-        _ids(input_T + filler)[None],
-        torch.zeros(len(targets), dtype=torch.long),
+        tuple(positions), _ids([input_BT]), _ids([sequence_N]), _ids(columns), _ids([rows.responses.value_N])
+    )
+
+
+def _shared(rows: TokenRows, positions: Sequence[int], *, is_filled: bool) -> ForwardPass:
+    longest = int(rows.lengths_B.max()) - 1
+    inputs: list[NDArray[Any]] = []
+    places: list[NDArray[Any]] = []
+    homes: list[NDArray[Any]] = []
+    columns: list[NDArray[Any]] = []
+    copies: list[NDArray[Any]] = []
+    originals: list[NDArray[Any]] = []
+    token_RL = np.zeros((len(rows), longest), np.int64)
+    starts: dict[int, int] = {}
+    num_tokens = 0
+    for r, (u, response) in enumerate(zip(rows.prompt_B.tolist(), rows.responses, strict=True)):
+        prompt = rows.prompts[u]
+        length, here = len(prompt), r * longest
+        row_length = length + len(response) - 1
+        if u in starts:
+            copies.append(np.arange(here, here + length))
+            originals.append(np.arange(starts[u], starts[u] + length))
+        else:
+            starts[u] = num_tokens
+            num_tokens += length
+            inputs.append(prompt)
+            places.append(np.arange(length))
+            homes.append(np.arange(here, here + length))
+        first, begin = starts[u], num_tokens
+        num_tokens += row_length - length
+        inputs.append(response[:-1])
+        places.append(np.arange(length, row_length))
+        homes.append(np.arange(here + length, here + row_length))
+        token_RL[r, :length] = np.arange(first, first + length)
+        token_RL[r, length:row_length] = np.arange(begin, num_tokens)
+        columns += [np.array([first + length - 1]), np.arange(begin, num_tokens)]
+    filler = [np.zeros(_filled_length(num_tokens) - num_tokens, np.int64)] if is_filled else []
+    return ForwardPass(
+        tuple(positions),
+        _ids([*inputs, *filler])[None],
+        torch.zeros(len(rows.responses.value_N), dtype=torch.long),
         _ids(columns),
-        _ids(targets),
-        _ids(position_T + filler)[None],
-        RowPlaces(token_RL, _ids(home_T), _ids(copies), _ids(originals)),
+        _ids([rows.responses.value_N]),
+        _ids([*places, *filler])[None],
+        RowPlaces(torch.from_numpy(token_RL), _ids(homes), _ids(copies), _ids(originals)),
     )
 
 
@@ -191,5 +186,6 @@ def _filled_length(num_tokens: int) -> int:
     return -(-(num_tokens + IMAGES) // step) * step - IMAGES
 
 
-def _ids(values: Sequence[int]) -> Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.int64))  # five times as fast as torch.tensor for thousands
+def _ids(parts: Sequence[NDArray[Any]]) -> Tensor:
+    """int64, one part after another; rows of two dimensions stay rows."""
+    return torch.from_numpy(np.concatenate(parts, dtype=np.int64) if parts else np.empty(0, np.int64))

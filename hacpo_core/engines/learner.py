@@ -1,7 +1,7 @@
 """What every learner does in the same way: passes over rows, the objective, the schedule.
 
-    update: mini-batch ─▶ weights of rows, rows without advantage left out, own rows' old log-probabilities
-                       ─▶ _accumulate: _score_groups ─▶ _objective ─▶ _backward     for each micro-batch
+    update: mini-batch ─▶ rows without advantage left out, own rows' old log-probabilities
+                       ─▶ _accumulate: _score_groups ─▶ _loss ─▶ _backward     for each micro-batch
                        ─▶ _step
 
 A learner says how a loss is differentiated and how the optimizer steps.
@@ -15,20 +15,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hacpo_core.algo.methods import Method, Objective, Rows, method_bounds, objective
-from hacpo_core.algo.objectives import row_weights
-from hacpo_core.batches import Minibatch, Row
+from hacpo_core.batches import Minibatch
+from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.attention import let_rows_share
-from hacpo_core.engines.base import MinibatchOutcome, RowOutcome, ScoreRequest, UpdateOutcome
+from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes, UpdateOutcome
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.loss import LossValue, loss_value
 from hacpo_core.engines.models import check_steady
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.products import OneDnnLinear
@@ -36,6 +38,7 @@ from hacpo_core.engines.scoring import Head, ScoringHead, row_layout, scoring_he
 from hacpo_core.engines.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError
+from hacpo_core.methods.base import LossRows, Objective, RowKind
 
 COSINE_CHUNK = 2**24
 """numbers of a gradient that are widened at a time"""
@@ -43,11 +46,11 @@ COSINE_CHUNK = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """J_homo and J_hete of a mini-batch, and what was seen of each row, by its position in what was passed over."""
+    """J_homo and J_hete of some rows, and what was seen of each, in the order of the passes."""
 
     own: float
     cross: float
-    outcomes: dict[int, RowOutcome]
+    outcomes: RowOutcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,46 +108,45 @@ class BaseLearner(ABC):
     def refresh_policy(self) -> None:
         """Bring `policy` up to the current weights; on all ranks."""
 
-    def logprobs(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the response tokens under the current weights, in order."""
+    def logprobs(self, rows: TokenRows) -> Ragged:
+        """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""
         self.onload(optimizer=False)
         self.model.eval()
         with torch.no_grad():
-            return [tuple(logprob.tolist()) for logprob in self._row_logprobs(self._head, requests)]
+            return self._row_logprobs(self._head, rows)
 
-    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
+    def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`; ranks, where there are several, may ask for different ones."""
-        return self.logprobs(requests)
+        return self.logprobs(rows)
 
-    def _row_logprobs(self, head: Head, requests: Sequence[ScoreRequest]) -> list[Tensor]:
+    def _row_logprobs(self, head: Head, rows: TokenRows) -> Ragged:
         """Log-probabilities of each row's response tokens, the rows in order."""
-        found: dict[int, Tensor] = {}
-        for rows, scores in self._score_groups(head, requests):
-            lengths = [len(requests[row].response_ids) for row in rows]
-            found |= zip(rows, scores.logprob_N.split(lengths), strict=True)
-        return [found[row] for row in range(len(requests))]
+        found = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
+        for positions, scores in self._score_groups(head, rows):
+            logprob_N, start = scores.logprob_N.float().cpu().numpy(), 0
+            for row in positions:
+                end = start + len(found[row])
+                found[row][:] = logprob_N[start:end]
+                start = end
+        return found
 
-    def _score_groups(
-        self, head: Head, requests: Sequence[ScoreRequest]
-    ) -> Iterator[tuple[Sequence[int], TokenScores]]:
+    def _score_groups(self, head: Head, rows: TokenRows) -> Iterator[tuple[Sequence[int], TokenScores]]:
         """Scores of all response tokens, pass by pass, with the positions of the pass's rows in the order of scores."""
-        for forward in self._forward_passes(requests):
+        for forward in self._forward_passes(rows):
             scores = head.scores(
                 forward.to(self._device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
             )
             yield forward.rows, scores
 
-    def _forward_passes(self, requests: Sequence[ScoreRequest]) -> Iterator[ForwardPass]:
+    def _forward_passes(self, rows: TokenRows) -> Iterator[ForwardPass]:
         max_tokens = self._engine.micro_batch_tokens
-        return forward_passes(requests, layout=self._layout, max_tokens=max_tokens, is_filled=self._fills_passes)
+        return forward_passes(rows, layout=self._layout, max_tokens=max_tokens, is_filled=self._fills_passes)
 
     def update(
         self,
         minibatches: Sequence[Minibatch],
-        method: Method,
+        objective: Objective,
         *,
-        num_agents: int,
-        max_response_tokens: int,
         measures_cosine: bool,
         recomputes_own: bool = False,
     ) -> UpdateOutcome:
@@ -152,9 +154,7 @@ class BaseLearner(ABC):
 
         Args:
             minibatches: rows of each update.
-            method: the declaration.
-            num_agents: number of agents that rows may come from.
-            max_response_tokens: the constant of seq_mean_token_sum_norm.
+            objective: of the method.
             measures_cosine: measure the cosine between the two gradients at the first update.
             recomputes_own: take the old log-probabilities of own rows from the very passes that train them, before the
                 first update; else those that the rows hold.
@@ -163,18 +163,18 @@ class BaseLearner(ABC):
             EngineError: a gradient is not finite; earlier mini-batches have changed the weights by then.
         """
         self.onload()
-        weighted = [self._weighted(minibatch, method, num_agents, max_response_tokens) for minibatch in minibatches]
-        live_rows = [[item for item in minibatch if self._has_gradient(item[0], method)] for minibatch in weighted]
+        live = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
+        passed = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live, strict=True)]
         if recomputes_own:
-            live_rows = [self._with_own_old(live) for live in live_rows]
+            passed = [self._with_own_old(rows) for rows in passed]
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
-        rows: list[RowOutcome] = []
-        for m, live in enumerate(live_rows):
-            cosine = self._gradient_cosine(live, method, m) if measures_cosine and m == 0 else None
-            totals = self._accumulate(live, method, m)
+        rows_seen: list[RowOutcomes] = []
+        for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
+            cosine = self._gradient_cosine(rows, objective, m) if measures_cosine and m == 0 else None
+            totals = self._accumulate(rows, objective, m)
             stepped = self._step()
-            rows.extend(totals.outcomes.values())
+            rows_seen.append(replace(totals.outcomes, row_B=live[m][totals.outcomes.row_B]))
             outcomes.append(
                 MinibatchOutcome(
                     update=m,
@@ -182,124 +182,111 @@ class BaseLearner(ABC):
                     cross_objective=totals.cross,
                     grad_norm=stepped.grad_norm,
                     learning_rate=stepped.learning_rate,
-                    num_rows=len(weighted[m]),
-                    num_skipped=len(weighted[m]) - len(live),
-                    num_trained_tokens=sum(len(row.response_ids) for row, _ in live),
+                    num_rows=len(minibatch),
+                    num_skipped=len(minibatch) - len(rows),
+                    num_trained_tokens=rows.num_tokens,
                     gradient_cosine=cosine,
                 )
             )
         self.model.eval()
-        return UpdateOutcome(tuple(outcomes), tuple(rows))
+        return UpdateOutcome(tuple(outcomes), RowOutcomes.joined([RowOutcomes.none(), *rows_seen]))
 
-    def _weighted(
-        self, minibatch: Minibatch, method: Method, num_agents: int, max_response_tokens: int
-    ) -> list[tuple[Row, float]]:
-        """The rows of a mini-batch with their weights in its objective."""
-        weight_B = row_weights(
-            torch.tensor([row.source for row in minibatch.rows], dtype=torch.long),
-            torch.tensor([len(row.response_ids) for row in minibatch.rows]),
-            num_sources=num_agents,
-            is_token_level=method.ratio == "token",
-            aggregation=method.aggregation,
-            token_aggregation=method.token_aggregation,
-            max_tokens=max_response_tokens,
-        )
-        return list(zip(minibatch.rows, weight_B.tolist(), strict=True))
+    def _has_gradient(self, rows: Minibatch, objective: Objective) -> NDArray[np.bool_]:
+        """Which rows an update passes through the model; one without advantage adds nothing but its KL."""
+        if not self._engine.skip_zero_advantage:
+            return np.ones(len(rows), bool)
+        has_kl_B = (rows.kind_B != RowKind.FOREIGN) if objective.kl_coef > 0 else np.zeros(len(rows), bool)
+        found: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_kl_B
+        return found
 
-    def _has_gradient(self, row: Row, method: Method) -> bool:
-        """Whether an update passes the row through the model; one without advantage adds nothing but its KL."""
-        return not self._engine.skip_zero_advantage or row.advantage != 0.0 or (method.kl_coef > 0 and row.is_own)
-
-    def _with_own_old(self, live: Sequence[tuple[Row, float]]) -> list[tuple[Row, float]]:
+    def _with_own_old(self, rows: Minibatch) -> Minibatch:
         """The rows of an update, own ones with the log-probabilities that its passes give under the current weights.
 
         In bfloat16 a score changes with the shape of its batch by more than GSPO's clip, so the passes are the same.
         """
-        if not any(row.is_own for row, _ in live):
-            return list(live)
-        scored = self.logprobs([ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in live])
-        return [
-            (replace(row, old_logprobs=old, old_mean_logprob=fmean(old)) if row.is_own else row, weight)
-            for (row, weight), old in zip(live, scored, strict=True)
-        ]
+        is_own_B = rows.kind_B == RowKind.OWN
+        if not is_own_B.any():
+            return rows
+        scored = self.logprobs(rows.tokens)
+        old = [new if is_own else kept for new, kept, is_own in zip(scored, rows.old_logprobs, is_own_B, strict=True)]
+        old_mean_B = np.where(is_own_B, scored.means(), rows.old_mean_logprob_B)
+        return replace(rows, old_logprobs=Ragged.of(old, np.float32), old_mean_logprob_B=old_mean_B)
 
-    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+    def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
         """Add the gradient of minus the objective of these rows."""
-        return self._pass_over(weighted, method, update, self._head, lambda value: self._backward(-value))
+        return self._pass_over(rows, objective, update, self._head, lambda value: self._backward(-value))
 
     def _pass_over(
         self,
-        weighted: Sequence[tuple[Row, float]],
-        method: Method,
+        rows: Minibatch,
+        objective: Objective,
         update: int,
         head: Head,
         differentiate: Callable[[Tensor], None],
     ) -> Totals:
         """Hand the objective of each micro-batch of these rows to `differentiate`."""
         own_value = cross_value = 0.0
-        outcomes: dict[int, RowOutcome] = {}
-        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row, _ in weighted]
-        for positions, scores in self._score_groups(head, requests):
-            part = [weighted[position] for position in positions]
-            value, entropy_B = self._objective(part, scores, method, update)
+        outcomes = [RowOutcomes.none()]
+        for positions, scores in self._score_groups(head, rows.tokens):
+            value, entropy_B = self._loss(rows.take(positions), scores, objective, update)
             differentiate(value.own + value.cross)
             own_value += float(value.own.detach())
             cross_value += float(value.cross.detach())
-            outcomes |= zip(positions, _row_outcomes(part, value, entropy_B, method, update), strict=True)
-        return Totals(own_value, cross_value, outcomes)
+            outcomes.append(_outcomes(positions, value, entropy_B, update))
+        return Totals(own_value, cross_value, RowOutcomes.joined(outcomes))
 
-    def _objective(
-        self, part: Sequence[tuple[Row, float]], scores: TokenScores, method: Method, update: int
-    ) -> tuple[Objective, Tensor]:
+    def _loss(
+        self, rows: Minibatch, scores: TokenScores, objective: Objective, update: int
+    ) -> tuple[LossValue, Tensor]:
+        """Value of a micro-batch, and the mean entropy of each of its rows."""
         device, dtype = scores.logprob_N.device, scores.logprob_N.dtype
-        rows = [row for row, _ in part]
-        lengths = torch.tensor([len(row.response_ids) for row in rows], device=device)
-        mask_BT = torch.arange(int(lengths.max()), device=device)[None, :] < lengths[:, None]
+        lengths_B = torch.from_numpy(rows.tokens.responses.lengths).to(device)
+        mask_BT = torch.arange(int(lengths_B.max()), device=device)[None, :] < lengths_B[:, None]
 
-        def spread(value_N: Tensor) -> Tensor:
-            return torch.zeros(mask_BT.shape, dtype=dtype, device=device).masked_scatter(mask_BT, value_N.to(dtype))
+        def spread(value_N: Tensor, at_BT: Tensor = mask_BT) -> Tensor:
+            return torch.zeros(mask_BT.shape, dtype=dtype, device=device).masked_scatter(at_BT, value_N.to(dtype))
 
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
+        def column(values: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(values).to(device, dtype)
 
-        old_BT = reference_BT = None
-        if method.ratio == "token":
-            old_BT = spread(column([value for row in rows for value in row.old_logprobs or ()]))
-        if method.kl_coef > 0:
+        kind_B = torch.from_numpy(rows.kind_B).to(device)
+        has_old_BT = mask_BT & (kind_B != RowKind.FOREIGN)[:, None]
+        reference_BT = None
+        if objective.kl_coef > 0:
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
-                requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in rows]
-                reference_BT = spread(torch.cat(self._row_logprobs(self._reference, requests)))
+                reference_BT = spread(column(self._row_logprobs(self._reference, rows.tokens).value_N))
         entropy_BT = spread(scores.entropy_N)
-        value = objective(
-            method,
-            Rows(
+        value = loss_value(
+            objective,
+            LossRows(
                 mask_BT=mask_BT,
-                is_own_B=torch.tensor([row.is_own for row in rows], device=device),
-                advantage_B=column([row.advantage for row in rows]),
-                cross_weight_B=column([row.cross_weight for row in rows]),
-                old_mean_logprob_B=column([row.old_mean_logprob for row in rows]),
-                row_weight_B=column([weight for _, weight in part]),
-                old_logprob_BT=old_BT,
-                reference_logprob_BT=reference_BT,
+                kind_B=kind_B,
+                source_B=torch.from_numpy(rows.source_B).to(device),
+                advantage_B=column(rows.advantage_B),
+                weight_B=column(rows.weight_B),
+                old_mean_logprob_B=column(rows.old_mean_logprob_B),
+                old_logprob_BT=spread(column(rows.old_logprobs.value_N), has_old_BT),
             ),
             spread(scores.logprob_N),
+            column(rows.row_weight_B),
             update=update,
+            reference_logprob_BT=reference_BT,
         )
-        return value, entropy_BT.sum(dim=1) / lengths
+        return value, entropy_BT.sum(dim=1) / lengths_B
 
-    def _gradient_cosine(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> float | None:
+    def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
         """Cosine between the gradients of J_homo and J_hete on this mini-batch; None where one of them is zero.
 
         They may be billions of numbers: one of the two waits in host memory, and none is widened as a whole.
         """
-        own_rows, cross_rows = ([item for item in weighted if item[0].is_own is is_own] for is_own in (True, False))
-        if not own_rows or not cross_rows:
+        own_rows, cross_rows = own_and_cross(rows)
+        if not len(own_rows) or not len(cross_rows):
             return None
-        own = self._gradient(own_rows, method, update)
+        own = self._gradient(own_rows, objective, update)
         own_norm = math.sqrt(sum(_dot(g, g) for g in own.values()))
         own = {name: gradient.cpu() for name, gradient in own.items()}
-        cross = self._gradient(cross_rows, method, update)
+        cross = self._gradient(cross_rows, objective, update)
         cross_norm = math.sqrt(sum(_dot(g, g) for g in cross.values()))
         if min(own_norm, cross_norm) == 0.0:
             return None
@@ -323,7 +310,7 @@ class BaseLearner(ABC):
         """Add the gradient of a micro-batch's loss."""
 
     @abstractmethod
-    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+    def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         """Gradient of the objective of these rows by parameter name, whole; parameters without one are left out."""
 
     @abstractmethod
@@ -353,33 +340,25 @@ def _dot(one: Tensor, other: Tensor) -> float:
     return sum(float(a.to(b.device, torch.float64) @ b.double()) for a, b in pairs)
 
 
-def _row_outcomes(
-    part: Sequence[tuple[Row, float]], value: Objective, entropy_B: Tensor, method: Method, update: int
-) -> list[RowOutcome]:
-    own, cross = method_bounds(method, update=update)
-    return [
-        RowOutcome(
-            source=row.source,
-            problem=row.problem,
-            index=row.index,
-            is_own=row.is_own,
-            update=update,
-            advantage=row.advantage,
-            cross_weight=row.cross_weight,
-            ratio=ratio,
-            floor=(own if row.is_own else cross).floor,
-            ceiling=(own if row.is_own else cross).ceiling,
-            stopped_share=stopped,
-            kl=kl,
-            entropy=entropy,
-            num_tokens=len(row.response_ids),
-        )
-        for (row, _), ratio, stopped, kl, entropy in zip(
-            part,
-            value.ratio_B.tolist(),
-            value.stopped_share_B.tolist(),
-            value.kl_B.tolist(),
-            entropy_B.tolist(),
-            strict=True,
-        )
-    ]
+def own_and_cross(rows: Minibatch) -> tuple[Minibatch, Minibatch]:
+    """The learner's own rows, and those of other agents."""
+    is_foreign_B = rows.kind_B == RowKind.FOREIGN
+    return rows.take(np.flatnonzero(~is_foreign_B)), rows.take(np.flatnonzero(is_foreign_B))
+
+
+def _outcomes(positions: Sequence[int], value: LossValue, entropy_B: Tensor, update: int) -> RowOutcomes:
+    surrogate = value.surrogate
+
+    def column(value_B: Tensor) -> NDArray[np.float64]:
+        return value_B.detach().double().cpu().numpy()
+
+    return RowOutcomes(
+        row_B=np.asarray(positions, np.int64),
+        update_B=np.full(len(positions), update),
+        ratio_B=column(surrogate.ratio_B),
+        floor_B=column(surrogate.floor_B),
+        ceiling_B=column(surrogate.ceiling_B),
+        stopped_share_B=column(surrogate.stopped_share_B),
+        kl_B=column(value.kl_B),
+        entropy_B=column(entropy_B),
+    )

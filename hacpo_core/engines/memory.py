@@ -168,7 +168,7 @@ def agent_memory(
         sampler = width * total / engine.vllm.tensor_parallel_size + engine.vllm.kv_cache_gb * GIB
     else:
         sampler = engine.vllm.memory_share * gpu_gib * GIB
-    has_reference = config.objective.kl_coef > 0 and engine.lora.rank == 0
+    has_reference = config.method.objective.kl_coef > 0 and engine.lora.rank == 0
     return AgentMemory(
         weights=weights / GIB,
         reference=width * total / GIB if has_reference else 0.0,

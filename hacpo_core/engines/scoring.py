@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hacpo_core.columns import TokenRows
 from hacpo_core.engines.attention import let_rows_share
-from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
 from hacpo_core.errors import EngineError, first_line
@@ -128,15 +128,13 @@ def _why_not_shared(head: ScoringHead) -> str | None:
         return f"shared_prompts needs sdpa attention to everything before a token, and {name} attends otherwise"
     size = model.config.get_text_config().vocab_size
     prompts, lengths = ((1, 2, 3, 5), (7, 4)), (5, 3, 1, 6)
-    requests = [
-        ScoreRequest(
-            tuple(token % size for token in prompts[n % 2]), tuple((11 * n + 3 * t + 2) % size for t in range(length))
-        )
-        for n, length in enumerate(lengths)
-    ]
+    rows = TokenRows.of(
+        [[token % size for token in prompts[n % 2]] for n in range(len(lengths))],
+        [[(11 * n + 3 * t + 2) % size for t in range(length)] for n, length in enumerate(lengths)],
+    )
 
     def scores_N(layout: str, *, is_leaky: bool = False) -> Tensor:
-        (forward,) = forward_passes(requests, layout=layout, max_tokens=1000)
+        (forward,) = forward_passes(rows, layout=layout, max_tokens=1000)
         found: dict[int, Tensor] = {}
         if is_leaky:
             forward = replace(forward, position_BT=None, places=None)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
-from hacpo_core.algo.methods import Method
-from hacpo_core.batches import Row
+from hacpo_core.batches import Minibatch
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
 from hacpo_core.engines.offload import move_data, move_state, release_unused
@@ -18,6 +17,7 @@ from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.scoring import ScoringHead
 from hacpo_core.engines.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint, fingerprint
+from hacpo_core.methods.base import Objective
 
 _HOST = torch.device("cpu")
 
@@ -62,9 +62,9 @@ class TorchLearner(BaseLearner):
     def close(self) -> None:
         """Nothing to do."""
 
-    def _accumulate(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> Totals:
+    def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
         self._zero_gradients()
-        return super()._accumulate(weighted, method, update)
+        return super()._accumulate(rows, objective, update)
 
     def _backward(self, loss: Tensor) -> None:
         loss.backward()
@@ -76,9 +76,9 @@ class TorchLearner(BaseLearner):
                     master.grad = wide if master.grad is None else master.grad.add_(wide)
                     parameter.grad = None
 
-    def _gradient(self, weighted: Sequence[tuple[Row, float]], method: Method, update: int) -> dict[str, Tensor]:
+    def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         self._zero_gradients()
-        self._pass_over(weighted, method, update, self._head, self._backward)
+        self._pass_over(rows, objective, update, self._head, self._backward)
         summed = self._masters if self._sums_in_fp32 else self._named
         return {n: p.grad for n, p in summed.items() if p.grad is not None}
 

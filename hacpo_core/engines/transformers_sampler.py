@@ -6,15 +6,20 @@ Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.decoders import Decoder, LlamaDecoder, decoder_of
+from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 
+_NOTHING = (np.empty(0, np.int32), np.empty(0, np.float32), False)
 COMPACT_BELOW = 0.8  # rebuild the cache without finished rows once fewer than this share of its rows is alive
 
 
@@ -55,12 +60,12 @@ class TransformersSampler:
         self._new_decoder: Callable[[], Decoder] | None = None
 
     @torch.no_grad()
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
         """One response per request, in order."""
         self._model.eval()
         if self._new_decoder is None:
             self._new_decoder = decoder_of(self._model, has_wide_head=self._has_wide_head)
-        responses: list[SampledResponse | None] = [None] * len(requests)
+        responses: list[tuple[NDArray[Any], NDArray[Any], bool]] = [_NOTHING] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         decoder = self._new_decoder()
         # A model's own class may keep what it computes, and train with it later, which an inference tensor forbids.
@@ -71,7 +76,7 @@ class TransformersSampler:
             with mode():
                 for position, response in zip(positions, self._sample_batch(decoder, batch, limits), strict=True):
                     responses[position] = response
-        return [response for response in responses if response is not None]
+        return Sampled.of(responses)
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
         """Nothing to take over: the weights are the learner's own."""
@@ -84,7 +89,8 @@ class TransformersSampler:
 
     def _sample_batch(
         self, decoder: Decoder, requests: Sequence[SampleRequest], limits: SamplingLimits
-    ) -> Iterator[SampledResponse]:
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
+        """Token ids, log-probabilities, and whether the limit ended it, of each request."""
         device = self._model.device
         logits_BV = self._prefill(decoder, requests, limits.max_tokens)
         num_rows, max_tokens = len(requests), limits.max_tokens
@@ -115,11 +121,9 @@ class TransformersSampler:
         is_end_BT = torch.isin(token_BT[:, : t + 1], self._eos_E)
         is_stopped_B = is_end_BT.any(dim=1)
         length_B = torch.where(is_stopped_B, is_end_BT.int().argmax(dim=1), t) + 1
-        for tokens, logprobs, length, is_stopped in zip(
-            token_BT.tolist(), logprob_BT.tolist(), length_B.tolist(), is_stopped_B.tolist(), strict=True
-        ):
-            reason = "stop" if is_stopped else "length"
-            yield SampledResponse(tuple(tokens[:length]), tuple(logprobs[:length]), reason)  # type: ignore[arg-type]
+        tokens_BT, logprobs_BT = token_BT.cpu().numpy(), logprob_BT.cpu().numpy()
+        for b, (length, is_stopped) in enumerate(zip(length_B.tolist(), is_stopped_B.tolist(), strict=True)):
+            yield tokens_BT[b, :length], logprobs_BT[b, :length], not is_stopped
 
     def _prefill(self, decoder: Decoder, requests: Sequence[SampleRequest], max_tokens: int) -> Tensor:
         """Encode each distinct prompt once, padded on the left; logits_BV behind every request's prompt."""

@@ -27,10 +27,11 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits
+from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.engines.lora import merged_weights
 from hacpo_core.errors import EngineError
+from hacpo_core.records import SamplingLimits
 
 SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to end by themselves
 
@@ -195,7 +196,7 @@ class VllmSampler:
             return True
         return limits.top_p == 1 if self._mode == "processed_logprobs" else limits.temperature == 1
 
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
         """One response per request, in order; log-probabilities that are not the policy's are nan.
 
         Raises:
@@ -232,7 +233,7 @@ class VllmSampler:
             self.close()  # what was asked is still under way in the engine, and would hold up later requests for ever
             raise
         is_policy = self.reports_policy(limits)
-        return [_response(output.outputs[0], is_policy) for output in outputs]
+        return Sampled.of([_response(output.outputs[0], is_policy) for output in outputs])
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
         """Copy the weights that the learner's model has now, forget what was cached from the old ones, and `check`.
@@ -300,10 +301,11 @@ def _end(processes: set[psutil.Process]) -> None:
     psutil.wait_procs(alive, timeout=SHUTDOWN_TIMEOUT_S)
 
 
-def _response(completion: Any, is_policy: bool) -> SampledResponse:
-    tokens = tuple(completion.token_ids)
-    logprobs = tuple(entry[token].logprob for entry, token in zip(completion.logprobs, tokens, strict=True))
-    return SampledResponse(tokens, logprobs if is_policy else (math.nan,) * len(tokens), completion.finish_reason)
+def _response(completion: Any, is_policy: bool) -> tuple[list[int], list[float], bool]:
+    """Token ids, log-probabilities, and whether the limit ended it."""
+    tokens = list(completion.token_ids)
+    logprobs = [entry[token].logprob for entry, token in zip(completion.logprobs, tokens, strict=True)]
+    return tokens, logprobs if is_policy else [math.nan] * len(tokens), completion.finish_reason == "length"
 
 
 def _start(options: dict[str, Any], engine: EngineConfig) -> Any:

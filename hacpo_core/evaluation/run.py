@@ -12,23 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pyarrow
 
-from hacpo_core.agents import SamplingTask
-from hacpo_core.algorithm import Experiment
 from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
-from hacpo_core.engines.base import SamplingLimits
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, shard_kind
-from hacpo_core.ledger import SampledBatch
-from hacpo_core.phases import Handle, Phase, Runner
+from hacpo_core.experiment import Experiment
+from hacpo_core.methods.base import SampleSpec
+from hacpo_core.phases.runner import Handle, Phase, Runner
+from hacpo_core.phases.update import with_agent
 from hacpo_core.placement.base import PlacedAgent
-from hacpo_core.records import PhaseCost, Rollout, Verdict
+from hacpo_core.records import PhaseCost, SamplingLimits
+from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.store import StepStore
 
 _log = logging.getLogger(__name__)
@@ -122,39 +121,32 @@ def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: 
     if _is_done(x.ledger.store, step, phase, digest):
         return
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
-    task = SamplingTask(step, "evaluate", num_samples, _limits(x, benchmark.config))
+    limits = _limits(x, benchmark.config)
+    specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
 
-    def sample(agent: PlacedAgent) -> SampledBatch:
+    def sample(agent: PlacedAgent) -> tuple[Responses, PhaseCost]:
         with x.stopwatch(k) as watch:
-            rollouts = agent.sample(problems, task)
-        return SampledBatch(tuple(rollouts), watch.cost(sum(len(rollout.token_ids) for rollout in rollouts)))
+            responses = agent.sample(specs, step=step, purpose="evaluate")
+        return responses, watch.cost(responses.num_tokens)
 
-    batch = x.with_agent(k, step, sample)
-    golds = [problem.gold for problem in problems for _ in range(num_samples)]
-    style = _style(x, benchmark)
-    verdicts = x.verifier.verify([rollout.text for rollout in batch.rollouts], golds, style=style)  # type: ignore[arg-type]
-    table = _responses(benchmark, shard, batch.rollouts, verdicts)
-    outputs = {f"{phase}.parquet": table, f"{phase}.json": {"digest": digest, "cost": asdict(batch.cost)}}
-    x.ledger.store.commit(step, phase, outputs)
-
-
-def _responses(
-    benchmark: Benchmark, shard: range, rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]
-) -> dict[str, Any]:
-    problems = [benchmark.problems[p] for p in shard for _ in range(benchmark.config.num_samples)]
-    return {
-        "problem_id": [problem.id for problem in problems],
-        "sample": [rollout.index for rollout in rollouts],
-        "question": [problem.messages[-1].content for problem in problems],
-        "answer": [problem.answer for problem in problems],
-        "text": [rollout.text for rollout in rollouts],
-        "num_tokens": [len(rollout.token_ids) for rollout in rollouts],
-        "finish_reason": [rollout.finish_reason for rollout in rollouts],
-        "status": [verdict.status for verdict in verdicts],
-        "reward": pyarrow.array([verdict.reward for verdict in verdicts], type=pyarrow.float64()),
-        "extracted": pyarrow.array([verdict.extracted for verdict in verdicts], type=pyarrow.string()),
-        "reason": [verdict.reason for verdict in verdicts],
+    responses, cost = with_agent(x, k, step, sample)
+    golds = [spec.problem.gold for spec in specs]
+    verdicts = Verdicts.of(x.verifier.verify(responses.text, golds, style=_style(x, benchmark)))  # type: ignore[arg-type]
+    table = {
+        "problem_id": responses.problem_id,
+        "sample": responses.sample_R,
+        "question": [spec.problem.messages[-1].content for spec in specs],
+        "answer": [spec.problem.answer for spec in specs],
+        "text": responses.text,
+        "num_tokens": responses.token_ids.lengths,
+        "finish_reason": responses.finish_reason,
+        "status": verdicts.status,
+        "reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),
+        "extracted": pyarrow.array(verdicts.extracted, type=pyarrow.string()),
+        "reason": verdicts.reason,
     }
+    outputs = {f"{phase}.parquet": table, f"{phase}.json": {"digest": digest, "cost": asdict(cost)}}
+    x.ledger.store.commit(step, phase, outputs)
 
 
 def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Sequence[range]) -> None:

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import torch
 
-from hacpo_core.agents import AgentTokenizer, AppliedUpdate, SamplingTask
-from hacpo_core.algo.methods import Method
+from hacpo_core.agents import AgentTokenizer, AppliedUpdate, Purpose
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, latest_checkpoint
+from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.offload import release_unused
-from hacpo_core.records import Problem, Rollout
+from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.responses import Responses
 
 _log = logging.getLogger(__name__)
 
@@ -35,19 +36,18 @@ class PlacedAgent(Protocol):
     version: int
     is_dirty: bool
 
-    def sample(self, problems: Sequence[Problem], task: SamplingTask) -> list[Rollout]:
-        """Answer each problem `task.num_samples` times, in problem-major order."""
+    def sample(self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose) -> Responses:
+        """Sample a response for each spec, in their order."""
 
-    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The rollouts with the training engine's log-probabilities under the current weights."""
+    def score(self, responses: Responses) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
 
     def update(
         self,
         minibatches: Sequence[Minibatch],
-        method: Method,
+        objective: Objective,
         *,
         version: int,
-        num_agents: int,
         measures_cosine: bool,
         recomputes_own: bool,
     ) -> AppliedUpdate:

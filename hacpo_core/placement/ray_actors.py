@@ -20,7 +20,6 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,18 @@ from typing import Any
 import psutil
 import torch.distributed
 
-from hacpo_core.agents import Agent, AgentTokenizer, AppliedUpdate, SamplingTask
-from hacpo_core.algo.methods import Method
+from hacpo_core.agents import Agent, AgentTokenizer, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.batches import Minibatch
 from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
+from hacpo_core.columns import Ragged
 from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
 from hacpo_core.engines.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
+from hacpo_core.methods.base import Objective, SampleSpec
 from hacpo_core.placement.base import Placement
-from hacpo_core.records import Problem, Rollout
+from hacpo_core.records import RowKey
+from hacpo_core.responses import Responses
 
 try:
     import ray
@@ -88,21 +89,21 @@ class _Rank:
         self._agent = load_agent(tokens, checkpoint, config=self._config, initial=self._initial)
         return self._agent.version
 
-    def sample(self, version: int, problems: Sequence[Problem], task: SamplingTask) -> list[Rollout]:
+    def sample(self, version: int, specs: Sequence[SampleSpec], step: int, purpose: Purpose) -> Responses:
         """The responses to the rank's share of the problems."""
-        edges = [len(problems) * rank // self._ranks for rank in (self._rank, self._rank + 1)]
-        return self._at(version).sample(problems, task, part=slice(*edges))
+        share = share_of(specs, self._rank, self._ranks)
+        return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def score(self, version: int, rollouts: Sequence[Rollout]) -> list[tuple[float, ...] | None]:
+    def score(self, version: int, responses: Responses) -> Ragged | None:
         """The training engine's log-probabilities; from rank 0 alone."""
-        scored = self._at(version).score(rollouts)
-        return [rollout.old_logprobs for rollout in scored] if self._rank == 0 else []
+        scored = self._at(version).score(responses)
+        return scored if self._rank == 0 else None
 
     def update(
-        self, version: int, minibatches: Sequence[Minibatch], method: Method, options: Mapping[str, Any]
+        self, version: int, minibatches: Sequence[Minibatch], objective: Objective, options: Mapping[str, Any]
     ) -> AppliedUpdate:
         """As `Agent.update`, from weights of `version`."""
-        return self._at(version).update(minibatches, method, **options)
+        return self._at(version).update(minibatches, objective, **options)
 
     def save(self, version: int, folder: Path) -> dict[str, Any]:
         """As `save_agent`; rank 0 writes."""
@@ -141,35 +142,35 @@ class RemoteAgent:
         self.name, self.version, self.is_dirty = name, version, False
         self._ranks = tuple(ranks)
 
-    def sample(self, problems: Sequence[Problem], task: SamplingTask) -> list[Rollout]:
-        """Answer each problem `task.num_samples` times, in problem-major order."""
-        shares = self._call("sample", list(problems), task)
-        return [rollout for share in shares for rollout in share]
+    def sample(self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose) -> Responses:
+        """Sample a response for each spec, in their order."""
+        shares = Responses.joined(self._call("sample", list(specs), step, purpose))
+        place = shares.positions()
+        order = [place[RowKey(step, self.name, spec.problem.id, spec.sample)] for spec in specs]
+        return shares if order == sorted(order) else shares.take(order)
 
-    def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The rollouts with the training engine's log-probabilities under the current weights."""
-        scores = self._call("score", list(rollouts))[0]
-        return [replace(rollout, old_logprobs=found) for rollout, found in zip(rollouts, scores, strict=True)]
+    def score(self, responses: Responses) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
+        scored: Ragged = self._call("score", responses)[0]
+        return scored
 
     def update(
         self,
         minibatches: Sequence[Minibatch],
-        method: Method,
+        objective: Objective,
         *,
         version: int,
-        num_agents: int,
         measures_cosine: bool,
         recomputes_own: bool,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
         options = {
             "version": version,
-            "num_agents": num_agents,
             "measures_cosine": measures_cosine,
             "recomputes_own": recomputes_own,
         }
         self.is_dirty = True
-        applied: AppliedUpdate = self._call("update", list(minibatches), method, options)[0]
+        applied: AppliedUpdate = self._call("update", list(minibatches), objective, options)[0]
         self.version, self.is_dirty = version, False
         return applied
 

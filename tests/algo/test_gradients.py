@@ -15,26 +15,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.methods import Method, Rows, objective
-from hacpo_core.algo.objectives import row_weights
+from hacpo_core.methods.base import Objective
+from hacpo_core.methods.cross_clip import CrossClip
+from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.token_clip import TokenClip
+from tests.algo.micro_batch import MicroBatch
 
-WIDE = Method(name="hacpo", own_low=0.1, own_high=0.2)
-TOKEN = replace(WIDE, ratio="token", shares_rollouts=False, baseline="own")
-METHODS = {
-    "gspo": replace(WIDE, shares_rollouts=False),
-    "gspo_kl": replace(WIDE, shares_rollouts=False, kl_coef=0.3),
+OWN = {"sequence_low": 0.1, "sequence_high": 0.2}
+WIDE = CrossClip(**OWN)  # type: ignore[arg-type]
+TOKEN = TokenClip(token_low=0.1, token_high=0.2)
+METHODS: dict[str, Objective] = {
+    "gspo": SequenceClip(**OWN),  # type: ignore[arg-type]
+    "gspo_kl": SequenceClip(**OWN, kl_coef=0.3),  # type: ignore[arg-type]
     "grpo_token_mean": TOKEN,
     "grpo_seq_mean": replace(TOKEN, token_aggregation="seq_mean_token_mean"),
     "grpo_sum_norm": replace(TOKEN, token_aggregation="seq_mean_token_sum_norm"),
     "grpo_kl": replace(TOKEN, kl_coef=0.3),
-    "naive": replace(WIDE, cross_bounds="own", cross_is_pessimistic=True, cross_exponent=0.0),
+    "naive": SequenceClip(**OWN),  # type: ignore[arg-type]
     "hacpo": WIDE,
+    "hacpo_own": replace(WIDE, cross_bounds="own", cross_is_pessimistic=True, cross_exponent=0.0),
     "hacpo_alpha0": replace(WIDE, cross_exponent=0.0),
     "hacpo_alpha3": replace(WIDE, cross_exponent=3.0),
     "hacpo_no_clip": replace(WIDE, cross_bounds="none"),
     "hacpo_no_stepwise": replace(WIDE, cross_step=0.0),
     "hacpo_official": replace(WIDE, aggregation="mean_of_rows", cross_power="clipped", cross_exponent=3.0, kl_coef=0.3),
 }
+SHARING = [name for name in METHODS if name.startswith(("hacpo", "naive"))]
 UPDATE, MAX_TOKENS, STEP = 2, 9, 1e-5
 LENGTHS = (3, 1, 5, 2, 4, 5, 1, 2, 3, 4, 5, 2)
 # Ratios on every side of every bound (own 0.9 and 1.2, cross 0.85 and 1), and beyond the clamp at exp(-10).
@@ -45,7 +51,7 @@ def tensor(values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def mini_batch(method: Method) -> tuple[Rows, Tensor]:
+def mini_batch(name: str) -> tuple[MicroBatch, Tensor]:
     """Twelve rows of three sources (of one source where the method shares nothing)."""
     random = torch.Generator().manual_seed(7)
     num_rows, longest = len(LENGTHS), max(LENGTHS)
@@ -55,31 +61,25 @@ def mini_batch(method: Method) -> tuple[Rows, Tensor]:
 
     logprob_BT = uniform(-3.0, -0.2, num_rows, longest)
     mask_BT = torch.arange(longest)[None, :] < torch.tensor(LENGTHS)[:, None]
-    source_B = torch.arange(num_rows) % 3 if method.shares_rollouts else torch.zeros(num_rows, dtype=torch.long)
+    source_B = torch.arange(num_rows) % 3 if name in SHARING else torch.zeros(num_rows, dtype=torch.long)
     mean_B = (logprob_BT * mask_BT).sum(dim=1) / mask_BT.sum(dim=1)
     sign_B = tensor([1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0, 1.0])
-    rows = Rows(
+    rows = MicroBatch(
         mask_BT=mask_BT,
         is_own_B=source_B == 0,
         advantage_B=sign_B * uniform(0.5, 2.0, num_rows),
-        cross_weight_B=torch.where(source_B == 0, 1.0, uniform(0.3, 3.0, num_rows)),
+        weight_B=torch.where(source_B == 0, 1.0, uniform(0.3, 3.0, num_rows)),
         old_mean_logprob_B=mean_B - tensor(RATIOS).log(),
-        row_weight_B=row_weights(
-            source_B,
-            torch.tensor(LENGTHS),
-            num_sources=3,
-            is_token_level=method.ratio == "token",
-            aggregation=method.aggregation,
-            token_aggregation=method.token_aggregation,
-            max_tokens=MAX_TOKENS,
-        ),
+        row_weight_B=METHODS[name].row_weights(source_B, torch.tensor(LENGTHS), num_sources=3, max_tokens=MAX_TOKENS),
         old_logprob_BT=logprob_BT + uniform(-0.4, 0.4, num_rows, longest),
         reference_logprob_BT=logprob_BT + uniform(-0.5, 0.5, num_rows, longest),
     )
     return rows, logprob_BT
 
 
-def by_hand(method: Method, rows: Rows, current: list[list[float]], held: list[list[float]]) -> tuple[float, float]:
+def by_hand(
+    method: Objective, rows: MicroBatch, current: list[list[float]], held: list[list[float]]
+) -> tuple[float, float]:
     """J_homo and J_hete with plain numbers and loops."""
     own = cross = 0.0
     for b, length in enumerate(LENGTHS):
@@ -90,15 +90,14 @@ def by_hand(method: Method, rows: Rows, current: list[list[float]], held: list[l
             log_ratio = sum(logprobs[:length]) / length - rows.old_mean_logprob_B[b].item()
             return math.exp(min(max(log_ratio, -10.0), 10.0))
 
-        s = ratio_of(current[b])
+        s, low, high = ratio_of(current[b]), 0.9, 1.2
         if bool(rows.is_own_B[b]):
             k3 = 0.0
             if method.kl_coef > 0:
                 assert rows.reference_logprob_BT is not None
                 differences = [rows.reference_logprob_BT[b, t].item() - current[b][t] for t in tokens]
                 k3 = sum(min(math.exp(d) - d - 1, 10.0) for d in differences)
-            low, high = 1 - method.own_low, 1 + method.own_high
-            if method.ratio == "token":
+            if isinstance(method, TokenClip):
                 assert rows.old_logprob_BT is not None
                 ratios = [math.exp(current[b][t] - rows.old_logprob_BT[b, t].item()) for t in tokens]
                 value = sum(min(r * advantage, min(max(r, low), high) * advantage) for r in ratios)
@@ -107,9 +106,13 @@ def by_hand(method: Method, rows: Rows, current: list[list[float]], held: list[l
                 k3 /= length
             own += weight * (value - method.kl_coef * k3)
             continue
+        discount = rows.weight_B[b].item()
+        if not isinstance(method, CrossClip):
+            cross += weight * discount * min(s * advantage, min(max(s, low), high) * advantage)
+            continue
         floor, ceiling = min(1.0, method.cross_floor + UPDATE * method.cross_step), 1.0
         if method.cross_bounds == "own":
-            floor, ceiling = 1 - method.own_low, 1 + method.own_high
+            floor, ceiling = low, high
         if method.cross_bounds == "none":
             floor, ceiling = 0.0, math.inf
         value = min(max(s, floor), ceiling) * advantage
@@ -118,26 +121,26 @@ def by_hand(method: Method, rows: Rows, current: list[list[float]], held: list[l
         base = ratio_of(held[b])
         if method.cross_power == "clipped":
             base = min(max(base, floor), ceiling)
-        cross += weight * value * base**method.cross_exponent * rows.cross_weight_B[b].item()
+        cross += weight * value * base**method.cross_exponent * discount
     return own, cross
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_value_is_that_of_the_equations(name: str) -> None:
     method = METHODS[name]
-    rows, logprob_BT = mini_batch(method)
-    found = objective(method, rows, logprob_BT, update=UPDATE)
+    rows, logprob_BT = mini_batch(name)
+    found = rows.value(method, logprob_BT, update=UPDATE)
     own, cross = by_hand(method, rows, logprob_BT.tolist(), logprob_BT.tolist())
     assert (found.own.item(), found.cross.item()) == pytest.approx((own, cross), rel=1e-12)
-    assert (cross != 0.0) is method.shares_rollouts
+    assert (cross != 0.0) is (name in SHARING)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_gradient_is_that_of_finite_differences(name: str) -> None:
     method = METHODS[name]
-    rows, logprob_BT = mini_batch(method)
+    rows, logprob_BT = mini_batch(name)
     leaf_BT = logprob_BT.clone().requires_grad_()
-    found = objective(method, rows, leaf_BT, update=UPDATE)
+    found = rows.value(method, leaf_BT, update=UPDATE)
     (gradient_BT,) = torch.autograd.grad(found.own + found.cross, leaf_BT)
     held = logprob_BT.tolist()
     expected_BT = torch.zeros_like(logprob_BT)
@@ -156,15 +159,13 @@ def test_gradient_is_that_of_finite_differences(name: str) -> None:
 @pytest.mark.parametrize("name", ["hacpo", "naive", "grpo_token_mean", "gspo_kl"])
 def test_parts_of_a_mini_batch_add_up_to_the_whole(name: str) -> None:
     method = METHODS[name]
-    rows, logprob_BT = mini_batch(method)
+    rows, logprob_BT = mini_batch(name)
     leaf_BT = logprob_BT.clone().requires_grad_()
-    whole = objective(method, rows, leaf_BT, update=UPDATE)
+    whole = rows.value(method, leaf_BT, update=UPDATE)
     (whole_BT,) = torch.autograd.grad(whole.own + whole.cross, leaf_BT)
     total, total_BT = torch.zeros((), dtype=torch.float64), torch.zeros_like(logprob_BT)
     for picked in (torch.tensor([0, 7, 11]), torch.tensor([1, 2, 3, 4, 5]), torch.tensor([6, 8, 9, 10])):
-        fields = {field: getattr(rows, field) for field in Rows.__dataclass_fields__}
-        part = Rows(**{field: value[picked] for field, value in fields.items()})
-        found = objective(method, part, leaf_BT[picked], update=UPDATE)
+        found = rows.part(picked).value(method, leaf_BT[picked], update=UPDATE)
         (part_BT,) = torch.autograd.grad(found.own + found.cross, leaf_BT)
         total, total_BT = total + (found.own + found.cross).detach(), total_BT + part_BT
     torch.testing.assert_close(total, (whole.own + whole.cross).detach(), rtol=1e-12, atol=0.0)

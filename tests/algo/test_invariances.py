@@ -9,7 +9,7 @@ import itertools
 import math
 import statistics
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hacpo_core.algo.advantages import JointAdvantages, joint_advantages
 from hacpo_core.algo.capability import (
-    CapabilityRatios,
     batch_capability,
     capability_ratios,
     unit_ratios,
     windowed_capability,
 )
-from hacpo_core.algo.methods import JointAdvantages, Method, joint_advantages
 
-METHODS = [
-    Method(name="any", baseline=baseline, cross_baseline=cross_baseline, cross_weight=cross_weight, binary_guard=guard)
+Choices = dict[str, Any]
+METHODS: list[Choices] = [
+    {"baseline": baseline, "cross_baseline": cross_baseline, "cross_weight": cross_weight, "binary_guard": guard}
     for baseline, cross_baseline, cross_weight, guard in [
         ("own", "source", "one", False),
         ("pooled", "source", "one", False),
@@ -52,8 +52,9 @@ class Group:
     is_scored_PAG: Tensor
     capability_A: Tensor
 
-    def joint(self, method: Method) -> JointAdvantages:
-        return joint_advantages(method, self.reward_PAG, self.is_scored_PAG, capability_ratios(self.capability_A))
+    def joint(self, method: Choices) -> JointAdvantages:
+        ratio_AA = capability_ratios(self.capability_A).ratio_AA
+        return joint_advantages(self.reward_PAG, self.is_scored_PAG, ratio_AA, **method)
 
 
 @st.composite
@@ -80,12 +81,12 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 @quick
 @given(groups(any_reward), any_method, st.sampled_from(["reward_mean", "positive_rate"]))
 def test_any_finite_rewards_give_finite_numbers(
-    group: Group, method: Method, metric: Literal["reward_mean", "positive_rate"]
+    group: Group, method: Choices, metric: Literal["reward_mean", "positive_rate"]
 ) -> None:
     batch_A = batch_capability(group.reward_PAG, group.is_scored_PAG, metric=metric)
     smoothed_A = windowed_capability(torch.stack([batch_A, group.capability_A, batch_A]))
     ratios = capability_ratios(smoothed_A)
-    found = joint_advantages(method, group.reward_PAG, group.is_scored_PAG, ratios)
+    found = joint_advantages(group.reward_PAG, group.is_scored_PAG, ratios.ratio_AA, **method)
     for value in (batch_A, smoothed_A, ratios.ratio_AA, found.advantage_LPAG, found.weight_LA, found.baseline.mean_PA):
         assert value.isfinite().all()
     assert 0.1 <= ratios.ratio_AA.min() <= ratios.ratio_AA.max() <= 10.0
@@ -93,13 +94,13 @@ def test_any_finite_rewards_give_finite_numbers(
 
 @quick
 @given(groups(any_reward, is_uniform=True), any_method)
-def test_uniform_group_gives_exactly_zero(group: Group, method: Method) -> None:
+def test_uniform_group_gives_exactly_zero(group: Group, method: Choices) -> None:
     assert group.joint(method).advantage_LPAG.eq(0.0).all()
 
 
 @quick
 @given(groups(any_reward), any_method, st.sampled_from([math.nan, math.inf, -1e308, 1.0]))
-def test_reward_without_a_verdict_is_never_read(group: Group, method: Method, anything: float) -> None:
+def test_reward_without_a_verdict_is_never_read(group: Group, method: Choices, anything: float) -> None:
     clean_PAG, odd_PAG = (group.reward_PAG.where(group.is_scored_PAG, value) for value in (0.0, anything))
     clean, odd = replace(group, reward_PAG=clean_PAG).joint(method), replace(group, reward_PAG=odd_PAG).joint(method)
     assert torch.equal(clean.advantage_LPAG, odd.advantage_LPAG)
@@ -109,7 +110,7 @@ def test_reward_without_a_verdict_is_never_read(group: Group, method: Method, an
 
 @quick
 @given(groups(exact_reward), any_method, st.randoms(use_true_random=False))
-def test_order_of_agents_permutes_the_result(group: Group, method: Method, random: object) -> None:
+def test_order_of_agents_permutes_the_result(group: Group, method: Choices, random: object) -> None:
     order = list(range(len(group.capability_A)))
     random.shuffle(order)  # type: ignore[attr-defined]
     before = group.joint(method)
@@ -120,7 +121,7 @@ def test_order_of_agents_permutes_the_result(group: Group, method: Method, rando
 
 @quick
 @given(groups(exact_reward), any_method, st.randoms(use_true_random=False))
-def test_order_of_responses_permutes_the_result(group: Group, method: Method, random: object) -> None:
+def test_order_of_responses_permutes_the_result(group: Group, method: Choices, random: object) -> None:
     order = list(range(group.reward_PAG.shape[2]))
     random.shuffle(order)  # type: ignore[attr-defined]
     before = group.joint(method).advantage_LPAG
@@ -132,31 +133,33 @@ def mean_by_hand(rewards: list[float]) -> float | None:
     return statistics.fmean(rewards) if rewards else None
 
 
-def baseline_by_hand(method: Method, scored: list[list[float]], k: int, w: list[list[float]], *, guards: bool) -> float:
+def baseline_by_hand(
+    method: Choices, scored: list[list[float]], k: int, w: list[list[float]], *, guards: bool
+) -> float:
     """Eq. 5 or 7 from lists that hold nothing but the scored rewards; 0 where there are none."""
     means = [mean_by_hand(rewards) for rewards in scored]
     own = means[k] or 0.0
-    if method.baseline == "own":
+    if method["baseline"] == "own":
         return own
-    scale = w[k] if method.baseline == "capability" else [1.0] * len(scored)
+    scale = w[k] if method["baseline"] == "capability" else [1.0] * len(scored)
     mu = mean_by_hand([scale[j] * mean for j, mean in enumerate(means) if mean is not None]) or 0.0
     return own if guards and mu > 1.0 else mu
 
 
-def on_scored_subset(group: Group, method: Method) -> Tensor:
+def on_scored_subset(group: Group, method: Choices) -> Tensor:
     """advantage_LPAG by Eq. 5-7, 10 and 50, in plain Python."""
     num_problems, num_agents, num_samples = group.reward_PAG.shape
     w = capability_ratios(group.capability_A).ratio_AA.tolist()
     expected_LPAG = torch.zeros(num_agents, num_problems, num_agents, num_samples, dtype=torch.float64)
     is_binary = bool((group.reward_PAG.where(group.is_scored_PAG, 0.0) <= 1.0).all())
-    guards = method.binary_guard and method.baseline == "capability" and is_binary
+    guards = method["binary_guard"] and method["baseline"] == "capability" and is_binary
     agents = range(num_agents)
     for p in range(num_problems):
         scored = [group.reward_PAG[p, j][group.is_scored_PAG[p, j]].tolist() for j in agents]
         pooled = [reward for rewards in scored for reward in rewards]
         for k, j, i in itertools.product(agents, agents, range(num_samples)):
-            judge = k if method.cross_baseline == "learner" else j
-            ranked = scored[judge] if method.baseline == "own" else pooled
+            judge = k if method["cross_baseline"] == "learner" else j
+            ranked = scored[judge] if method["baseline"] == "own" else pooled
             if group.is_scored_PAG[p, j, i] and len(set(ranked)) > 1:
                 mu = baseline_by_hand(method, scored, judge, w, guards=guards)
                 sigma = statistics.stdev(ranked)
@@ -166,14 +169,16 @@ def on_scored_subset(group: Group, method: Method) -> Tensor:
 
 @quick
 @given(groups(exact_reward), any_method)
-def test_missing_verdicts_leave_what_the_scored_subset_gives(group: Group, method: Method) -> None:
+def test_missing_verdicts_leave_what_the_scored_subset_gives(group: Group, method: Choices) -> None:
     assert_close(group.joint(method).advantage_LPAG, on_scored_subset(group, method))
 
 
 @pytest.mark.parametrize("num_agents", [1, 2, 3, 4, 5])
 def test_equal_agents_have_equal_advantages_in_any_number(num_agents: int) -> None:
     reward_PAG = torch.tensor([[[1.0, 0.0, 0.0, 0.0]] * num_agents], dtype=torch.float64)
-    found = joint_advantages(METHODS[2], reward_PAG, torch.ones_like(reward_PAG).bool(), unit_ratios(num_agents))
+    found = joint_advantages(
+        reward_PAG, torch.ones_like(reward_PAG).bool(), unit_ratios(num_agents).ratio_AA, **METHODS[2]
+    )
     # sigma^2 = n * 4 * (1/4 * 3/4) / (4 n - 1)
     sigma = math.sqrt(0.75 * num_agents / (4 * num_agents - 1))
     expected = torch.tensor([0.75, -0.25, -0.25, -0.25], dtype=torch.float64) / (sigma + 1e-6)
@@ -185,15 +190,15 @@ def test_equal_agents_have_equal_advantages_in_any_number(num_agents: int) -> No
 def test_large_rewards_rank_as_small_ones_do(exponent: int) -> None:
     reward_PAG = torch.tensor([[[1.0, -1.0, 0.0], [0.5, 0.5, 1.0]]], dtype=torch.float64)
     is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
-    ratios = CapabilityRatios(torch.tensor([[1.0, 0.5], [2.0, 1.0]], dtype=torch.float64), 0, 0)
-    method = replace(METHODS[2], binary_guard=False)
-    small = joint_advantages(method, reward_PAG, is_scored_PAG, ratios).advantage_LPAG
-    large = joint_advantages(method, reward_PAG * 2.0**exponent, is_scored_PAG, ratios).advantage_LPAG
+    ratio_AA = torch.tensor([[1.0, 0.5], [2.0, 1.0]], dtype=torch.float64)
+    method = METHODS[2] | {"binary_guard": False}
+    small = joint_advantages(reward_PAG, is_scored_PAG, ratio_AA, **method).advantage_LPAG
+    large = joint_advantages(reward_PAG * 2.0**exponent, is_scored_PAG, ratio_AA, **method).advantage_LPAG
     torch.testing.assert_close(large, small, rtol=1e-5, atol=0.0)
 
 
 def test_enormous_reward_leaves_other_problems_alone() -> None:
     reward_PAG = torch.tensor([[[1.0, 0.0]], [[1e200, 0.0]]], dtype=torch.float64)
     is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
-    found = joint_advantages(METHODS[0], reward_PAG, is_scored_PAG, unit_ratios(1)).advantage_LPAG
+    found = joint_advantages(reward_PAG, is_scored_PAG, unit_ratios(1).ratio_AA, **METHODS[0]).advantage_LPAG
     assert found[0, 0, 0].tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from hacpo_core.algo.advantages import joint_advantages
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.algo.groups import agent_std
-from hacpo_core.algo.methods import Method, Objective, Rows, joint_advantages, objective
 from hacpo_core.algo.objectives import TokenAggregation, kl_to_reference, row_weights
 from hacpo_core.algo.ratios import masked_mean
+from hacpo_core.engines.loss import LossValue
+from hacpo_core.methods.base import Objective
+from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.token_clip import TokenClip
+from tests.algo.micro_batch import MicroBatch
 
 TOLERANCE = 1e-9
 TRL_EPSILON, OUR_EPSILON = 1e-4, 1e-6
@@ -73,9 +77,8 @@ def rewards(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 def our_advantages(case: dict[str, Any], baseline: str) -> Tensor:
     reward_PAG, is_scored_PAG = rewards(case)
-    method = Method(name="peer", baseline=baseline, shares_rollouts=False, binary_guard=False)
-    advantage_LPAG = joint_advantages(method, reward_PAG, is_scored_PAG, unit_ratios(reward_PAG.shape[1]))
-    return advantage_LPAG.advantage_LPAG[0]
+    ratio_AA = unit_ratios(reward_PAG.shape[1]).ratio_AA
+    return joint_advantages(reward_PAG, is_scored_PAG, ratio_AA, baseline=baseline).advantage_LPAG[0]
 
 
 def std_of_groups(case: dict[str, Any], baseline: str) -> Tensor:
@@ -91,19 +94,14 @@ def assert_close(found: Tensor, expected: Tensor, *, tolerance: float = TOLERANC
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def method_of(case: dict[str, Any], level: str, kl_coef: float = 0.0) -> Method:
-    return Method(
-        name="peer",
-        ratio=level,  # type: ignore[arg-type]
-        shares_rollouts=False,
-        baseline="own",
-        own_low=case["clip_low"],
-        own_high=case["clip_high"],
-        kl_coef=kl_coef,
-    )
+def method_of(case: dict[str, Any], level: str, kl_coef: float = 0.0) -> Objective:
+    low, high = case["clip_low"], case["clip_high"]
+    if level == "token":
+        return TokenClip(token_low=low, token_high=high, kl_coef=kl_coef)
+    return SequenceClip(sequence_low=low, sequence_high=high, kl_coef=kl_coef)
 
 
-def rows_of(case: dict[str, Any], level: str, aggregation: TokenAggregation) -> Rows:
+def rows_of(case: dict[str, Any], level: str, aggregation: TokenAggregation) -> MicroBatch:
     """The mini-batch; a sequence-level row that is averaged over tokens weighs its tokens."""
     mask_BT = tensor(case["mask_BT"]).bool()
     num_tokens_B, num_rows = mask_BT.sum(dim=1), len(mask_BT)
@@ -118,11 +116,11 @@ def rows_of(case: dict[str, Any], level: str, aggregation: TokenAggregation) -> 
     )
     is_weighed_by_tokens = level == "sequence" and not is_sequence_mean
     old_logprob_BT = tensor(case["old_logprob_BT"])
-    return Rows(
+    return MicroBatch(
         mask_BT=mask_BT,
         is_own_B=torch.ones(num_rows, dtype=torch.bool),
         advantage_B=tensor(case["advantage_B"]),
-        cross_weight_B=torch.ones(num_rows, dtype=torch.float64),
+        weight_B=torch.ones(num_rows, dtype=torch.float64),
         old_mean_logprob_B=masked_mean(old_logprob_BT, mask_BT),
         row_weight_B=weight_B * num_tokens_B if is_weighed_by_tokens else weight_B,
         old_logprob_BT=old_logprob_BT,
@@ -130,10 +128,10 @@ def rows_of(case: dict[str, Any], level: str, aggregation: TokenAggregation) -> 
     )
 
 
-def loss_and_gradient(method: Method, rows: Rows, case: dict[str, Any]) -> tuple[Objective, Tensor]:
+def loss_and_gradient(method: Objective, rows: MicroBatch, case: dict[str, Any]) -> tuple[LossValue, Tensor]:
     """Our objective and the gradient of its negative."""
     logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
-    result = objective(method, rows, logprob_BT, update=0)
+    result = rows.value(method, logprob_BT)
     (-result.own).backward()
     assert logprob_BT.grad is not None
     return result, logprob_BT.grad
@@ -180,7 +178,7 @@ def test_objective_gradient_and_clipped_share_are_verls(
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     num_tokens_B = rows.mask_BT.sum(dim=1)
-    clipped_share = (result.stopped_share_B * num_tokens_B).sum() / num_tokens_B.sum()
+    clipped_share = (result.surrogate.stopped_share_B * num_tokens_B).sum() / num_tokens_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # verl counts in float32
 
 
@@ -197,7 +195,7 @@ def test_objective_gradient_and_clipped_share_are_trls(name: str, level: str, lo
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     unit_B = rows.mask_BT.sum(dim=1) if level == "token" else torch.ones(len(rows.mask_BT))
-    clipped_share = (result.stopped_share_B * unit_B).sum() / unit_B.sum()
+    clipped_share = (result.surrogate.stopped_share_B * unit_B).sum() / unit_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # TRL counts in float32
 
 
@@ -212,8 +210,7 @@ def test_row_weights_split_a_mini_batch_as_verls_global_normalisers_do(
     rows = rows_of(case, level, VERL_AGGREGATIONS[aggregation])
     half = len(rows.mask_BT) // 2
     for part, expected in zip((slice(None, half), slice(half, None)), peer["loss_of_halves"], strict=True):
-        fields = {field: getattr(rows, field)[part] for field in Rows.__slots__}
-        found = objective(method_of(case, level), Rows(**fields), tensor(case["logprob_BT"])[part], update=0)
+        found = rows.part(part).value(method_of(case, level), tensor(case["logprob_BT"])[part])
         assert_close(-found.own, tensor(expected))
 
 
@@ -232,7 +229,7 @@ def test_kl_to_the_reference_and_its_gradient_are_verls_k3(name: str) -> None:
 def test_swapped_bounds_would_be_noticed(level: str, name: str) -> None:
     case = LOSS_CASES[name]
     method = method_of(case, level)
-    swapped = replace(method, own_low=method.own_high, own_high=method.own_low)
+    swapped = method_of(case | {"clip_low": case["clip_high"], "clip_high": case["clip_low"]}, level)
     rows = rows_of(case, level, "seq_mean_token_mean")
     right, right_BT = loss_and_gradient(method, rows, case)
     wrong, wrong_BT = loss_and_gradient(swapped, rows, case)

@@ -27,14 +27,20 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
     [
         ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo show lists all fields"),
         ("rollout.num_samples=many", r"rollout.num_samples .*could not be converted to Integer"),
-        ("capability.window=0", r"capability.window: got 0, expected .*\[1, .*K counts the steps"),
-        ("clip.cross_floor=1.2", r"clip.cross_floor: got 1.2, expected .*\[0, 1\] \(it is 1 - delta"),
-        ("clip.cross_floor=-0.1", r"clip.cross_floor: got -0.1"),
-        ("minibatch.problems=7", r"minibatch.problems: got 7, which does not divide the 64 problem groups"),
+        ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the steps"),
+        (
+            "method.objective.cross_floor=1.2",
+            r"method.objective.cross_floor: got 1.2, expected .*\[0, 1\] \(it is 1 - delta",
+        ),
+        ("method.objective.cross_floor=-0.1", r"method.objective.cross_floor: got -0.1"),
+        ("method.build.problems=7", r"method.build.problems: got 7, which does not divide the 64 problem groups"),
         ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
         ("method.ratio=word", r"method.ratio: got 'word', expected one of token, sequence"),
         ("method.ratio=token", r"method.ratio: got token with method.shares_rollouts"),
-        ("clip.token_low=0.1", r"clip.token_low cannot take effect: method.ratio is sequence; leave it out"),
+        (
+            "method.objective.token_low=0.1",
+            r"method.objective.token_low cannot take effect: method.ratio is sequence; leave it out",
+        ),
         ("engine.device=gpu", r"engine.device: got 'gpu', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"),
         ("engine.device=cuda:1", r"engine.device: got 'cuda:1', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses"),
         ("conformance=[paper]", r"conformance: got \['paper'\], expected one of official, paper"),
@@ -157,14 +163,16 @@ def test_unknown_names_list_what_there_is() -> None:
 
 
 def test_field_that_shares_nothing_is_refused_for_a_method_without_sharing() -> None:
-    with pytest.raises(ConfigError, match=r"clip.cross_floor cannot take effect: method gspo shares no rollouts"):
-        compose("tiny", "gspo", overrides=["clip.cross_floor=0.9"])
+    with pytest.raises(
+        ConfigError, match=r"method.objective.cross_floor cannot take effect: method gspo shares no rollouts"
+    ):
+        compose("tiny", "gspo", overrides=["method.objective.cross_floor=0.9"])
 
 
 def test_command_line_beats_hardware_beats_method_beats_pair_beats_preset() -> None:
     assert compose("tiny", "hacpo").method.cross_exponent == 1.0
     assert compose("tiny", "hacpo_alpha3").method.cross_exponent == 3.0
-    assert compose("tiny", "hacpo_alpha3", overrides=["method.cross_exponent=2"]).method.cross_exponent == 2.0
+    assert compose("tiny", "hacpo_alpha3", overrides=["method.objective.cross_exponent=2"]).method.cross_exponent == 2.0
     assert compose("tiny", "hacpo", entry={"seed": 4}).seed == 4
     assert compose("tiny", "hacpo", entry={"seed": 4}, overrides=["seed=5"]).seed == 5
 
@@ -180,14 +188,14 @@ def test_both_presets_set_every_field_in_which_they_differ() -> None:
 
 
 def test_power_of_the_cross_term_is_refused_where_it_changes_nothing() -> None:
-    word = ["objective.cross_power=clipped"]
+    word = ["method.objective.cross_power=clipped"]
     assert compose("tiny", "hacpo", overrides=word).objective.cross_power == "clipped"
     for method, reason in (
         ("gspo", "gspo shares no rollouts"),
         ("hacpo_alpha0", "method.cross_exponent is 0"),
         ("hacpo_no_clip", "method.cross_bounds is none"),
     ):
-        with pytest.raises(ConfigError, match=f"objective.cross_power cannot take effect: .*{reason}"):
+        with pytest.raises(ConfigError, match=f"method.objective.cross_power cannot take effect: .*{reason}"):
             compose("tiny", method, overrides=word)
 
 
@@ -206,10 +214,10 @@ def test_reward_by_letters_takes_boxes_and_starts_no_worker() -> None:
 
 
 def test_official_preset_sets_all_its_fields_and_single_ones_can_differ() -> None:
-    config = compose("tiny", "hacpo", overrides=["conformance=official", "objective.kl_coef=0"])
-    assert (config.capability.metric, config.advantage.cross_baseline) == ("positive_rate", "learner")
-    assert (config.objective.aggregation, config.retokenize.eos) == ("mean_of_rows", "drop")
-    assert config.objective.kl_coef == 0.0
+    config = compose("tiny", "hacpo", overrides=["conformance=official", "method.objective.kl_coef=0"])
+    assert (config.method.estimate.metric, config.method.estimate.cross_baseline) == ("positive_rate", "learner")
+    assert (config.method.objective.aggregation, config.retokenize.eos) == ("mean_of_rows", "drop")
+    assert config.method.objective.kl_coef == 0.0
     assert compose("tiny", "hacpo").objective.aggregation == "sum_of_means"
 
 
@@ -225,7 +233,13 @@ def test_id_changes_with_results_alone() -> None:
 
     same = [(), ("runtime.runs_dir=/elsewhere",), ("tracking.enabled=false",), ("checkpoint.every=3",)]
     assert len({name(*overrides) for overrides in same}) == 1
-    other = [(), ("optimizer.learning_rate=1e-5",), ("clip.cross_step=0.0",), ("train.num_steps=9",), ("seed=1",)]
+    other = [
+        (),
+        ("optimizer.learning_rate=1e-5",),
+        ("method.objective.cross_step=0.0",),
+        ("train.num_steps=9",),
+        ("seed=1",),
+    ]
     assert len({name(*overrides) for overrides in other}) == len(other)
     assert name(contents="x") != name(contents="y")
 
@@ -233,7 +247,7 @@ def test_id_changes_with_results_alone() -> None:
 def test_id_of_a_single_agent_method_ignores_what_only_sharing_reads() -> None:
     plain = experiment_id(compose("tiny", "gspo"), {})
     assert experiment_id(compose("tiny", "gspo", entry={}), {}) == plain
-    assert "clip.cross_floor" in inert_fields(compose("tiny", "gspo"))
+    assert "method.objective.cross_floor" in inert_fields(compose("tiny", "gspo"))
 
 
 def test_resolved_configuration_is_read_back_equal(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,15 +16,14 @@ from hacpo_core.data.control_tokens import control_ids, special_token_ids, token
 from hacpo_core.data.retokenize import (
     EosRule,
     Retokenizer,
-    SharedResponse,
     decode_response,
     strip_eos,
     valid_unicode,
     without_eos,
 )
 from hacpo_core.errors import ConfigError, ModelError
-from hacpo_core.records import FinishReason, Rollout
 from tests import tokenizers_zoo as zoo
+from tests.rollouts import Rollout, responses_of
 
 CHARACTER = zoo.character()
 BYTE_LEVEL = zoo.byte_level()
@@ -46,13 +46,11 @@ text_with_specials = st.lists(
 ).map("".join)
 
 
-def rollout(text: str, *, token_ids: tuple[int, ...] = (9, 9, 9), finish_reason: FinishReason = "stop") -> Rollout:
+def rollout(text: str, *, token_ids: tuple[int, ...] = (9, 9, 9), finish_reason: str = "stop") -> Rollout:
     return Rollout(
         problem_id="p",
         agent="a",
         index=0,
-        sampler="s",
-        policy_version=0,
         prompt_ids=(),
         token_ids=token_ids,
         logprobs=(-1.0,) * len(token_ids),
@@ -62,11 +60,33 @@ def rollout(text: str, *, token_ids: tuple[int, ...] = (9, 9, 9), finish_reason:
     )
 
 
-def sampled(tokenizer: PreTrainedTokenizerBase, text: str, finish_reason: FinishReason = "stop") -> Rollout:
+def sampled(tokenizer: PreTrainedTokenizerBase, text: str, finish_reason: str = "stop") -> Rollout:
     """A rollout whose ids are the tokenizer's own, with the EOS that a response which stopped ends in."""
     ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     ids += (tokenizer.eos_token_id,) if finish_reason == "stop" else ()
     return rollout(decode_response(tokenizer, ids), token_ids=ids, finish_reason=finish_reason)
+
+
+@dataclass(frozen=True)
+class SharedResponse:
+    """One response as the learner trains on it, in plain numbers."""
+
+    token_ids: tuple[int, ...]
+    status: str
+    length_drift: float
+    is_passed_through: bool
+    num_control_dropped: int = 0
+
+
+class Each(Retokenizer):
+    """Converts responses one by one."""
+
+    def one(self, rollout: Rollout) -> SharedResponse:
+        found = self.convert(responses_of([rollout]))
+        ids = tuple(found.token_ids[0].tolist())
+        status = "truncated" if found.is_truncated_R[0] else "ok" if ids else "empty"
+        drift = float(found.length_drift_R[0])
+        return SharedResponse(ids, status, drift, found.is_passed_through, found.num_control_dropped)
 
 
 @cache
@@ -76,20 +96,20 @@ def retokenizer(
     eos: EosRule = "keep",
     limit: int = 10_000,
     source: PreTrainedTokenizerBase | None = None,
-) -> Retokenizer:
+) -> Each:
     source = source or (CHARACTER if target is not CHARACTER else BYTE_LEVEL)
-    return Retokenizer(source, target, eos=eos, max_response_tokens=limit)
+    return Each(source, target, eos=eos, max_response_tokens=limit)
 
 
 def content(target: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
-    return retokenizer(target).convert(rollout(text, finish_reason="length")).token_ids
+    return retokenizer(target).one(rollout(text, finish_reason="length")).token_ids
 
 
 # What a text becomes.
 
 
 def test_response_keeps_its_characters_and_ends_in_the_targets_eos() -> None:
-    shared = retokenizer(CHARACTER).convert(sampled(BYTE_LEVEL, "x = 42"))
+    shared = retokenizer(CHARACTER).one(sampled(BYTE_LEVEL, "x = 42"))
     expected = [*zoo.ids_of(CHARACTER, "x", " ", "=", " ", "4", "2"), CHARACTER.eos_token_id]
     assert shared == SharedResponse(
         token_ids=tuple(expected), status="ok", length_drift=shared.length_drift, is_passed_through=False
@@ -99,21 +119,21 @@ def test_response_keeps_its_characters_and_ends_in_the_targets_eos() -> None:
 @settings(deadline=None)
 @given(st.text())
 def test_byte_level_target_gives_any_text_back(text: str) -> None:
-    assert decode_response(BYTE_LEVEL, retokenizer(BYTE_LEVEL).convert(rollout(text)).token_ids) == text
+    assert decode_response(BYTE_LEVEL, retokenizer(BYTE_LEVEL).one(rollout(text)).token_ids) == text
 
 
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="▁")), st.integers(0, 3))
 def test_metaspace_target_gives_text_back_with_its_leading_spaces(text: str, num_spaces: int) -> None:
     spaced = " " * num_spaces + text
-    assert decode_response(METASPACE, retokenizer(METASPACE).convert(rollout(spaced)).token_ids) == spaced
+    assert decode_response(METASPACE, retokenizer(METASPACE).one(rollout(spaced)).token_ids) == spaced
 
 
 @settings(deadline=None)
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
 def test_character_targets_give_ascii_back(text: str) -> None:
     for target in (CHARACTER, SLOW):
-        assert decode_response(target, retokenizer(target).convert(rollout(text)).token_ids) == text
+        assert decode_response(target, retokenizer(target).one(rollout(text)).token_ids) == text
 
 
 def test_byte_level_target_that_adds_a_space_in_front_does_not_add_it_here() -> None:
@@ -156,14 +176,14 @@ def test_control_tokens_are_those_of_any_role_and_of_none_but_unk() -> None:
 @settings(deadline=None)
 @given(text=text_with_specials)
 def test_no_text_becomes_a_control_token(target: PreTrainedTokenizerBase, text: str) -> None:
-    shared = retokenizer(target, eos="drop").convert(rollout(text))
+    shared = retokenizer(target, eos="drop").one(rollout(text))
     assert not set(shared.token_ids) & control_ids(target)
 
 
 @every_target
 def test_every_spelled_special_token_survives_as_text(target: PreTrainedTokenizerBase) -> None:
     text = "".join(SPELLINGS)
-    shared = retokenizer(target, eos="drop").convert(rollout(text))
+    shared = retokenizer(target, eos="drop").one(rollout(text))
     assert decode_response(target, shared.token_ids) == text
     assert shared.num_control_dropped == 0
 
@@ -171,7 +191,7 @@ def test_every_spelled_special_token_survives_as_text(target: PreTrainedTokenize
 @every_target
 def test_overlapping_special_spellings_survive_as_text(target: PreTrainedTokenizerBase) -> None:
     text = "<|im<eos>_end|></</s>s>[[EOS]EOS]<|im_<|im_end|>end|>"
-    shared = retokenizer(target).convert(rollout(text))
+    shared = retokenizer(target).one(rollout(text))
     assert shared.token_ids[-1] == target.eos_token_id
     assert not set(shared.token_ids[:-1]) & control_ids(target)
     assert decode_response(target, shared.token_ids[:-1]) == text
@@ -207,14 +227,14 @@ def test_control_token_that_stands_for_unknown_text_is_dropped_and_counted() -> 
     target = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, eos_token="<eos>", unk_token="<eos>"
     )
-    shared = retokenizer(target).convert(rollout("axyb", token_ids=(5, 5, 5)))
+    shared = retokenizer(target).one(rollout("axyb", token_ids=(5, 5, 5)))
     assert (shared.token_ids, shared.num_control_dropped) == ((1, 2, 0), 2)
 
 
 def test_target_itself_is_left_as_it_was() -> None:
     target = zoo.byte_level()
     before = target.backend_tokenizer.to_str()
-    retokenizer(target).convert(rollout("<|im_end|>"))
+    retokenizer(target).one(rollout("<|im_end|>"))
     assert target.backend_tokenizer.to_str() == before
     assert target("<|im_end|>", add_special_tokens=False)["input_ids"] == [target.eos_token_id]
 
@@ -232,31 +252,29 @@ def test_half_a_character_at_the_cut_is_left_out() -> None:
     source_ids = tuple(BYTE_LEVEL("12 😀", add_special_tokens=False)["input_ids"])[:-1]
     text = decode_response(BYTE_LEVEL, source_ids)
     assert text == "12 \ufffd"
-    shared = retokenizer(CHARACTER).convert(rollout(text, token_ids=source_ids, finish_reason="length"))
+    shared = retokenizer(CHARACTER).one(rollout(text, token_ids=source_ids, finish_reason="length"))
     assert shared.token_ids == zoo.ids_of(CHARACTER, "1", "2", " ")
 
 
 def test_response_that_is_only_half_a_character_becomes_empty() -> None:
-    shared = retokenizer(METASPACE).convert(rollout("\ufffd\ufffd", token_ids=(7, 8), finish_reason="length"))
+    shared = retokenizer(METASPACE).one(rollout("\ufffd\ufffd", token_ids=(7, 8), finish_reason="length"))
     assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
 
 
 def test_replacement_characters_that_the_verifier_read_are_kept() -> None:
-    shared = retokenizer(BYTE_LEVEL).convert(rollout("a\ufffdb\ufffd"))
+    shared = retokenizer(BYTE_LEVEL).one(rollout("a\ufffdb\ufffd"))
     assert decode_response(BYTE_LEVEL, shared.token_ids) == "a\ufffdb\ufffd"
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=12), st.sampled_from(["stop", "length"]))
-def test_any_bytes_that_a_source_samples_reach_every_target(data: bytes, finish_reason: FinishReason) -> None:
+def test_any_bytes_that_a_source_samples_reach_every_target(data: bytes, finish_reason: str) -> None:
     alphabet = {byte: piece for piece, byte in zip(_byte_pieces(), range(256), strict=True)}
     ids = zoo.ids_of(BYTE_LEVEL, *(alphabet[byte] for byte in data))
     text = decode_response(BYTE_LEVEL, ids)
     assert text == data.decode("utf-8", "replace")
     for target in (CHARACTER, WORD_PIECE, METASPACE, SLOW):
-        shared = retokenizer(target, source=BYTE_LEVEL).convert(
-            rollout(text, token_ids=ids, finish_reason=finish_reason)
-        )
+        shared = retokenizer(target, source=BYTE_LEVEL).one(rollout(text, token_ids=ids, finish_reason=finish_reason))
         assert (shared.token_ids == ()) == (shared.status == "empty")
         assert not set(shared.token_ids) & control_ids(target) - {target.eos_token_id}
 
@@ -275,7 +293,7 @@ def test_lone_surrogates_become_replacement_characters_and_pairs_are_joined() ->
 
 @every_target
 def test_lone_surrogate_in_a_response_does_not_crash(target: PreTrainedTokenizerBase) -> None:
-    shared = retokenizer(target).convert(rollout("answer \ud800 42"))
+    shared = retokenizer(target).one(rollout("answer \ud800 42"))
     assert shared.status == "ok"
     assert decode_response(target, shared.token_ids).startswith("answer ")
 
@@ -285,16 +303,16 @@ def test_lone_surrogate_in_a_response_does_not_crash(target: PreTrainedTokenizer
 
 @every_target
 def test_kept_eos_ends_what_stopped_and_not_what_was_cut(target: PreTrainedTokenizerBase) -> None:
-    stopped = retokenizer(target).convert(rollout("answer 42"))
-    cut = retokenizer(target).convert(rollout("answer 42", finish_reason="length"))
+    stopped = retokenizer(target).one(rollout("answer 42"))
+    cut = retokenizer(target).one(rollout("answer 42", finish_reason="length"))
     assert stopped.token_ids == (*cut.token_ids, target.eos_token_id)
     assert target.eos_token_id not in cut.token_ids
 
 
 def test_dropped_eos_ends_nothing_own_and_shared_alike() -> None:
     own = sampled(BYTE_LEVEL, "x = 42")
-    shared = retokenizer(CHARACTER, eos="drop").convert(own)
-    passed = retokenizer(BYTE_LEVEL, eos="drop", source=BYTE_LEVEL).convert(own)
+    shared = retokenizer(CHARACTER, eos="drop").one(own)
+    passed = retokenizer(BYTE_LEVEL, eos="drop", source=BYTE_LEVEL).one(own)
     assert shared.token_ids == zoo.ids_of(CHARACTER, "x", " ", "=", " ", "4", "2")
     assert passed.token_ids == own.token_ids[:-1] == strip_eos(own.token_ids, {BYTE_LEVEL.eos_token_id})
 
@@ -309,24 +327,24 @@ def test_strip_eos_takes_one_closing_eos_and_no_other_token() -> None:
 
 def test_second_eos_of_the_sources_generation_config_is_stripped_too() -> None:
     other_eos = zoo.ids_of(BYTE_LEVEL, "<|endoftext|>")[0]
-    passing = Retokenizer(BYTE_LEVEL, BYTE_LEVEL, eos="drop", max_response_tokens=9, source_eos_ids=[other_eos])
-    assert passing.convert(rollout("A", token_ids=(5, other_eos))).token_ids == (5,)
+    passing = Each(BYTE_LEVEL, BYTE_LEVEL, eos="drop", max_response_tokens=9, source_eos_ids=[other_eos])
+    assert passing.one(rollout("A", token_ids=(5, other_eos))).token_ids == (5,)
 
 
 def test_response_over_the_limit_is_cut_and_loses_its_eos() -> None:
-    shared = retokenizer(CHARACTER, limit=4).convert(rollout("x = 42"))
+    shared = retokenizer(CHARACTER, limit=4).one(rollout("x = 42"))
     assert shared.token_ids == zoo.ids_of(CHARACTER, "x", " ", "=", " ")
     assert shared.status == "truncated"
 
 
 def test_response_that_fills_the_limit_without_its_eos_counts_as_truncated() -> None:
-    assert retokenizer(CHARACTER, limit=6).convert(rollout("x = 42")).status == "truncated"
-    assert retokenizer(CHARACTER, limit=7).convert(rollout("x = 42")).status == "ok"
-    assert retokenizer(CHARACTER, limit=6, eos="drop").convert(rollout("x = 42")).status == "ok"
+    assert retokenizer(CHARACTER, limit=6).one(rollout("x = 42")).status == "truncated"
+    assert retokenizer(CHARACTER, limit=7).one(rollout("x = 42")).status == "ok"
+    assert retokenizer(CHARACTER, limit=6, eos="drop").one(rollout("x = 42")).status == "ok"
 
 
 def test_passed_ids_over_the_limit_are_cut_too() -> None:
-    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, limit=2).convert(rollout("abc", token_ids=(5, 6, 7)))
+    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, limit=2).one(rollout("abc", token_ids=(5, 6, 7)))
     assert shared == SharedResponse(token_ids=(5, 6), status="truncated", length_drift=0.0, is_passed_through=True)
 
 
@@ -334,8 +352,8 @@ def test_passed_ids_over_the_limit_are_cut_too() -> None:
 def test_response_of_eos_alone_is_a_response_of_eos_alone_to_every_learner(eos: EosRule) -> None:
     own = sampled(BYTE_LEVEL, "")
     assert own.token_ids == (BYTE_LEVEL.eos_token_id,)
-    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, eos=eos).convert(own)
-    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).convert(own)
+    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, eos=eos).one(own)
+    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(own)
     assert (passed.token_ids, passed.status) == ((BYTE_LEVEL.eos_token_id,), "ok")
     assert (shared.token_ids, shared.status, shared.length_drift) == ((CHARACTER.eos_token_id,), "ok", 0.0)
 
@@ -343,7 +361,7 @@ def test_response_of_eos_alone_is_a_response_of_eos_alone_to_every_learner(eos: 
 @pytest.mark.parametrize("eos", ["keep", "drop"])
 def test_response_whose_content_is_lost_is_empty_and_not_an_eos(eos: EosRule) -> None:
     only_special = (zoo.ids_of(BYTE_LEVEL, "<|box|>")[0], BYTE_LEVEL.eos_token_id)
-    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).convert(rollout("", token_ids=only_special))
+    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(rollout("", token_ids=only_special))
     assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
 
 
@@ -360,12 +378,12 @@ def test_response_whose_content_is_lost_is_empty_and_not_an_eos(eos: EosRule) ->
 )
 def test_length_drift_compares_like_with_like_before_any_cut(eos: EosRule, limit: int, drift: float) -> None:
     source_ids = (7, 8, 9, BYTE_LEVEL.eos_token_id)
-    shared = retokenizer(CHARACTER, eos=eos, limit=limit).convert(rollout("x = 42", token_ids=source_ids))
+    shared = retokenizer(CHARACTER, eos=eos, limit=limit).one(rollout("x = 42", token_ids=source_ids))
     assert shared.length_drift == drift
 
 
 def test_length_drift_is_negative_where_the_target_needs_fewer_tokens() -> None:
-    shared = retokenizer(WORD_PIECE).convert(sampled(CHARACTER, "answer problem"))
+    shared = retokenizer(WORD_PIECE).one(sampled(CHARACTER, "answer problem"))
     assert shared.length_drift == (3 - 15) / 15
 
 
@@ -375,7 +393,7 @@ def test_length_drift_is_negative_where_the_target_needs_fewer_tokens() -> None:
 def test_same_tokenizer_passes_the_sampled_ids_and_not_the_texts_own_tokens() -> None:
     ids = (*zoo.ids_of(BYTE_LEVEL, "T", "h", "e"), BYTE_LEVEL.eos_token_id)
     assert BYTE_LEVEL("The", add_special_tokens=False)["input_ids"] != list(ids[:-1])
-    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).convert(rollout("The", token_ids=ids))
+    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).one(rollout("The", token_ids=ids))
     assert shared == SharedResponse(token_ids=ids, status="ok", length_drift=0.0, is_passed_through=True)
 
 
@@ -410,7 +428,7 @@ def test_another_chat_template_parts_two_tokenizers() -> None:
 
 def test_other_arguments_of_the_template_part_two_equal_tokenizers() -> None:
     passing, converting = (
-        Retokenizer(BYTE_LEVEL, zoo.byte_level(), eos="keep", max_response_tokens=9, has_same_arguments=is_same)
+        Each(BYTE_LEVEL, zoo.byte_level(), eos="keep", max_response_tokens=9, has_same_arguments=is_same)
         for is_same in (True, False)
     )
     assert (passing.is_pass_through, converting.is_pass_through) == (True, False)
@@ -447,8 +465,9 @@ def test_batch_equals_its_rows_one_by_one(target: PreTrainedTokenizerBase) -> No
     texts = ["x = 42", "", " two", "   spaces", "<|im_end|></s>", "the answer [EOS]", "\ufffd", "\ud800", "é😀"]
     rollouts = [rollout(text, finish_reason=reason) for text in texts for reason in ("stop", "length")]
     convert = retokenizer(target, limit=8)
-    assert convert.convert_batch(rollouts) == tuple(convert.convert(row) for row in rollouts)
-    assert convert.convert_batch([]) == ()
+    together = convert.convert(responses_of(rollouts))
+    assert [tuple(ids.tolist()) for ids in together.token_ids] == [convert.one(row).token_ids for row in rollouts]
+    assert len(convert.convert(responses_of([])).token_ids) == 0
 
 
 def test_target_without_eos_cannot_keep_it() -> None:
@@ -456,11 +475,11 @@ def test_target_without_eos_cannot_keep_it() -> None:
     target.eos_token = None
     with pytest.raises(ModelError, match="has no EOS token; add `eos_token`"):
         retokenizer(target)
-    assert retokenizer(target, eos="drop").convert(rollout("A")).token_ids == content(BYTE_LEVEL, "A")
+    assert retokenizer(target, eos="drop").one(rollout("A")).token_ids == content(BYTE_LEVEL, "A")
 
 
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="got 0"):
         retokenizer(CHARACTER, limit=0)
     with pytest.raises(ConfigError, match="got 'always'"):
-        Retokenizer(BYTE_LEVEL, CHARACTER, eos="always", max_response_tokens=1)  # type: ignore[arg-type]
+        Each(BYTE_LEVEL, CHARACTER, eos="always", max_response_tokens=1)  # type: ignore[arg-type]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from hacpo_core.batches import Row
+from hacpo_core.batches import Minibatch
+from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import TinyModelConfig, WarmupConfig
-from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.engines.base import Sampled
+from hacpo_core.engines.learner import BaseLearner
+from hacpo_core.methods.base import Objective, RowKind
+from hacpo_core.records import RowKey
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
@@ -34,12 +42,83 @@ def small_model(family: str = "qwen3", *, seed: int = 0, num_layers: int = 1, ga
     return model.eval()
 
 
-def logprobs_of(model: PreTrainedModel, request: ScoreRequest, *, temperature: float = 1.0) -> torch.Tensor:
+def logprobs_of(model: PreTrainedModel, request: Request, *, temperature: float = 1.0) -> torch.Tensor:
     """logprob_TV of the response's positions, one sequence at a time and in float64."""
     ids = torch.tensor([request.prompt_ids + request.response_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0, len(request.prompt_ids) - 1 : -1]
     return (logits_TV.double() / temperature).log_softmax(dim=1)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and a response, in tokens."""
+
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response of a sampler, as plain numbers."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a mini-batch; `index` tells rows apart."""
+
+    source: int
+    index: int
+    is_own: bool
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    advantage: float
+    cross_weight: float
+    old_mean_logprob: float
+    old_logprobs: tuple[float, ...] | None
+
+
+def token_rows(rows: Sequence[Request | Row]) -> TokenRows:
+    return TokenRows.of([row.prompt_ids for row in rows], [row.response_ids for row in rows])
+
+
+def scored(learner: BaseLearner, rows: Sequence[Request | Row]) -> list[tuple[float, ...]]:
+    """A learner's log-probabilities of each response."""
+    return [tuple(found.tolist()) for found in learner.logprobs(token_rows(rows))]
+
+
+def responses_of(sampled: Sampled) -> list[Response]:
+    """What a sampler gave, response by response."""
+    return [
+        Response(tuple(ids.tolist()), tuple(logprobs.tolist()), "length" if is_cut else "stop")
+        for ids, logprobs, is_cut in zip(sampled.token_ids, sampled.logprobs, sampled.is_cut_R, strict=True)
+    ]
+
+
+def minibatch(rows: Sequence[Row], objective: Objective, *, num_sources: int = 3, max_tokens: int = 8) -> Minibatch:
+    """Rows as columns, with the weights that the objective gives them."""
+    tokens, source_B = token_rows(rows), np.array([row.source for row in rows], dtype=np.int64)
+    weight_B = objective.row_weights(
+        torch.from_numpy(source_B),
+        torch.from_numpy(tokens.responses.lengths),
+        num_sources=num_sources,
+        max_tokens=max_tokens,
+    )
+    return Minibatch(
+        keys=tuple(RowKey(1, str(row.source), "", row.index) for row in rows),
+        tokens=tokens,
+        kind_B=np.array([RowKind.OWN if row.is_own else RowKind.FOREIGN for row in rows], dtype=np.int64),
+        source_B=source_B,
+        advantage_B=np.array([row.advantage for row in rows]),
+        weight_B=np.array([row.cross_weight for row in rows]),
+        row_weight_B=weight_B.numpy(),
+        old_mean_logprob_B=np.array([row.old_mean_logprob for row in rows]),
+        old_logprobs=Ragged.of([row.old_logprobs or () for row in rows], np.float32),
+    )
 
 
 def own_row(
@@ -52,7 +131,6 @@ def own_row(
 ) -> Row:
     return Row(
         source=0,
-        problem=0,
         index=index,
         is_own=True,
         prompt_ids=prompt_ids,
@@ -76,7 +154,6 @@ def cross_row(
 ) -> Row:
     return Row(
         source=source,
-        problem=0,
         index=index,
         is_own=False,
         prompt_ids=prompt_ids,

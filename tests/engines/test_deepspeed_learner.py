@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,15 +20,14 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is im
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import UpdateOutcome
 from hacpo_core.engines.deepspeed_learner import DeepspeedLearner, deal
 from hacpo_core.engines.layouts import micro_batches
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
-from tests.engines.small import small_model
-from tests.engines.training import GRPO, HACPO, LINEAR, optimizer_tensors, requests, rows_of, run, weights
+from tests.engines.small import scored, small_model
+from tests.engines.training import GRPO, HACPO, LINEAR, Seen, optimizer_tensors, requests, rows_of, run, weights
 
 pytestmark = pytest.mark.deepspeed
 STAGES = (0, 1, 2, 3)
@@ -71,7 +70,7 @@ class Trained:
     stage: int | None
     weights: Tensor
     saved: Saved
-    outcome: UpdateOutcome
+    outcome: Seen
     digest: str
     scores: list[tuple[float, ...]]
     num_held: int  # elements of the model's own weights on this rank
@@ -119,7 +118,7 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
     if job.skips_all:
         rows = [[replace(row, advantage=0.0) for row in batch] for batch in rows]
     steps = [run(learner, rows[start : start + 2], method, measures_cosine=True) for start in range(0, len(rows), 2)]
-    scores = learner.logprobs(requests())
+    scores = scored(learner, requests())
     learner.refresh_policy()
     state = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
     optimizer = {name: tensor.clone() for name, tensor in optimizer_tensors(learner).items()}
@@ -127,7 +126,7 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
         stage=job.stage,
         weights=weights(learner.policy),
         saved=Saved(state, optimizer, learner.num_updates),
-        outcome=UpdateOutcome(
+        outcome=Seen(
             tuple(minibatch for step in steps for minibatch in step.minibatches),
             tuple(row for step in steps for row in step.rows),
         ),
@@ -166,7 +165,7 @@ def assert_same_training(found: Trained, expected: Trained, *, tolerance: float 
 
 
 def vars_of(outcome: Any) -> dict[str, float]:
-    names = [name for name in outcome.__slots__ if name != "gradient_cosine"]
+    names = [field.name for field in fields(outcome) if field.name != "gradient_cosine"]
     return {name: float(getattr(outcome, name)) for name in names}
 
 

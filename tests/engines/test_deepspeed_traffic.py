@@ -11,9 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flows.compose import compose
-from hacpo_core.batches import Minibatch
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from tests.engines.small import small_model
+from tests.engines.small import minibatch, small_model
 from tests.engines.test_grad_dtype import WIDE, rows
 
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
@@ -46,15 +45,14 @@ def host_bytes_a_weight(engine: EngineConfig, *, num_passes: int) -> float:
 
     model = small_model(num_layers=2).to(torch.bfloat16)
     learner = DeepspeedLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=4)
-    options: dict[str, Any] = {"num_agents": 1, "max_response_tokens": 6, "measures_cosine": False}
-    minibatch = Minibatch(tuple(rows()[:num_passes]))
-    learner.update([minibatch], WIDE, **options)
+    batch = minibatch(rows()[:num_passes], WIDE)
+    learner.update([batch], WIDE, measures_cosine=False)
     zero = learner._deepspeed.optimizer
     copies = HostCopies()
     copies.add(iter(zero.accumulated_grads_in_cpu.values()))  # the gradients that lie in host memory
     copies.add(group.grad for group in zero.single_partition_of_fp32_groups)
     with copies:
-        learner.update([minibatch], WIDE, **options)
+        learner.update([batch], WIDE, measures_cosine=False)
     learner.close()
     return copies.num_bytes / sum(parameter.numel() for parameter in model.parameters())
 

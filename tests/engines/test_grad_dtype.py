@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from flows.compose import compose
-from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError
+from hacpo_core.methods.sequence_clip import SequenceClip
 from tests.engines.ranks import on_ranks
-from tests.engines.small import VOCAB_SIZE, own_row, small_model
-from tests.engines.training import GSPO, LINEAR, optimizer_tensors
+from tests.engines.small import VOCAB_SIZE, Row, minibatch, own_row, small_model
+from tests.engines.training import LINEAR, optimizer_tensors
 
 NUM_PASSES = 192
 BF16 = EngineConfig(dtype="bfloat16", micro_batch_tokens=1)  # every row a pass of its own
-WIDE = replace(GSPO, own_low=0.9, own_high=10.0)
+WIDE = SequenceClip(sequence_low=0.9, sequence_high=10.0)
 
 
 def rows() -> list[Row]:
@@ -47,8 +47,7 @@ def step_of(engine: EngineConfig) -> torch.Tensor:
     """Change of the fp32 masters by one update, which is proportional to the gradient."""
     learner = learner_of(engine)
     before = {name: p.detach().double() for name, p in learner.policy.named_parameters()}
-    options: dict[str, Any] = {"num_agents": 1, "max_response_tokens": 6, "measures_cosine": False}
-    learner.update([Minibatch(tuple(rows()))], WIDE, **options)
+    learner.update([minibatch(rows(), WIDE)], WIDE, measures_cosine=False)
     masters = {key: value for key, value in optimizer_tensors(learner).items() if key.startswith("master.")}
     change = [masters[f"master.{name}"].double() - before[name] for name in sorted(before)]
     learner.close()
@@ -68,8 +67,7 @@ def exact() -> torch.Tensor:
             if parameter.grad is not None:
                 sums[name] += parameter.grad.double()
 
-    weighted = learner._weighted(Minibatch(tuple(rows())), WIDE, 1, 6)
-    learner._pass_over(weighted, WIDE, 0, learner._head, add)
+    learner._pass_over(minibatch(rows(), WIDE), WIDE, 0, learner._head, add)
     gradient = torch.cat([sums[name].flatten() for name in sorted(sums)])
     # AdamW's first step from LINEAR: rate * m / (sqrt(v) + epsilon), with m = g and v = g^2.
     return -LINEAR["learning_rate"] * gradient / (gradient.abs() + LINEAR["epsilon"])

@@ -17,11 +17,13 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, plan
 from hacpo_core.agents import Agent
+from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.records import SamplingLimits
 
 PROMPTS = [(1, number) for number in range(128)]
 BF16 = VllmConfig(sync_tolerance=0.05)
@@ -37,19 +39,16 @@ class FakeSampler:
         self.seeds: list[int] = []
         self.num_tokens = 0
 
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
         self.seeds += [request.seed for request in requests]
         length = min(self.length, limits.max_tokens)
         self.num_tokens += length * len(requests)
-        return [
-            SampledResponse((5,) * length, tuple(-1.0 + d for d in self.differences(length)), "length")
-            for _ in requests
-        ]
+        return Sampled.of([([5] * length, [-1.0 + d for d in self.differences(length)], True) for _ in requests])
 
 
 class FakeLearner:
-    def logprobs_of_each(self, requests: Sequence[ScoreRequest]) -> list[tuple[float, ...]]:
-        return [(-1.0,) * len(request.response_ids) for request in requests]
+    def logprobs_of_each(self, rows: TokenRows) -> Ragged:
+        return Ragged(np.full(len(rows.responses.value_N), -1.0, np.float32), rows.responses.edge)
 
 
 def agent_with(differences: Callable[[int], Sequence[float]], *, vllm: VllmConfig = BF16, length: int = 64) -> Agent:
@@ -125,7 +124,7 @@ class SleepingSampler(TransformersSampler):
             self.events["hand-overs"] += 1
             self.held, self.is_awake = version, True
 
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> list[SampledResponse]:
+    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
         assert self.is_awake, "asked while it slept"
         self.events["samplings"] += 1
         return super().sample(requests, limits)
@@ -170,5 +169,6 @@ def test_sampler_sleeps_before_the_learner_scores_and_learns() -> None:
     sampler: Any = SimpleNamespace(rest=lambda: events.append("rest"))
     learner: Any = SimpleNamespace(logprobs=lambda _: events.append("score") or [])
     agent.sampler, agent.learner = sampler, learner
-    agent.score([])
+    nothing: Any = SimpleNamespace(prompt_ids=[], token_ids=[])
+    agent.score(nothing)
     assert events == ["rest", "score"]

@@ -15,13 +15,14 @@ from transformers import PreTrainedModel
 from flows.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.logprobs import token_scores
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
-from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
+from hacpo_core.records import SamplingLimits
+from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model
 from tests.engines.test_models import capped_model
 from tests.engines.training import LINEAR, learner_of, rows_of, run, weights
 
@@ -90,21 +91,21 @@ def learner(model: PreTrainedModel, head_dtype: str, *, layout: str = "padded", 
     return TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1)
 
 
-def grouped_rows() -> list[ScoreRequest]:
+def grouped_rows() -> list[Request]:
     random = torch.Generator().manual_seed(0)
 
     def ids(length: int) -> tuple[int, ...]:
         return tuple(torch.randint(VOCAB_SIZE, (length,), generator=random).tolist())
 
-    return [ScoreRequest(prompt, ids(14 + n)) for prompt in [ids(12) for _ in range(16)] for n in range(16)]
+    return [Request(prompt, ids(14 + n)) for prompt in [ids(12) for _ in range(16)] for n in range(16)]
 
 
 def test_ratios_between_two_shapes_of_a_batch_have_less_noise_with_a_wide_head() -> None:
     rows, noise = grouped_rows(), {}
     for head_dtype in ("same", "float32"):
         model = sharp_model()
-        one = learner(model, head_dtype).logprobs(rows)
-        other = learner(model, head_dtype, layout="shared_prompts", max_tokens=256).logprobs(rows)
+        one = scored(learner(model, head_dtype), rows)
+        other = scored(learner(model, head_dtype, layout="shared_prompts", max_tokens=256), rows)
         log_ratio_B = torch.tensor(
             [sum(a) / len(a) - sum(b) / len(b) for a, b in zip(one, other, strict=True)], dtype=torch.float64
         )
@@ -121,11 +122,12 @@ def test_sampler_and_learner_agree_better_with_a_wide_head(family: str) -> None:
         sampler = TransformersSampler(
             model, eos_ids=[10_000], pad_id=0, batch_size=64, has_wide_head=head_dtype == "float32"
         )
-        responses = sampler.sample(requests, SamplingLimits(1.0, 1.0, 24))
-        scored = learner(model, head_dtype).logprobs(
-            [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(requests, responses, strict=True)]
+        responses = responses_of(sampler.sample(requests, SamplingLimits(1.0, 1.0, 24)))
+        learned_scores = scored(
+            learner(model, head_dtype),
+            [Request(q.prompt_ids, r.token_ids) for q, r in zip(requests, responses, strict=True)],
         )
-        difference_N = torch.tensor([r.logprobs for r in responses]) - torch.tensor(scored)
+        difference_N = torch.tensor([r.logprobs for r in responses]) - torch.tensor(learned_scores)
         found[head_dtype] = difference_N.square().mean().sqrt()
     assert found["float32"] < 0.8 * found["same"]
 
@@ -134,8 +136,10 @@ def test_wide_head_samples_the_same_in_fp32() -> None:
     model = small_model("qwen3", num_layers=2)
     requests = [SampleRequest((1 + n % 5, 2, 3), seed=n) for n in range(20)]
     plain, wide = (
-        TransformersSampler(model, eos_ids=[3], pad_id=0, batch_size=8, has_wide_head=is_wide).sample(
-            requests, SamplingLimits(1.0, 1.0, 12)
+        responses_of(
+            TransformersSampler(model, eos_ids=[3], pad_id=0, batch_size=8, has_wide_head=is_wide).sample(
+                requests, SamplingLimits(1.0, 1.0, 12)
+            )
         )
         for is_wide in (False, True)
     )

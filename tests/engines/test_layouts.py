@@ -21,27 +21,26 @@ from hacpo_core.config import EngineConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines import attention
 from hacpo_core.engines.attention import NAME, let_rows_share
-from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
 from hacpo_core.engines.scoring import row_layout, scoring_head
 from hacpo_core.errors import ConfigError, EngineError
-from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
+from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, small_model, token_rows
 from tests.engines.training import GRPO, HACPO, LINEAR, learner_of, rows_of, run, weights
 
 # Two problems in turn; responses of 1 token too, which put nothing but their target into a pass.
 ROWS = [
-    ScoreRequest((1, 2, 3), (4, 5)),
-    ScoreRequest((6,), (7, 8, 9, 10)),
-    ScoreRequest((1, 2, 3), (11,)),
-    ScoreRequest((6,), (12, 13, 14)),
-    ScoreRequest((1, 2, 3), (15, 16, 17)),
+    Request((1, 2, 3), (4, 5)),
+    Request((6,), (7, 8, 9, 10)),
+    Request((1, 2, 3), (11,)),
+    Request((6,), (12, 13, 14)),
+    Request((1, 2, 3), (15, 16, 17)),
 ]
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def passes_of(layout: str, *, max_tokens: int = 100) -> list[ForwardPass]:
-    return list(forward_passes(ROWS, layout=layout, max_tokens=max_tokens))
+    return list(forward_passes(token_rows(ROWS), layout=layout, max_tokens=max_tokens))
 
 
 def test_micro_batches_keep_to_the_budget_with_padding_included() -> None:
@@ -97,7 +96,7 @@ def test_budgets_hold_and_every_row_is_there_once(layout: str, max_tokens: int) 
     }
 
 
-def groups_of_rows() -> list[ScoreRequest]:
+def groups_of_rows() -> list[Request]:
     """Three problems with four responses each, in mixed order."""
     random = torch.Generator().manual_seed(0)
 
@@ -105,7 +104,7 @@ def groups_of_rows() -> list[ScoreRequest]:
         return tuple(torch.randint(VOCAB_SIZE, (length,), generator=random).tolist())
 
     prompts = [ids(4), ids(1), ids(6)]
-    return [ScoreRequest(prompts[n % 3], ids(1 + (5 * n) % 9)) for n in range(12)]
+    return [Request(prompts[n % 3], ids(1 + (5 * n) % 9)) for n in range(12)]
 
 
 def ready(model: PreTrainedModel) -> PreTrainedModel:
@@ -130,7 +129,7 @@ def test_scores_and_gradients_are_those_of_rows_alone(
     def scored(layout: str, max_tokens: int, *, is_filled: bool = False) -> tuple[Tensor, Tensor]:
         model.zero_grad()
         found: dict[int, Tensor] = {}
-        for forward in forward_passes(requests, layout=layout, max_tokens=max_tokens, is_filled=is_filled):
+        for forward in forward_passes(token_rows(requests), layout=layout, max_tokens=max_tokens, is_filled=is_filled):
             scores = head.scores(forward, temperature=0.7, chunk_mb=1)
             lengths = [len(requests[row].response_ids) for row in forward.rows]
             found |= zip(forward.rows, scores.logprob_N.split(lengths), strict=True)
@@ -163,7 +162,7 @@ def leaking(forward: ForwardPass) -> ForwardPass:
 @every_family
 def test_comparison_with_rows_alone_sees_a_leak_and_positions_that_go_on(family: str) -> None:
     head = scoring_head(ready(small_model(family, num_layers=2)).double())
-    (forward,) = forward_passes(groups_of_rows(), layout="shared_prompts", max_tokens=1000)
+    (forward,) = forward_passes(token_rows(groups_of_rows()), layout="shared_prompts", max_tokens=1000)
     with torch.no_grad():
         right, leaky, late = (
             head.scores(f, temperature=1.0, chunk_mb=1).logprob_N for f in (forward, leaking(forward), shifted(forward))
@@ -182,8 +181,8 @@ def test_neighbours_tokens_change_nothing(layout: str) -> None:
         for n, request in enumerate(requests)
     ]
 
-    def logprobs(rows: list[ScoreRequest]) -> dict[int, list[float]]:
-        (forward,) = forward_passes(rows, layout=layout, max_tokens=1000)
+    def logprobs(rows: list[Request]) -> dict[int, list[float]]:
+        (forward,) = forward_passes(token_rows(rows), layout=layout, max_tokens=1000)
         with torch.no_grad():
             scores = head.scores(forward, temperature=1.0, chunk_mb=1)
         lengths = [len(rows[row].response_ids) for row in forward.rows]

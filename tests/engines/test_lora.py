@@ -23,13 +23,14 @@ from hacpo_core.checkpoints import latest_checkpoint, load_agent
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.engines import products
-from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
-from tests.engines.small import FAMILIES, VOCAB_SIZE, small_model
+from hacpo_core.records import SamplingLimits
+from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model
 from tests.engines.training import GSPO, HACPO, learner_of, optimizer_tensors, requests, rows_of, run
 from tests.test_resume import break_off, finish
 
@@ -103,10 +104,10 @@ def test_training_moves_the_adapters_and_no_other_bit(family: str) -> None:
 def test_update_makes_good_responses_likelier_and_bad_ones_less_likely(advantage: float) -> None:
     row = replace(rows_of()[0], advantage=advantage)
     learner = learner_of(with_adapters(small_model()), learning_rate=1e-3)
-    request = ScoreRequest(row.prompt_ids, row.response_ids)
-    before = sum(learner.logprobs([request])[0])
+    request = Request(row.prompt_ids, row.response_ids)
+    before = sum(scored(learner, [request])[0])
     run(learner, [[row]] * 2, GSPO)
-    assert (sum(learner.logprobs([request])[0]) > before) is (advantage > 0)
+    assert (sum(scored(learner, [request])[0]) > before) is (advantage > 0)
 
 
 @every_family
@@ -163,13 +164,15 @@ def test_sampler_draws_from_the_adapted_policy() -> None:
     learner = trained()
     sampler = TransformersSampler(learner.model, eos_ids=[10_000], pad_id=0, batch_size=8)
     asked = [SampleRequest((1 + n % 3, 2), seed=n) for n in range(16)]
-    responses = sampler.sample(asked, SamplingLimits(1.0, 1.0, 8))
-    scored = learner.logprobs([ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(asked, responses, strict=True)])
-    for response, logprobs in zip(responses, scored, strict=True):
+    responses = responses_of(sampler.sample(asked, SamplingLimits(1.0, 1.0, 8)))
+    learned_scores = scored(
+        learner, [Request(q.prompt_ids, r.token_ids) for q, r in zip(asked, responses, strict=True)]
+    )
+    for response, logprobs in zip(responses, learned_scores, strict=True):
         assert response.logprobs == pytest.approx(logprobs, abs=1e-5)
     with without_adapters(learner.model):
-        assert sampler.sample(asked, SamplingLimits(1.0, 1.0, 8)) != responses
-    assert sampler.sample(asked, SamplingLimits(1.0, 1.0, 8)) == responses
+        assert responses_of(sampler.sample(asked, SamplingLimits(1.0, 1.0, 8))) != responses
+    assert responses_of(sampler.sample(asked, SamplingLimits(1.0, 1.0, 8))) == responses
 
 
 @every_family
@@ -208,7 +211,7 @@ def test_training_goes_on_bit_for_bit_after_a_restart(dtype: torch.dtype) -> Non
     )
     second.load_optimizer_tensors(saved, num_updates=3)
     assert second.fingerprint().digest == first.fingerprint().digest
-    assert second.logprobs(requests()) == first.logprobs(requests())
+    assert scored(second, requests()) == scored(first, requests())
     assert run(second, [rows_of()] * 2) == run(first, [rows_of()] * 2)
     assert second.fingerprint().digest == first.fingerprint().digest
 
@@ -257,7 +260,7 @@ def test_configuration_is_checked_and_part_of_the_id_when_it_is_on() -> None:
     assert "engine.lora.targets" not in inert_fields(compose("tiny", "hacpo", overrides=[rank]))
 
 
-SMALL_LORA = ("engine.lora.rank=4", "optimizer.learning_rate=1e-2", "objective.kl_coef=0.01")
+SMALL_LORA = ("engine.lora.rank=4", "optimizer.learning_rate=1e-2", "method.objective.kl_coef=0.01")
 
 
 def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_models(

@@ -104,7 +104,7 @@ def test_cosine_needs_two_whole_gradients_where_a_rank_can_hold_one(stage: int, 
 
 
 def test_cosine_that_is_never_measured_needs_nothing() -> None:
-    words = ["engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false", "minibatch.order=own_first"]
+    words = ["engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false", "method.build.order=own_first"]
     words += ["engine.grad_dtype=same"]
     assert agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79).gradients == 2.0
 
@@ -196,7 +196,7 @@ def test_agents_of_one_gpu_add_up_and_those_of_ray_do_not() -> None:
     assert away == pytest.approx(alone)
     apart = peak_gib(config_of(*words, "placement.kind=ray"), shapes, gpu_gib=79, is_least=False)
     assert apart == pytest.approx(alone)
-    words += ["engine.offloads=true", "objective.kl_coef=0.001"]  # an agent that rests takes its reference along
+    words += ["engine.offloads=true", "method.objective.kl_coef=0.001"]  # an agent that rests takes its reference along
     alone, together = (
         peak_gib(config_of(*words), found, gpu_gib=79, is_least=False) for found in ({"qwen3-4b-base": BILLION}, shapes)
     )

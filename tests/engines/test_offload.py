@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from flows.compose import compose
-from hacpo_core.agents import Agent, AgentTokenizer, initial_folder, rollout_task
-from hacpo_core.algorithm import method_of
+from hacpo_core.agents import Agent, AgentTokenizer, initial_folder
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.data.problems import load_problems
@@ -24,7 +23,8 @@ from hacpo_core.engines.offload import move_data, move_state
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
-from tests.engines.small import small_model
+from tests.conftest import specs_of
+from tests.engines.small import scored, small_model
 from tests.engines.training import GSPO, HACPO, optimizer_tensors, requests, rows_of, run
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -57,7 +57,7 @@ def test_training_goes_on_bit_for_bit_after_moves(dtype: torch.dtype) -> None:
         for name, tensor in optimizer_tensors(undisturbed).items():
             assert torch.equal(optimizer_tensors(moved)[name], tensor)
         if step == 1:
-            assert moved.logprobs(requests()) == undisturbed.logprobs(requests())
+            assert scored(moved, requests()) == scored(undisturbed, requests())
         if step == 2:
             moved.onload(optimizer=False)
             assert moved.model(torch.arange(4)[None]).logits.shape[1] == 4
@@ -132,7 +132,8 @@ def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) 
         agent = Agent(tokens, one, initial=folder, folder=folder, version=0)
         found = []
         for step in (1, 2):
-            found += agent.score(agent.sample(problems, rollout_task(one, step)))
+            responses = agent.sample(specs_of(one, problems), step=step, purpose="rollout")
+            found += agent.score(responses).value_N.tolist()
             assert agent.learner._is_optimizer_away is offloads
             agent.rest()
             assert agent.learner._are_weights_away is offloads
@@ -162,15 +163,15 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
     agent = Agent(tokens, config, initial=folder, folder=folder, version=0)
     assert events == ["release", "sampler starts"]
-    rollouts = agent.sample(load_problems(config.data)[:1], rollout_task(config, 1))
+    responses = agent.sample(specs_of(config, load_problems(config.data)[:1]), step=1, purpose="rollout")
     assert events[2:] == ["release", "synchronise"]
-    for work in (lambda: agent.score(rollouts), agent.rest):
+    for work in (lambda: agent.score(responses), agent.rest):
         events.clear()
         work()
         assert events == ["release"]
     monkeypatch.setattr(agent.learner, "update", lambda *_, **__: None)
     events.clear()
-    agent.update([], method_of(config), version=1, num_agents=2, measures_cosine=False, recomputes_own=False)
+    agent.update([], config.method.objective, version=1, measures_cosine=False, recomputes_own=False)
     assert events == ["release"]
 
 

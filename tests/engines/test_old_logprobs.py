@@ -11,17 +11,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig, WarmupConfig
-from hacpo_core.engines.base import ScoreRequest, UpdateOutcome
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.tiny.models import build_model
 from tests.engines.ranks import on_ranks
-from tests.engines.small import TOKENIZER, VOCAB_SIZE, cross_row, own_row, small_model
-from tests.engines.training import GRPO, HACPO, learner_of
+from tests.engines.small import TOKENIZER, VOCAB_SIZE, Request, Row, cross_row, own_row, scored, small_model
+from tests.engines.training import GRPO, HACPO, Seen, learner_of, run
 
-CLIP = {"own_low": 3e-4, "own_high": 4e-4}
+CLIP = {"sequence_low": 3e-4, "sequence_high": 4e-4}
 BF16 = EngineConfig(dtype="bfloat16", micro_batch_tokens=256)
 STILL = {"learning_rate": 1e-30, "weight_decay": 0.0}
 
@@ -37,36 +35,29 @@ def narrow_model() -> PreTrainedModel:
     return model.eval().to(torch.bfloat16)
 
 
-def requests(number: int = 32) -> list[ScoreRequest]:
+def requests(number: int = 32) -> list[Request]:
     random = torch.Generator().manual_seed(0)
 
     def ids(length: int) -> tuple[int, ...]:
         return tuple(torch.randint(VOCAB_SIZE, (length,), generator=random).tolist())
 
-    return [ScoreRequest(ids(6 + i % 4), ids(10 + 3 * i % 50)) for i in range(number)]
+    return [Request(ids(6 + i % 4), ids(10 + 3 * i % 50)) for i in range(number)]
 
 
 def rows_scored_by(learner: BaseLearner) -> list[Row]:
     """Own rows, every fourth without advantage, with the scores that they get when all are scored together."""
-    scored = learner.logprobs(requests())
+    found = scored(learner, requests())
     return [
         own_row(r.prompt_ids, r.response_ids, (1.0, -1.0, 0.5, 0.0)[i % 4], old_logprobs=old, index=i)
-        for i, (r, old) in enumerate(zip(requests(), scored, strict=True))
+        for i, (r, old) in enumerate(zip(requests(), found, strict=True))
     ]
 
 
-def update(learner: BaseLearner, batches: Sequence[Sequence[Row]], *, recomputes_own: bool) -> UpdateOutcome:
-    return learner.update(
-        [Minibatch(tuple(batch)) for batch in batches],
-        replace(HACPO, **CLIP),
-        num_agents=2,
-        max_response_tokens=64,
-        measures_cosine=False,
-        recomputes_own=recomputes_own,
-    )
+def update(learner: BaseLearner, batches: Sequence[Sequence[Row]], *, recomputes_own: bool) -> Seen:
+    return run(learner, batches, replace(HACPO, **CLIP), recomputes_own=recomputes_own)
 
 
-def noise_and_stopped(outcome: UpdateOutcome) -> tuple[float, int]:
+def noise_and_stopped(outcome: Seen) -> tuple[float, int]:
     """Root mean square of log s, and rows outside of GSPO's clip."""
     rms = math.sqrt(fmean(math.log(row.ratio) ** 2 for row in outcome.rows if row.is_own))
     return rms, sum(not row.floor <= row.ratio <= row.ceiling for row in outcome.rows if row.is_own)
@@ -74,7 +65,7 @@ def noise_and_stopped(outcome: UpdateOutcome) -> tuple[float, int]:
 
 @pytest.mark.parametrize("layout", ["padded", "shared_prompts"])
 def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(layout: str) -> None:
-    def outcome(recomputes_own: bool) -> UpdateOutcome:
+    def outcome(recomputes_own: bool) -> Seen:
         engine = replace(BF16, row_layout=layout)
         learner = learner_of(narrow_model(), engine=engine, **STILL)
         rows = rows_scored_by(learner)
@@ -102,7 +93,7 @@ def test_old_values_are_those_before_the_first_update_of_the_step() -> None:
 
 def test_only_own_rows_are_scored_anew_and_tokens_of_grpo_too() -> None:
     learner = learner_of(small_model())
-    (own, other), (score, _) = requests(2), learner.logprobs(requests(2))
+    (own, other), (score, _) = requests(2), scored(learner, requests(2))
     wrong = tuple(value - 1.0 for value in score)
     rows = [
         own_row(own.prompt_ids, own.response_ids, 1.0, old_logprobs=wrong),
@@ -112,14 +103,8 @@ def test_only_own_rows_are_scored_anew_and_tokens_of_grpo_too() -> None:
     ratios = {row.is_own: row.ratio for row in outcome.rows}
     assert ratios[True] == pytest.approx(1.0, abs=1e-5)
     assert ratios[False] != pytest.approx(1.0, abs=1e-2), "others' rows keep what their sampler said"
-    grpo = learner_of(small_model()).update(
-        [Minibatch((rows[0],))],
-        replace(GRPO, own_low=1e-4, own_high=1e-4),
-        num_agents=1,
-        max_response_tokens=64,
-        measures_cosine=False,
-        recomputes_own=True,
-    )
+    tight = replace(GRPO, token_low=1e-4, token_high=1e-4)
+    grpo = run(learner_of(small_model()), [rows[:1]], tight, recomputes_own=True)
     assert grpo.rows[0].stopped_share == 0.0, "with the old values that it was given every token would be"
 
 

@@ -19,7 +19,7 @@ from hacpo_core.engines.decoders import LlamaDecoder, ModelDecoder, decoder_of
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.models import load_model
 from hacpo_core.engines.products import OneDnnLinear, packed, pays, product, use_onednn
-from tests.engines.small import small_model
+from tests.engines.small import small_model, token_rows
 from tests.engines.test_decoders import (
     MODELS,
     assert_batches_of_one_decoder_know_nothing_of_each_other,
@@ -206,7 +206,7 @@ def test_update_is_that_of_linear_layers(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_passes_are_filled_up_to_few_lengths() -> None:
     rows = rows_of(num_cross=3)
     for repeats in (1, 5, 40, 300):
-        requests = [row for _ in range(repeats) for row in rows]
+        requests = token_rows([row for _ in range(repeats) for row in rows])
         (plain,) = forward_passes(requests, layout="shared_prompts", max_tokens=10**9)
         (filled,) = forward_passes(requests, layout="shared_prompts", max_tokens=10**9, is_filled=True)
         length, longer = plain.input_BT.shape[1], filled.input_BT.shape[1]

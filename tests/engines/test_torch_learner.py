@@ -15,7 +15,7 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.optimizer import learning_rate
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
-from tests.engines.small import FAMILIES, logprobs_of, small_model
+from tests.engines.small import FAMILIES, logprobs_of, scored, small_model
 from tests.engines.training import (
     GSPO,
     LINEAR,
@@ -40,7 +40,7 @@ def test_scores_are_those_of_each_sequence_alone(family: str, temperature: float
         temperature=temperature,
         total_updates=1,
     )
-    for request, found in zip(requests(), learner.logprobs(requests()), strict=True):
+    for request, found in zip(requests(), scored(learner, requests()), strict=True):
         logprob_TV = logprobs_of(model, request, temperature=temperature)
         expected = logprob_TV[range(len(request.response_ids)), list(request.response_ids)]
         torch.testing.assert_close(torch.tensor(found).double(), expected, rtol=0.0, atol=1e-5)
@@ -114,7 +114,7 @@ def test_bf16_weights_move_once_enough_small_updates_have_come_together() -> Non
     before = weights(model)
     row = rows_of()[0]
     learner = learner_of(model, learning_rate=1e-5, weight_decay=0.0, engine=EngineConfig(dtype="bfloat16"))
-    run(learner, [[row]] * 40, replace(GSPO, own_low=1.0, own_high=1e3))
+    run(learner, [[row]] * 40, replace(GSPO, sequence_low=1.0, sequence_high=1e3))
     assert (weights(model) != before).float().mean() > 0.05
 
 

@@ -17,11 +17,12 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines import transformers_sampler
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.decoders import LlamaDecoder, ModelDecoder
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler, choose
-from tests.engines.small import FAMILIES, logprobs_of, small_model
+from hacpo_core.records import SamplingLimits
+from tests.engines.small import FAMILIES, Request, Response, logprobs_of, responses_of, scored, small_model
 
 NO_EOS = (10_000,)
 LIMITS = SamplingLimits(temperature=1.0, top_p=1.0, max_tokens=8)
@@ -41,9 +42,9 @@ def sampler_of(family: str = "qwen3", *, eos_ids: Iterable[int] = NO_EOS, batch_
 
 
 @cache
-def unending(family: str) -> tuple[SampledResponse, ...]:
+def unending(family: str) -> tuple[Response, ...]:
     """Responses to REQUESTS that nothing ends but the limit."""
-    return tuple(sampler_of(family).sample(REQUESTS, LIMITS))
+    return tuple(responses_of(sampler_of(family).sample(REQUESTS, LIMITS)))
 
 
 @cache
@@ -54,7 +55,7 @@ def frequent(family: str) -> tuple[int, int]:
     return first, second
 
 
-def assert_same(found: Iterable[SampledResponse], expected: Iterable[SampledResponse]) -> None:
+def assert_same(found: Iterable[Response], expected: Iterable[Response]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
@@ -63,38 +64,47 @@ def assert_same(found: Iterable[SampledResponse], expected: Iterable[SampledResp
 @every_family
 def test_responses_do_not_depend_on_batch_or_order(family: str) -> None:
     eos_ids = frequent(family)
-    expected = sampler_of(family, eos_ids=eos_ids).sample(REQUESTS, LIMITS)
+    expected = responses_of(sampler_of(family, eos_ids=eos_ids).sample(REQUESTS, LIMITS))
     for batch_size in (1, 3):
-        assert_same(sampler_of(family, eos_ids=eos_ids, batch_size=batch_size).sample(REQUESTS, LIMITS), expected)
+        assert_same(
+            responses_of(sampler_of(family, eos_ids=eos_ids, batch_size=batch_size).sample(REQUESTS, LIMITS)), expected
+        )
     order = torch.randperm(len(REQUESTS), generator=torch.Generator().manual_seed(0)).tolist()
-    shuffled = sampler_of(family, eos_ids=eos_ids, batch_size=7).sample([REQUESTS[r] for r in order], LIMITS)
+    shuffled = responses_of(
+        sampler_of(family, eos_ids=eos_ids, batch_size=7).sample([REQUESTS[r] for r in order], LIMITS)
+    )
     assert_same(shuffled, [expected[r] for r in order])
-    assert_same(sampler_of(family, eos_ids=eos_ids).sample(REQUESTS[5:6], LIMITS), expected[5:6])
+    assert_same(responses_of(sampler_of(family, eos_ids=eos_ids).sample(REQUESTS[5:6], LIMITS)), expected[5:6])
     assert len({response.token_ids for response in expected}) > 15
 
 
 def test_every_call_samples_from_the_weights_as_they_are() -> None:
     model = small_model("qwen3", num_layers=2, gain=8.0)
     sampler = TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=7)
-    before = sampler.sample(REQUESTS, LIMITS)
+    before = responses_of(sampler.sample(REQUESTS, LIMITS))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.2)
-    after = sampler.sample(REQUESTS, LIMITS)
-    assert_same(after, TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=7).sample(REQUESTS, LIMITS))
+    after = responses_of(sampler.sample(REQUESTS, LIMITS))
+    assert_same(
+        after, responses_of(TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=7).sample(REQUESTS, LIMITS))
+    )
     assert [response.token_ids for response in after] != [response.token_ids for response in before]
 
 
 def test_response_depends_on_its_seed_and_on_its_prompt() -> None:
-    first, other_seed, other_prompt, again = sampler_of().sample(
-        [SampleRequest((1, 2), 7), SampleRequest((1, 2), 8), SampleRequest((3, 2), 7), SampleRequest((1, 2), 7)], LIMITS
+    first, other_seed, other_prompt, again = responses_of(
+        sampler_of().sample(
+            [SampleRequest((1, 2), 7), SampleRequest((1, 2), 8), SampleRequest((3, 2), 7), SampleRequest((1, 2), 7)],
+            LIMITS,
+        )
     )
     assert first == again
     assert len({first.token_ids, other_seed.token_ids, other_prompt.token_ids}) == 3
 
 
 def test_longer_limit_only_lengthens_a_response() -> None:
-    longer = sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 11))
+    longer = responses_of(sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 11)))
     for short, long in zip(unending("qwen3"), longer, strict=True):
         assert long.token_ids[:8] == short.token_ids
         assert len(long.token_ids) == 11
@@ -104,7 +114,7 @@ def test_longer_limit_only_lengthens_a_response() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_reported_logprobs_are_those_of_the_learner(family: str, temperature: float) -> None:
     limits = SamplingLimits(temperature, 0.8, 8)
-    responses = sampler_of(family, eos_ids=frequent(family)).sample(REQUESTS, limits)
+    responses = responses_of(sampler_of(family, eos_ids=frequent(family)).sample(REQUESTS, limits))
     learner = TorchLearner(
         shared_model(family),
         optimizer=OptimizerConfig(),
@@ -112,17 +122,17 @@ def test_reported_logprobs_are_those_of_the_learner(family: str, temperature: fl
         temperature=temperature,
         total_updates=1,
     )
-    scored = learner.logprobs(
-        [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(REQUESTS, responses, strict=True)]
+    learned_scores = scored(
+        learner, [Request(q.prompt_ids, r.token_ids) for q, r in zip(REQUESTS, responses, strict=True)]
     )
-    for response, logprobs in zip(responses, scored, strict=True):
+    for response, logprobs in zip(responses, learned_scores, strict=True):
         assert response.logprobs == pytest.approx(logprobs, abs=1e-5)
 
 
 @every_family
 def test_first_of_several_eos_ids_ends_a_response_and_is_part_of_it(family: str) -> None:
     eos_ids = frequent(family)
-    found = sampler_of(family, eos_ids=eos_ids).sample(REQUESTS, LIMITS)
+    found = responses_of(sampler_of(family, eos_ids=eos_ids).sample(REQUESTS, LIMITS))
     ends = Counter()  # type: Counter[int | None]
     for response, whole in zip(found, unending(family), strict=True):
         end = next((t for t, token in enumerate(whole.token_ids) if token in eos_ids), None)
@@ -138,14 +148,16 @@ def test_limit_ends_a_response_without_eos() -> None:
     for response in unending("qwen3"):
         assert response.finish_reason == "length"
         assert len(response.token_ids) == len(response.logprobs) == 8
-    (one,) = sampler_of().sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, 1))
+    (one,) = responses_of(sampler_of().sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, 1)))
     assert one.token_ids == unending("qwen3")[0].token_ids[:1]
 
 
 def test_eos_on_the_last_allowed_token_is_a_stop() -> None:
     whole = unending("qwen3")[0]
     end = whole.token_ids.index(whole.token_ids[3])
-    (found,) = sampler_of(eos_ids=[whole.token_ids[3]]).sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, end + 1))
+    (found,) = responses_of(
+        sampler_of(eos_ids=[whole.token_ids[3]]).sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, end + 1))
+    )
     assert (found.token_ids, found.finish_reason) == (whole.token_ids[: end + 1], "stop")
 
 
@@ -158,7 +170,7 @@ def test_what_a_models_own_class_keeps_from_sampling_can_be_trained_with() -> No
         return output * tables[0]
 
     model.get_input_embeddings().register_forward_hook(scaled)
-    TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=64).sample(REQUESTS[:2], LIMITS)
+    responses_of(TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=64).sample(REQUESTS[:2], LIMITS))
     assert len(tables) == 1
     model(input_ids=torch.tensor([[1, 2, 3]])).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.get_input_embeddings().parameters())
@@ -179,9 +191,9 @@ def test_compaction_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch
     for share in (0.0, 0.8, 1.1):  # never, as shipped, whenever a row is left
         monkeypatch.setattr(transformers_sampler, "COMPACT_BELOW", share)
         sampler = sampler_of(family, eos_ids=frequent(family))
-        sampler.sample(REQUESTS[:1], LIMITS)  # the first call tries the decoder out
+        responses_of(sampler.sample(REQUESTS[:1], LIMITS))  # the first call tries the decoder out
         rebuilt.clear()
-        results.append(sampler.sample(REQUESTS, LIMITS))
+        results.append(responses_of(sampler.sample(REQUESTS, LIMITS)))
         counts.append(len(rebuilt))
     assert_same(results[1], results[0])
     assert_same(results[2], results[0])
@@ -197,17 +209,17 @@ def test_each_distinct_prompt_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -
         return forward(*args, **options)
 
     sampler = sampler_of()
-    sampler.sample(REQUESTS[:1], LIMITS)
+    responses_of(sampler.sample(REQUESTS[:1], LIMITS))
     monkeypatch.setattr(model, "forward", watched)
-    sampler.sample(REQUESTS, SamplingLimits(1.0, 1.0, 2))
+    responses_of(sampler.sample(REQUESTS, SamplingLimits(1.0, 1.0, 2)))
     assert sizes == [(len(PROMPTS), 5)]
 
 
 @every_family
 def test_greedy_takes_the_likeliest_token_whatever_the_temperature(family: str) -> None:
-    found = sampler_of(family).sample(REQUESTS[:5], SamplingLimits(0.3, 0.5, 8, is_greedy=True))
+    found = responses_of(sampler_of(family).sample(REQUESTS[:5], SamplingLimits(0.3, 0.5, 8, is_greedy=True)))
     for request, response in zip(REQUESTS, found, strict=False):
-        logprob_TV = logprobs_of(shared_model(family), ScoreRequest(request.prompt_ids, response.token_ids))
+        logprob_TV = logprobs_of(shared_model(family), Request(request.prompt_ids, response.token_ids))
         assert list(response.token_ids) == logprob_TV.argmax(dim=1).tolist()
         assert response.logprobs == pytest.approx(logprob_TV.amax(dim=1).tolist(), abs=1e-5)
 
@@ -223,9 +235,9 @@ def squared_distance(counts: Counter[int], expected_V: torch.Tensor) -> float:
 def test_frequencies_follow_the_tempered_distribution(temperature: float) -> None:
     num_samples, prompt = 4000, (1, 2, 3)
     requests = [SampleRequest(prompt, seed) for seed in range(num_samples)]
-    responses = sampler_of(batch_size=num_samples).sample(requests, SamplingLimits(temperature, 1.0, 1))
+    responses = responses_of(sampler_of(batch_size=num_samples).sample(requests, SamplingLimits(temperature, 1.0, 1)))
     counts = Counter(response.token_ids[0] for response in responses)
-    model, request = shared_model("qwen3"), ScoreRequest(prompt, (0,))
+    model, request = shared_model("qwen3"), Request(prompt, (0,))
     expected_V = num_samples * logprobs_of(model, request, temperature=temperature)[0].exp()
     wrong_V = num_samples * logprobs_of(model, request, temperature=2.0 * temperature)[0].exp()
     freedom = int((expected_V >= 5.0).sum()) - 1
@@ -236,10 +248,10 @@ def test_frequencies_follow_the_tempered_distribution(temperature: float) -> Non
 
 @pytest.mark.parametrize("top_p", [0.3, 0.7, 0.95])
 def test_sampling_never_leaves_the_nucleus(top_p: float) -> None:
-    responses = sampler_of().sample(REQUESTS, SamplingLimits(1.0, top_p, 8))
+    responses = responses_of(sampler_of().sample(REQUESTS, SamplingLimits(1.0, top_p, 8)))
     num_outside_argmax = 0
     for request, response in zip(REQUESTS, responses, strict=True):
-        logprob_TV = logprobs_of(shared_model("qwen3"), ScoreRequest(request.prompt_ids, response.token_ids))
+        logprob_TV = logprobs_of(shared_model("qwen3"), Request(request.prompt_ids, response.token_ids))
         for t, token in enumerate(response.token_ids):
             likelier = logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum()
             assert likelier < top_p

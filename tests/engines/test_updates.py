@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from hacpo_core.algo.methods import Method
-from hacpo_core.algo.objectives import row_weights
-from hacpo_core.batches import Row
 from hacpo_core.config import EngineConfig, TinyModelConfig
+from hacpo_core.methods.base import Objective
+from hacpo_core.methods.cross_clip import CrossClip
 from hacpo_core.tiny.models import build_model
-from tests.engines.small import FAMILIES, TOKENIZER, cross_row, logprobs_of, small_model
+from tests.engines.small import FAMILIES, TOKENIZER, cross_row, logprobs_of, minibatch, scored, small_model
 from tests.engines.training import (
     GRPO,
     GSPO,
@@ -36,11 +35,11 @@ from tests.engines.training import (
 
 
 @pytest.mark.parametrize("method", [HACPO, replace(HACPO, aggregation="mean_of_rows"), GSPO, GRPO])
-def test_micro_batching_does_not_change_the_update(method: Method) -> None:
+def test_micro_batching_does_not_change_the_update(method: Objective) -> None:
     results = []
     for micro_batch_tokens in (16384, 20, 1):
         model = small_model()
-        rows = rows_of(num_cross=3 if method.shares_rollouts else 0)
+        rows = rows_of(num_cross=3 if isinstance(method, CrossClip) else 0)
         learner = learner_of(model, engine=EngineConfig(micro_batch_tokens=micro_batch_tokens), **LINEAR)
         outcome = run(learner, [rows], method)
         results.append((weights(model), outcome.minibatches[0]))
@@ -55,22 +54,16 @@ def test_micro_batching_does_not_change_the_update(method: Method) -> None:
 
 def test_shares_of_two_ranks_add_up_to_the_whole_gradient() -> None:
     rows = rows_of()
-    weight_B = row_weights(
-        torch.tensor([row.source for row in rows]),
-        torch.tensor([len(row.response_ids) for row in rows]),
-        num_sources=3,
-        is_token_level=False,
-    )
-    weighted = list(zip(rows, weight_B.tolist(), strict=True))
+    whole_batch = minibatch(rows, HACPO)
 
-    def gradient(part: list[tuple[Row, float]]) -> Tensor:
+    def gradient(part: slice) -> Tensor:
         model = small_model()
-        learner_of(model)._accumulate(part, HACPO, 0)
+        learner_of(model)._accumulate(whole_batch.take(range(len(rows))[part]), HACPO, 0)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
-    whole = gradient(weighted)
-    assert_close(gradient(weighted[:3]) + gradient(weighted[3:]), whole)
-    assert_close(gradient(weighted[::2]) + gradient(weighted[1::2]), whole)
+    whole = gradient(slice(None))
+    assert_close(gradient(slice(3)) + gradient(slice(3, None)), whole)
+    assert_close(gradient(slice(None, None, 2)) + gradient(slice(1, None, 2)), whole)
     assert whole.abs().max() > 1e-2
 
 
@@ -140,9 +133,9 @@ def test_update_without_any_advantage_decays_the_weights_alone() -> None:
 
 @pytest.mark.parametrize("method", [GSPO, GRPO, HACPO], ids=["gspo", "grpo", "hacpo"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_update_makes_good_responses_likelier_and_bad_ones_less_likely(method: Method, family: str) -> None:
+def test_update_makes_good_responses_likelier_and_bad_ones_less_likely(method: Objective, family: str) -> None:
     model = small_model(family)
-    num_cross = 3 if method.shares_rollouts else 0
+    num_cross = 3 if isinstance(method, CrossClip) else 0
     for row in rows_of(num_cross=num_cross, model=model):
         if row.advantage == 0.0:
             continue
@@ -156,7 +149,7 @@ def test_update_makes_good_responses_likelier_and_bad_ones_less_likely(method: M
 def test_cross_response_likelier_than_at_its_source_teaches_nothing(advantage: float) -> None:
     model = small_model()
     request = requests()[0]
-    current = sum(learner_of(model).logprobs([request])[0]) / len(request.response_ids)
+    current = sum(scored(learner_of(model), [request])[0]) / len(request.response_ids)
     row = cross_row(request.prompt_ids, request.response_ids, advantage, old_mean_logprob=current - 0.01)
     outcome = run(learner_of(model), [[row]])
     assert outcome.minibatches[0].grad_norm == 0.0

@@ -28,17 +28,18 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
-from hacpo_core.engines.base import SampledResponse, SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.lora import add_adapters
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm_sampler import SHARED_MEMORY, VllmSampler
 from hacpo_core.errors import EngineError
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.records import SamplingLimits
 from hacpo_core.store import StepStore
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer
-from tests.engines.small import TOKENIZER, logprobs_of
+from tests.engines.small import TOKENIZER, Request, Response, logprobs_of, responses_of, scored
 from tests.engines.test_transformers_sampler import squared_distance
 from tests.experiments_outcome import outcome
 
@@ -116,7 +117,7 @@ def nothing() -> None:
 
 def error_of(
     sampler: VllmSampler,
-    responses: list[SampledResponse],
+    responses: list[Response],
     *,
     temperature: float = 1.0,
     requests: list[SampleRequest] = REQUESTS,
@@ -125,26 +126,26 @@ def error_of(
     learner = TorchLearner(
         sampler._model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=temperature, total_updates=1
     )
-    scored = learner.logprobs(
-        [ScoreRequest(q.prompt_ids, r.token_ids) for q, r in zip(requests, responses, strict=True)]
+    learned_scores = scored(
+        learner, [Request(q.prompt_ids, r.token_ids) for q, r in zip(requests, responses, strict=True)]
     )
     sampled = [logprob for response in responses for logprob in response.logprobs]
-    learned = [logprob for logprobs in scored for logprob in logprobs]
+    learned = [logprob for logprobs in learned_scores for logprob in logprobs]
     return max(abs(a - b) for a, b in zip(sampled, learned, strict=True))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_reported_logprobs_are_those_of_the_learner(engine: VllmSampler, temperature: float) -> None:
-    responses = engine.sample(REQUESTS, SamplingLimits(temperature, 1.0, 20))
+    responses = responses_of(engine.sample(REQUESTS, SamplingLimits(temperature, 1.0, 20)))
     assert error_of(engine, responses, temperature=temperature) < 1e-5
     assert error_of(engine, responses, temperature=2 * temperature) > 0.1
 
 
 def test_same_seed_gives_the_same_response_in_any_batch_and_order(engine: VllmSampler) -> None:
-    expected = engine.sample(REQUESTS, LIMITS)
-    parts = [r for start in range(0, 40, 7) for r in engine.sample(REQUESTS[start : start + 7], LIMITS)]
-    backwards = engine.sample(REQUESTS[::-1], LIMITS)[::-1]
-    alone = [engine.sample([request], LIMITS)[0] for request in REQUESTS[:5]]
+    expected = responses_of(engine.sample(REQUESTS, LIMITS))
+    parts = [r for start in range(0, 40, 7) for r in responses_of(engine.sample(REQUESTS[start : start + 7], LIMITS))]
+    backwards = responses_of(engine.sample(REQUESTS[::-1], LIMITS))[::-1]
+    alone = [responses_of(engine.sample([request], LIMITS))[0] for request in REQUESTS[:5]]
     tokens = [response.token_ids for response in expected]
     assert [response.token_ids for response in parts] == tokens
     assert [response.token_ids for response in backwards] == tokens
@@ -154,7 +155,7 @@ def test_same_seed_gives_the_same_response_in_any_batch_and_order(engine: VllmSa
 
 def test_end_of_sequence_is_part_of_the_response_whichever_id_it_is(engine: VllmSampler) -> None:
     ends: Counter[int | None] = Counter()
-    for response in engine.sample(REQUESTS, LIMITS):
+    for response in responses_of(engine.sample(REQUESTS, LIMITS)):
         inside = [token for token in response.token_ids[:-1] if token in EOS_IDS]
         is_ended = response.token_ids[-1] in EOS_IDS
         assert not inside
@@ -166,16 +167,20 @@ def test_end_of_sequence_is_part_of_the_response_whichever_id_it_is(engine: Vllm
 
 def test_end_on_the_last_allowed_token_is_a_stop(engine: VllmSampler) -> None:
     request, whole = next(
-        (q, r) for q, r in zip(REQUESTS, engine.sample(REQUESTS, LIMITS), strict=True) if r.finish_reason == "stop"
+        (q, r)
+        for q, r in zip(REQUESTS, responses_of(engine.sample(REQUESTS, LIMITS)), strict=True)
+        if r.finish_reason == "stop"
     )
-    (found,) = engine.sample([request], SamplingLimits(1.0, 1.0, len(whole.token_ids)))
+    (found,) = responses_of(engine.sample([request], SamplingLimits(1.0, 1.0, len(whole.token_ids))))
     assert (found.token_ids, found.finish_reason) == (whole.token_ids, "stop")
 
 
 def test_greedy_is_the_transformers_samplers_greedy(engine: VllmSampler) -> None:
     limits = SamplingLimits(0.3, 0.5, 20, is_greedy=True)
-    expected = TransformersSampler(engine._model, eos_ids=EOS_IDS, pad_id=0, batch_size=64).sample(REQUESTS, limits)
-    for one, other in zip(engine.sample(REQUESTS, limits), expected, strict=True):
+    expected = responses_of(
+        TransformersSampler(engine._model, eos_ids=EOS_IDS, pad_id=0, batch_size=64).sample(REQUESTS, limits)
+    )
+    for one, other in zip(responses_of(engine.sample(REQUESTS, limits)), expected, strict=True):
         assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
@@ -183,9 +188,9 @@ def test_greedy_is_the_transformers_samplers_greedy(engine: VllmSampler) -> None
 def test_frequencies_follow_the_tempered_distribution(engine: VllmSampler) -> None:
     num_samples, prompt = 2000, (1, 4, 5)
     requests = [SampleRequest(prompt, seed) for seed in range(num_samples)]
-    counts = Counter(r.token_ids[0] for r in engine.sample(requests, SamplingLimits(0.5, 1.0, 1)))
+    counts = Counter(r.token_ids[0] for r in responses_of(engine.sample(requests, SamplingLimits(0.5, 1.0, 1))))
     expected_V, wrong_V = (
-        num_samples * logprobs_of(engine._model, ScoreRequest(prompt, (0,)), temperature=temperature)[0].exp()
+        num_samples * logprobs_of(engine._model, Request(prompt, (0,)), temperature=temperature)[0].exp()
         for temperature in (0.5, 1.0)
     )
     freedom = int((expected_V >= 5.0).sum()) - 1
@@ -204,10 +209,10 @@ def change(model: PreTrainedModel) -> None:
 
 def test_weights_are_the_learners_after_a_hand_over_and_not_before(engine: VllmSampler) -> None:
     change(engine._model)
-    assert error_of(engine, engine.sample(REQUESTS, LIMITS)) > 0.1
+    assert error_of(engine, responses_of(engine.sample(REQUESTS, LIMITS))) > 0.1
     checked: list[int] = []
     engine.synchronise(1, lambda: checked.append(1))
-    assert error_of(engine, engine.sample(REQUESTS, LIMITS)) < 1e-5
+    assert error_of(engine, responses_of(engine.sample(REQUESTS, LIMITS))) < 1e-5
     engine.synchronise(1, lambda: checked.append(2))
     assert checked == [1]
 
@@ -228,8 +233,8 @@ def test_cache_of_a_long_prompt_is_forgotten_with_the_old_weights(
     request = SampleRequest(tuple(4 + n % 20 for n in range(300)), seed=3)
 
     def error() -> float:
-        (response,) = engine.sample([request], SamplingLimits(1.0, 1.0, 1))
-        scored = logprobs_of(engine._model, ScoreRequest(request.prompt_ids, response.token_ids))
+        (response,) = responses_of(engine.sample([request], SamplingLimits(1.0, 1.0, 1)))
+        scored = logprobs_of(engine._model, Request(request.prompt_ids, response.token_ids))
         return abs(float(scored[0, response.token_ids[0]]) - response.logprobs[0])
 
     engine.synchronise(3, nothing)
@@ -245,7 +250,7 @@ def test_cache_of_a_long_prompt_is_forgotten_with_the_old_weights(
 
 def test_prompt_that_leaves_no_room_names_the_field(engine: VllmSampler) -> None:
     with pytest.raises(EngineError, match=r"a prompt of 310 tokens and a response of 20 .*engine.vllm.max_model_tok"):
-        engine.sample([SampleRequest((1,) * 310, 1)], LIMITS)
+        responses_of(engine.sample([SampleRequest((1,) * 310, 1)], LIMITS))
 
 
 def test_threads_of_the_learner_stay_settable(engine: VllmSampler) -> None:
@@ -256,13 +261,13 @@ def test_threads_of_the_learner_stay_settable(engine: VllmSampler) -> None:
 def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_nothing(tmp_path: Path) -> None:
     sampler = sampler_of(model_of("qwen3"), tmp_path, top_p=0.5)
     try:
-        narrowed = sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20))
+        narrowed = responses_of(sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20)))
         assert error_of(sampler, narrowed) < 1e-5
         for request, response in zip(REQUESTS, narrowed, strict=True):
-            logprob_TV = logprobs_of(sampler._model, ScoreRequest(request.prompt_ids, response.token_ids))
+            logprob_TV = logprobs_of(sampler._model, Request(request.prompt_ids, response.token_ids))
             for t, token in enumerate(response.token_ids):
                 assert logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum() < 0.5 + 1e-5
-        (unknown,) = sampler.sample(REQUESTS[:1], SamplingLimits(0.6, 1.0, 3))
+        (unknown,) = responses_of(sampler.sample(REQUESTS[:1], SamplingLimits(0.6, 1.0, 3)))
         assert all(math.isnan(logprob) for logprob in unknown.logprobs)
     finally:
         sampler.close()
@@ -312,11 +317,11 @@ def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing(
     sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True))
     try:
         assert set(psutil.Process().children(recursive=True)) - before
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-5
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
         change(sampler._model)
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) > 0.1
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) > 0.1
         sampler.synchronise(1, nothing)
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-5
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
@@ -331,16 +336,16 @@ def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(process: s
     try:
         add_adapters(model, LoraConfig(rank=4), seed_parts=(0,))
         sampler.synchronise(1, nothing)
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-5
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
         base = {name: tensor.clone() for name, tensor in model.state_dict().items() if ".lora_" not in name}
         random = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if ".lora_B." in name:
                     parameter.copy_(0.05 * torch.randn(parameter.shape, generator=random))
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) > 0.1
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) > 0.1
         sampler.synchronise(2, nothing)
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 1e-4
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-4
         assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in base.items())
     finally:
         sampler.close()
@@ -362,7 +367,7 @@ def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
     )
     try:
         assert sampler._llm.model_config.head_dtype == expected
-        assert error_of(sampler, sampler.sample(REQUESTS, LIMITS)) < 0.1
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 0.1
     finally:
         sampler.close()
 
@@ -398,14 +403,14 @@ def test_engine_over_two_ranks_agrees_with_the_learner_before_and_after_a_hand_o
     requests = [SampleRequest((1, 4, share + n % 19), seed=n) for n in range(40)]
     sampler = sampler_of(model, tmp_path, vllm=ON_TWO)
     try:
-        sampled = sampler.sample(requests, LIMITS)
+        sampled = responses_of(sampler.sample(requests, LIMITS))
         assert {token >= share for response in sampled for token in response.token_ids} == {False, True}
         assert error_of(sampler, sampled, requests=requests) < 1e-5
         shared = shared_memory() - shared_before
         change(model)
-        assert error_of(sampler, sampler.sample(requests, LIMITS), requests=requests) > 0.1
+        assert error_of(sampler, responses_of(sampler.sample(requests, LIMITS)), requests=requests) > 0.1
         sampler.synchronise(1, nothing)
-        assert error_of(sampler, sampler.sample(requests, LIMITS), requests=requests) < 1e-5
+        assert error_of(sampler, responses_of(sampler.sample(requests, LIMITS)), requests=requests) < 1e-5
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before

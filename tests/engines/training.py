@@ -7,24 +7,26 @@ weights is then one of gradients.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.algo.methods import Method
-from hacpo_core.batches import Minibatch, Row
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import ScoreRequest, UpdateOutcome
+from hacpo_core.engines.base import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch_learner import TorchLearner
-from tests.engines.small import VOCAB_SIZE, cross_row, own_row, small_model
+from hacpo_core.methods.base import Objective
+from hacpo_core.methods.cross_clip import CrossClip
+from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.token_clip import TokenClip
+from tests.engines.small import VOCAB_SIZE, Request, Row, cross_row, minibatch, own_row, scored, small_model
 
-HACPO = Method(name="hacpo", own_low=0.2, own_high=0.2, cross_floor=0.5)
-GSPO = replace(HACPO, shares_rollouts=False, baseline="own")
-GRPO = replace(GSPO, ratio="token")
+HACPO = CrossClip(sequence_low=0.2, sequence_high=0.2, cross_floor=0.5)
+GSPO = SequenceClip(sequence_low=0.2, sequence_high=0.2)
+GRPO = TokenClip(token_low=0.2, token_high=0.2)
 LINEAR = {"learning_rate": 100.0, "epsilon": 100.0, "weight_decay": 0.0, "max_grad_norm": 1e9}
 SHAPES = ((2, 5), (3, 1), (1, 7), (4, 4), (2, 6), (3, 3), (1, 2), (2, 4))  # prompt and response tokens
 ADVANTAGES = (1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2)
@@ -47,20 +49,20 @@ def learner_of(
     )
 
 
-def requests(seed: int = 0) -> list[ScoreRequest]:
+def requests(seed: int = 0) -> list[Request]:
     random = torch.Generator().manual_seed(seed)
 
     def ids(length: int) -> tuple[int, ...]:
         return tuple(torch.randint(VOCAB_SIZE, (length,), generator=random).tolist())
 
-    return [ScoreRequest(ids(prompt), ids(response)) for prompt, response in SHAPES]
+    return [Request(ids(prompt), ids(response)) for prompt, response in SHAPES]
 
 
 def rows_of(*, num_cross: int = 3, seed: int = 0, model: PreTrainedModel | None = None) -> list[Row]:
     """Eight rows, the last of them cross-agent; every ratio lies within its bounds, none is 1."""
-    scored = learner_of(model or small_model()).logprobs(requests(seed))
+    found = scored(learner_of(model or small_model()), requests(seed))
     rows = []
-    for i, (request, logprobs) in enumerate(zip(requests(seed), scored, strict=True)):
+    for i, (request, logprobs) in enumerate(zip(requests(seed), found, strict=True)):
         if i < len(SHAPES) - num_cross:
             old = tuple(value + 0.01 * (i - 3) for value in logprobs)
             rows.append(own_row(request.prompt_ids, request.response_ids, ADVANTAGES[i], old_logprobs=old, index=i))
@@ -71,16 +73,60 @@ def rows_of(*, num_cross: int = 3, seed: int = 0, model: PreTrainedModel | None 
     return rows
 
 
-def run(
-    learner: TorchLearner, batches: Sequence[Sequence[Row]], method: Method = HACPO, *, measures_cosine: bool = False
-) -> UpdateOutcome:
-    return learner.update(
-        [Minibatch(tuple(rows)) for rows in batches],
-        method,
-        num_agents=3,
-        max_response_tokens=8,
-        measures_cosine=measures_cosine,
+@dataclass(frozen=True)
+class SeenRow:
+    """What an update saw of one row."""
+
+    index: int
+    source: int
+    is_own: bool
+    update: int
+    ratio: float
+    floor: float
+    ceiling: float
+    stopped_share: float
+    kl: float
+    entropy: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An update's outcome in plain numbers, so that two can be compared."""
+
+    minibatches: tuple[MinibatchOutcome, ...]
+    rows: tuple[SeenRow, ...]
+
+
+def seen(outcome: UpdateOutcome, batches: Sequence[Sequence[Row]]) -> Seen:
+    """The outcome of an update on these rows."""
+    found = outcome.rows
+    values = zip(
+        *(found.row_B.tolist(), found.update_B.tolist(), found.ratio_B.tolist(), found.floor_B.tolist()),
+        *(found.ceiling_B.tolist(), found.stopped_share_B.tolist(), found.kl_B.tolist(), found.entropy_B.tolist()),
+        strict=True,
     )
+    rows = []
+    for b, m, *numbers in values:
+        row = batches[m][b]
+        rows.append(SeenRow(row.index, row.source, row.is_own, m, *numbers))
+    return Seen(outcome.minibatches, tuple(rows))
+
+
+def run(
+    learner: BaseLearner,
+    batches: Sequence[Sequence[Row]],
+    method: Objective = HACPO,
+    *,
+    measures_cosine: bool = False,
+    recomputes_own: bool = False,
+) -> Seen:
+    outcome = learner.update(
+        [minibatch(rows, method) for rows in batches],
+        method,
+        measures_cosine=measures_cosine,
+        recomputes_own=recomputes_own,
+    )
+    return seen(outcome, batches)
 
 
 def optimizer_tensors(learner: BaseLearner) -> dict[str, Tensor]:
@@ -92,7 +138,7 @@ def weights(model: PreTrainedModel) -> Tensor:
 
 
 def mean_logprob(model: PreTrainedModel, row: Row) -> float:
-    (logprobs,) = learner_of(model).logprobs([ScoreRequest(row.prompt_ids, row.response_ids)])
+    (logprobs,) = scored(learner_of(model), [row])
     return sum(logprobs) / len(logprobs)
 
 

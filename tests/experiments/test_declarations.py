@@ -46,14 +46,14 @@ def test_qwen3_does_not_think_and_nothing_is_told_to_templates_without_the_switc
 
 def test_training_settings_are_those_of_appendix_a() -> None:
     config = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus")
-    assert (config.train.problems, config.minibatch.problems, config.rollout.num_samples) == (128, 64, 8)
+    assert (config.train.problems, config.method.build.problems, config.rollout.num_samples) == (128, 64, 8)
     assert (config.rollout.max_prompt_tokens, config.rollout.max_response_tokens) == (1024, 4096)
     assert config.train.num_steps == 7500 // config.train.problems
     assert config.optimizer.learning_rate == 1e-6
     assert config.evaluate.max_response_tokens == 8196
-    assert config.capability.window == 5
-    assert (config.clip.sequence_low, config.clip.sequence_high) == (3e-4, 4e-4)
-    assert (config.clip.token_low, config.clip.token_high) == (0.2, 0.28)
+    assert config.method.estimate.window == 5
+    assert (config.method.objective.sequence_low, config.method.objective.sequence_high) == (3e-4, 4e-4)
+    assert (config.method.objective.token_low, config.method.objective.token_high) == (0.2, 0.28)
 
 
 def test_updates_of_a_step_stand_in_the_papers_proportion() -> None:

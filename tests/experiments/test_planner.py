@@ -31,7 +31,7 @@ from flows.states import RESULT_FILE, standing_of
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.lock import ExperimentLock
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 
 
 def write_grid(folder: Path, text: str) -> str:

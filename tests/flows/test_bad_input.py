@@ -41,7 +41,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "pair.yaml").write_text(
         f"pair:\n  name: folders\n  agents:\n{agents}"
         f"data: {{directory: {tmp_path / 'data'}, train_file: train.jsonl}}\n"
-        "train: {num_steps: 1, problems: 4}\nminibatch: {problems: 2}\nevaluate: {during: [], final: []}\n"
+        "train: {num_steps: 1, problems: 4}\nmethod: {build: {problems: 2}}\nevaluate: {during: [], final: []}\n"
         "rollout: {max_prompt_tokens: 64, max_response_tokens: 64}\n",
         encoding="utf-8",
     )
@@ -182,7 +182,7 @@ def test_too_few_problems_and_unknown_baseline_are_named(folders: dict[str, Path
 @pytest.mark.parametrize(
     ("words", "exit_code"),
     [
-        (["train", "tiny", "hacpo", "capability.window=0"], 2),
+        (["train", "tiny", "hacpo", "method.estimate.window=0"], 2),
         (["train", "tiny", "hacpo", "rollout.nun_samples=1"], 2),
         (["show", "tiny"], 2),
         (["resume", "no-such-experiment"], 2),

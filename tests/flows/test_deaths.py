@@ -24,7 +24,7 @@ from flows.server import ensure_server, find_server, is_healthy, stop_server
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import find_worker
 from hacpo_core.files import read_json
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow

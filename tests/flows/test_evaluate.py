@@ -16,7 +16,7 @@ from flows.experiment import run_experiment
 from flows.plans import Plan
 from flows.server import ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from tests.flows.test_runner import ask, tasks_of
 
 

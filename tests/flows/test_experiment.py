@@ -17,7 +17,7 @@ from flows.plans import Plan, find_plan
 from flows.states import CONFIG_FILE, standing_of
 from flows.tracking import store_of
 from hacpo_core.addresses import STATE_FILE
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 
 
 class _Ended(BaseException):

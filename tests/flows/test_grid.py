@@ -24,7 +24,7 @@ from flows.results import read_final
 from flows.schedule import Schedule, ScheduledRun
 from flows.server import ensure_server, stop_server
 from hacpo_core.errors import ServerError
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from flows.progress import PROGRESS_FILE, Progress, read_progress
 from flows.results import read_final
 from flows.states import standing_of
 from hacpo_core.evaluation.results import results
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 
 
 class _StopsAfter(QuietWatcher):

@@ -12,7 +12,7 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import plan, save_plan
 from flows.samples import step_samples
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store import StepStore
 
 pytestmark = [

@@ -25,7 +25,7 @@ from flows.processes import Record
 from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from flows.states import standing_of
 from hacpo_core.lock import ExperimentLock
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow

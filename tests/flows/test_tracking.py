@@ -19,7 +19,7 @@ from flows.server import free_port
 from flows.states import standing_of
 from hacpo_core import tracking
 from hacpo_core.errors import TrackingError
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
 

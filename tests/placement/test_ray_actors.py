@@ -26,7 +26,7 @@ from hacpo_core.agents import initial_folder
 from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.files import read_json
-from hacpo_core.phases import DirectRunner
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store import REPLAYS_FILE
 from tests.experiments_outcome import outcome
 

@@ -1,21 +1,28 @@
-"""What is measured every step, per agent and per source: names, meaning, computation.
+"""Phase metrics: what is measured every step, per agent and per source: names, meaning, computation.
 
 Names are `area/name_unit`. A source is "own", "cross" (all other agents together) or, with more than two agents,
-"from_<agent>". Ratios and bounds are of the rows that an update passed through the model: with
-`engine.skip_zero_advantage` those that carry an advantage.
+"from_<agent>"; "old" are the agent's own rows of earlier steps. Ratios and bounds are of the rows that an update
+passed through the model: with `engine.skip_zero_advantage` those that carry an advantage. An estimator adds figures of
+its own.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from hacpo_core.engines.base import RowOutcome
+from hacpo_core.experiment import Experiment
 from hacpo_core.ledger import Ledger, SampledBatch
+from hacpo_core.methods.base import RowKind
+
+LARGEST_SAMPLER_ERROR = 1e-3
+"""mean |s - 1| between sampler and learner, above which a step warns"""
+_log = logging.getLogger(__name__)
 
 DEFINITIONS: dict[str, str] = {
     "reward/mean": "mean verified reward of the agent's scored responses",
@@ -75,6 +82,21 @@ DEFINITIONS: dict[str, str] = {
 }
 
 
+def metrics(x: Experiment, step: int) -> None:
+    """Commit what is measured of the step, with the one timestamp that it will always have."""
+    if x.ledger.store.is_intact(step, "metrics"):
+        return
+    values = step_metrics(x.ledger, step, is_token_level=x.method.objective.is_token_level)
+    closer = "set engine.dtype=float32 or engine.head_dtype=float32"
+    remedy = f"set old_logprobs=learner, or {closer}" if x.config.old_logprobs == "sampler" else closer
+    for agent, found in values["agents"].items():
+        error = found.get("sampler/ratio_error_mean", 0.0)
+        if not error <= LARGEST_SAMPLER_ERROR:
+            words = "step %d, %s: sampler and learner differ, mean |s - 1| is %.1e, expected at most %.0e; %s"
+            _log.warning(words, step, agent, error, LARGEST_SAMPLER_ERROR, remedy)
+    x.ledger.store.commit(step, "metrics", {"metrics.json": values})
+
+
 def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str, Any]:
     """All metrics of a step.
 
@@ -87,53 +109,43 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
         {"timestamp_ms": ..., "run": {name: value}, "agents": {agent: {name: value}}}; values that do not exist in this
         step (no row of a source, no cosine measured) are left out.
     """
-    agents = {k: _agent_metrics(ledger, step, k, is_token_level) for k in ledger.agents}
-    joint = ledger.advantages(step)
+    agents = {agent: _agent_metrics(ledger, step, agent, is_token_level) for agent in ledger.agents}
+    estimated = ledger.estimate(step)
     run = {
         "progress/step": float(step),
         "reward/mean": float(np.mean([agent["reward/mean"] for agent in agents.values()])),
-        "capability/num_floored": float(joint.capability.num_floored),
-        "capability/num_clipped": float(joint.capability.num_clipped),
-        "advantage/num_guarded": float(joint.capability.num_guarded),
-        "time/advantage_s": joint.cost.seconds,
+        "time/advantage_s": estimated.cost.seconds,
         "tokens/sampled": sum(agent["tokens/sampled"] for agent in agents.values()),
         "tokens/trained": sum(agent["tokens/trained"] for agent in agents.values()),
+        **estimated.estimate.run_figures,
     }
     return {"timestamp_ms": int(time.time() * 1000), "run": run, "agents": agents}
 
 
-def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> dict[str, float]:
-    sampled, verified = ledger.rollouts(step, k), ledger.verdicts(step, k)
-    joint, update = ledger.advantages(step), ledger.update(step, k)
-    own = ledger.agents.index(k)
-    rewards = [verdict.reward for verdict in verified.verdicts if verdict.reward is not None]
-    is_scored = [verdict.reward is not None for verdict in verified.verdicts]
-    own_advantage = joint.advantages.advantage_LPAG[own, :, own].flatten().numpy()[is_scored]
-    minibatches, rows = update.outcome.minibatches, update.outcome.rows
+def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) -> dict[str, float]:
+    sampled, verified = ledger.rollouts(step, agent), ledger.verdicts(step, agent)
+    update, verdicts = ledger.update(step, agent), verified.responses.verdicts
+    assert verdicts is not None, "a step that is measured is verified"
+    minibatches, rows, counts = update.minibatches, update.rows, update.counts
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
     num_rows = sum(m.num_rows for m in minibatches)
+    own, cross = rows[rows["kind"] == RowKind.OWN], rows[rows["kind"] == RowKind.FOREIGN]
     values = {
-        "reward/mean": float(np.mean(rewards)),
-        "reward/num_unscored": len(verified.verdicts) - len(rewards),
-        "capability/batch": joint.capability.batch[k],
-        "capability/smoothed": joint.capability.smoothed[k],
-        **{f"capability/ratio_to_{j}": ratio for j, ratio in joint.capability.ratio[k].items() if j != k},
-        "advantage/baseline_mean": float(joint.advantages.baseline.mean_PA[:, own].mean()),
-        "advantage/own_mean": float(own_advantage.mean()),
-        "advantage/own_std": float(own_advantage.std()),
-        "advantage/uniform_share": joint.capability.uniform_share[k],
-        "text/length_drift": update.counts.length_drift_mean,
-        "text/num_truncated": update.counts.num_truncated,
-        "text/num_empty": update.counts.num_empty,
-        "text/num_control_dropped": update.counts.num_control_dropped,
-        "update/num_unscored": update.counts.num_unscored,
+        "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
+        "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
+        **ledger.estimate(step).estimate.figures.get(agent, {}),
+        "text/length_drift": counts.length_drift_mean,
+        "text/num_truncated": counts.num_truncated,
+        "text/num_empty": counts.num_empty,
+        "text/num_control_dropped": counts.num_control_dropped,
+        "update/num_unscored": counts.num_unscored,
         "update/grad_norm": float(np.mean([m.grad_norm for m in minibatches])),
         "update/learning_rate": minibatches[-1].learning_rate,
         "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
         "update/cross_objective": float(np.mean([m.cross_objective for m in minibatches])),
         "update/skipped_share": sum(m.num_skipped for m in minibatches) / num_rows if num_rows else 0.0,
-        "response/length_tokens": sampled.cost.num_tokens / len(sampled.rollouts),
-        "response/cut_share": float(np.mean([r.finish_reason == "length" for r in sampled.rollouts])),
+        "response/length_tokens": sampled.cost.num_tokens / len(sampled.responses),
+        "response/cut_share": float(np.mean([reason == "length" for reason in sampled.responses.finish_reason])),
         "tokens/sampled": sampled.cost.num_tokens,
         "tokens/trained": sum(m.num_trained_tokens for m in minibatches),
         "time/rollout_s": sampled.cost.seconds,
@@ -142,48 +154,49 @@ def _agent_metrics(ledger: Ledger, step: int, k: str, is_token_level: bool) -> d
         "gpu/rollout_s": sampled.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
         **_sampler_metrics(sampled, is_token_level),
-        **_row_metrics("own", [row for row in rows if row.is_own]),
-        **_row_metrics("cross", [row for row in rows if not row.is_own]),
+        **_row_metrics("own", own),
+        **_row_metrics("old", rows[rows["kind"] == RowKind.OLD]),
+        **_row_metrics("cross", cross),
     }
     if len(ledger.agents) > 2:
-        for j, name in enumerate(ledger.agents):
-            values |= _row_metrics(f"from_{name}", [row for row in rows if row.source == j and not row.is_own])
-    first = [math.log(row.ratio) for row in rows if row.is_own and row.update == 0]
-    if first:
-        values["ratio/own_noise_rms"] = math.sqrt(fmean(log_ratio**2 for log_ratio in first))
-    if rows:
-        values["update/entropy_nats"] = float(np.mean([row.entropy for row in rows]))
-        values["update/kl_nats"] = float(np.mean([row.kl for row in rows if row.is_own] or [0.0]))
+        for other in ledger.agents:
+            values |= _row_metrics(f"from_{other}", cross[cross["agent"] == other])
+    first = np.log(own["ratio"][own["update"] == 0].to_numpy())
+    if len(first):
+        values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))
+    if len(rows):
+        values["update/entropy_nats"] = float(rows["entropy"].mean())
+        values["update/kl_nats"] = float(own["kl"].mean()) if len(own) else 0.0
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}
 
 
 def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, float]:
-    learned = [r.old_logprobs or sampled.probes.get(place) for place, r in enumerate(sampled.rollouts)]
-    pairs = [(r.logprobs, learner) for r, learner in zip(sampled.rollouts, learned, strict=True) if learner]
-    if not pairs:
+    responses = sampled.responses
+    scored = responses.old_logprobs
+    learned = dict(enumerate(scored)) if scored is not None else sampled.probes
+    if not learned:
         return {}
-    differences = [np.asarray(sampler) - np.asarray(learner) for sampler, learner in pairs]
+    differences = [responses.logprobs[row].astype(np.float64) - np.asarray(found) for row, found in learned.items()]
     whole = np.concatenate(differences)
-    flat = np.abs(whole)
-    compared = whole if is_token_level else np.asarray([d.mean() for d in differences])  # as the ratios that are used
+    compared = whole if is_token_level else np.array([d.mean() for d in differences])  # as the ratios that are used
     return {
-        "sampler/logprob_difference_mean": float(flat.mean()),
-        "sampler/logprob_difference_max": float(flat.max()),
+        "sampler/logprob_difference_mean": float(np.abs(whole).mean()),
+        "sampler/logprob_difference_max": float(np.abs(whole).max()),
         "sampler/ratio_error_mean": float(np.abs(np.exp(-compared) - 1.0).mean()),
     }
 
 
-def _row_metrics(source: str, rows: list[RowOutcome]) -> dict[str, float]:
-    if not rows:
+def _row_metrics(source: str, rows: pd.DataFrame) -> dict[str, float]:
+    if not len(rows):
         return {}
-    ratio = np.asarray([row.ratio for row in rows])
+    ratio = rows["ratio"]
     return {
         f"ratio_{source}/mean": float(ratio.mean()),
         f"ratio_{source}/min": float(ratio.min()),
         f"ratio_{source}/max": float(ratio.max()),
-        f"clip_{source}/below_share": float(np.mean([row.ratio < row.floor for row in rows])),
-        f"clip_{source}/above_share": float(np.mean([row.ratio > row.ceiling for row in rows])),
-        f"clip_{source}/stopped_share": float(np.mean([row.stopped_share for row in rows])),
+        f"clip_{source}/below_share": float((ratio < rows["floor"]).mean()),
+        f"clip_{source}/above_share": float((ratio > rows["ceiling"]).mean()),
+        f"clip_{source}/stopped_share": float(rows["stopped_share"].mean()),
     }

@@ -1,0 +1,122 @@
+"""Arrays of different lengths, side by side in one flat array: what tables hold in place of lists of tuples.
+
+Shapes: R row, N value (of all rows, one row after another).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Positions = Sequence[int] | NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Row r is `value_N[edge[r]:edge[r + 1]]`.
+
+    Attributes:
+        value_N: all rows' values.
+        edge: int64, one more than there are rows; begins with 0 and ends with N.
+    """
+
+    value_N: NDArray[Any]
+    edge: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Any], dtype: DTypeLike) -> Ragged:
+        """From arrays or sequences of numbers, one per row."""
+        parts = [np.asarray(row, dtype=dtype) for row in rows]
+        return cls.from_lengths(np.concatenate([np.empty(0, dtype), *parts]), [len(part) for part in parts])
+
+    @classmethod
+    def from_lengths(cls, value_N: NDArray[Any], lengths: Positions) -> Ragged:
+        """From all values and the lengths of the rows."""
+        return cls(value_N, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts (at least one), one part after another."""
+        values = np.concatenate([part.value_N for part in parts])
+        return cls.from_lengths(values, np.concatenate([part.lengths for part in parts]))
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.edge) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        """A row's values, as a view."""
+        return self.value_N[self.edge[row] : self.edge[row + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """Rows in order."""
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Values of each row."""
+        return np.diff(self.edge)
+
+    def take(self, rows: Positions) -> Ragged:
+        """Some rows, in that order."""
+        return Ragged.of([self[row] for row in rows], self.value_N.dtype)
+
+    def cut(self, lengths: Positions) -> Ragged:
+        """Each row's first values: so many, or all where it has fewer."""
+        return Ragged.of([row[:length] for row, length in zip(self, lengths, strict=True)], self.value_N.dtype)
+
+    def means(self) -> NDArray[np.float64]:
+        """Mean of each row, in float64; no row may be empty."""
+        return np.add.reduceat(self.value_N.astype(np.float64), self.edge[:-1]) / self.lengths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenRows:
+    """Prompts and responses in one agent's tokens: what passes are made of. B row, U different prompt.
+
+    Attributes:
+        prompts: int32, each prompt once.
+        prompt_B: index of each row's prompt.
+        responses: int32.
+    """
+
+    prompts: Ragged
+    prompt_B: NDArray[np.int64]
+    responses: Ragged
+
+    @classmethod
+    def of(cls, prompts: Sequence[Any], responses: Ragged | Sequence[Any]) -> TokenRows:
+        """From a prompt and a response per row; equal prompts become one."""
+        number: dict[bytes, int] = {}
+        different: list[NDArray[np.int32]] = []
+        prompt_B = np.empty(len(prompts), np.int64)
+        for row, prompt in enumerate(np.asarray(prompt, np.int32) for prompt in prompts):
+            found = prompt_B[row] = number.setdefault(prompt.tobytes(), len(number))
+            if found == len(different):
+                different.append(prompt)
+        if not isinstance(responses, Ragged):
+            responses = Ragged.of(responses, np.int32)
+        return cls(Ragged.of(different, np.int32), prompt_B, responses)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
+        """The rows of all parts (at least one), one part after another."""
+        prompts = [part.prompts[u] for part in parts for u in part.prompt_B]
+        return cls.of(prompts, Ragged.joined([part.responses for part in parts]))
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.prompt_B)
+
+    @property
+    def lengths_B(self) -> NDArray[np.int64]:
+        """Tokens of each row, prompt and response."""
+        return self.prompts.lengths[self.prompt_B] + self.responses.lengths
+
+    def take(self, rows: Positions) -> TokenRows:
+        """Some rows, in that order."""
+        return TokenRows(self.prompts, self.prompt_B[np.asarray(rows, np.int64)], self.responses.take(rows))

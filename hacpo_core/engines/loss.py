@@ -1,0 +1,71 @@
+"""Value of an objective on a micro-batch: the rows' surrogates, the KL penalty, and the rows' weights.
+
+Shapes: B sequence (row of a micro-batch), T token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hacpo_core.algo.objectives import kl_to_reference
+from hacpo_core.algo.ratios import masked_mean
+from hacpo_core.methods.base import LossRows, Objective, Surrogate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossValue:
+    """`own` and `cross` are J_homo and J_hete (scalars with gradient, the KL penalty inside `own`); `kl_B` in nats."""
+
+    own: Tensor
+    cross: Tensor
+    surrogate: Surrogate
+    kl_B: Tensor
+
+
+def loss_value(
+    objective: Objective,
+    rows: LossRows,
+    logprob_BT: Tensor,
+    row_weight_B: Tensor,
+    *,
+    update: int,
+    reference_logprob_BT: Tensor | None = None,
+) -> LossValue:
+    """The objective of a micro-batch, to be maximised.
+
+        J = sum over rows of row_weight * (surrogate - kl_coef * KL, the latter on rows that are not foreign)
+
+    Args:
+        objective: of the method.
+        rows: the micro-batch.
+        logprob_BT: log-probabilities (nats) under the learner's current policy, with gradient.
+        row_weight_B: from the whole mini-batch, `Objective.row_weights`.
+        update: m, updates that the learner has made in this step.
+        reference_logprob_BT: needed where `kl_coef` is over 0.
+
+    Raises:
+        ValueError: a surrogate of another shape than one number per row.
+    Source: HACPO Eq. 47-53; GRPO; GSPO.
+    """
+    found = objective.surrogate(rows, logprob_BT, update=update)
+    for name in ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B"):
+        value = getattr(found, name, None)
+        if not isinstance(value, Tensor) or value.shape != rows.kind_B.shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name}: got {got}, expected a tensor of one number per row {tuple(rows.kind_B.shape)}")
+    kl_B = penalty_B = torch.zeros_like(rows.advantage_B)
+    if objective.kl_coef > 0:
+        assert reference_logprob_BT is not None, "a KL term needs the reference's log-probabilities"
+        kl_BT = kl_to_reference(logprob_BT, reference_logprob_BT) * rows.mask_BT
+        kl_B = masked_mean(kl_BT, rows.mask_BT)
+        penalty_B = objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)
+    weight_B = row_weight_B.to(logprob_BT.dtype)
+    return LossValue(
+        own=(torch.where(rows.is_foreign_B, 0.0, found.value_B - penalty_B) * weight_B).sum(),
+        cross=(torch.where(rows.is_foreign_B, found.value_B, 0.0) * weight_B).sum(),
+        surrogate=found,
+        kl_B=kl_B.detach(),
+    )

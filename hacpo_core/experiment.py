@@ -1,0 +1,98 @@
+"""What the phases of one experiment work with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hacpo_core.agents import AgentTokenizer
+from hacpo_core.checkpoints import Checkpoint
+from hacpo_core.config import ExperimentConfig, MethodConfig
+from hacpo_core.config.counts import num_gpus, num_ranks
+from hacpo_core.data.problems import step_batch
+from hacpo_core.data.retokenize import Retokenizer
+from hacpo_core.ledger import Ledger
+from hacpo_core.placement.base import Placement
+from hacpo_core.records import Problem
+from hacpo_core.state import decode
+from hacpo_core.stopwatch import Stopwatch
+from hacpo_core.verify.pool import VerifierPool
+
+
+@dataclass(slots=True)
+class Experiment:
+    """Everything that the phases of one experiment work with; `hacpo_core` never builds one by itself."""
+
+    id: str
+    config: ExperimentConfig
+    problems: Sequence[Problem]
+    placement: Placement
+    ledger: Ledger
+    verifier: VerifierPool
+    opened_at: Checkpoint | None = None
+    _retokenizers: dict[tuple[str, str], Retokenizer] = field(default_factory=dict)
+    _by_id: dict[str, Problem] = field(default_factory=dict)
+    text_lock: threading.Lock = field(default_factory=threading.Lock)
+    """held by whoever tokenizes: a tokenizer serves one thread at a time"""
+
+    @property
+    def method(self) -> MethodConfig:
+        """The method's seams."""
+        return self.config.method
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names, in order."""
+        return self.ledger.agents
+
+    @property
+    def first_version(self) -> int:
+        """Step that the run begins behind: the checkpoint's, or 0."""
+        return self.opened_at.step if self.opened_at is not None else 0
+
+    def batch(self, step: int) -> list[Problem]:
+        """The problems of a step."""
+        return step_batch(self.problems, step=step, size=self.config.train.problems, seed=self.config.seed)
+
+    def problem(self, problem_id: str) -> Problem:
+        """The training problem of that id."""
+        if not self._by_id:
+            self._by_id = {problem.id: problem for problem in self.problems}
+        return self._by_id[problem_id]
+
+    def sources(self, learner: str) -> tuple[str, ...]:
+        """Agents whose rows a learner may train on, itself first."""
+        return (learner, *(j for j in self.names if j != learner and self.method.shares_rollouts))
+
+    def state_before(self, step: int, phase: str) -> dict[str, Any]:
+        """What a phase's seam starts from: what it handed out in the step before, {} at first.
+
+        Args:
+            step: that begins.
+            phase: rollout.<agent>, advantage or update.<agent>.
+        """
+        if step == 1:
+            return {}
+        if self.opened_at is not None and self.opened_at.step == step - 1:
+            return decode(self.opened_at.states[phase])
+        return decode(self.ledger.state(step - 1, phase))
+
+    def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:
+        """The one that turns the source's responses into the target's tokens; comparing tokenizers is done once."""
+        key = source.name, target.name
+        if key not in self._retokenizers:
+            self._retokenizers[key] = Retokenizer(
+                source.tokenizer,
+                target.tokenizer,
+                eos=self.config.retokenize.eos,  # type: ignore[arg-type]
+                max_response_tokens=self.config.rollout.max_response_tokens,
+                source_eos_ids=source.eos_ids,
+                has_same_arguments=source.template_arguments == target.template_arguments,
+            )
+        return self._retokenizers[key]
+
+    def stopwatch(self, agent: str) -> Stopwatch:
+        """One for the GPUs that an agent works on."""
+        return Stopwatch(num_ranks(self.config, agent) * num_gpus(self.config))

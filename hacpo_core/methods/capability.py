@@ -1,0 +1,129 @@
+"""HACPO's advantages: rewards rescaled by the agents' capabilities, which a window of the last steps measures."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, without_others
+from hacpo_core.methods.groups import estimate_of, rectangle_of
+
+if TYPE_CHECKING:
+    from hacpo_core.config import ExperimentConfig
+
+_log = logging.getLogger(__name__)
+
+
+def _without_ratios(config: ExperimentConfig) -> str | None:
+    estimator: CapabilityEstimator = config.method.estimate
+    if len(config.pair.agents) == 1:
+        return "one agent has nobody to be compared with"
+    uses_weight = estimator.cross_weight == "capability" and config.method.shares_rollouts
+    is_unused = estimator.baseline != "capability" and not uses_weight
+    return f"method {config.method.name} uses no capability ratio" if is_unused else None
+
+
+def _without_guard(config: ExperimentConfig) -> str | None:
+    is_unused = config.method.estimate.baseline != "capability"
+    return "the guard is the capability baseline's" if is_unused else None
+
+
+@dataclass(frozen=True)
+class CapabilityEstimator(Estimator):
+    """Capability, ratios and advantages of HACPO; its state is the window: {"window": {agent: [oldest, ..., newest]}}.
+
+    Source: HACPO Eq. 6-10, 50; the bounds are the official code's.
+    """
+
+    window: int = setting(
+        5,
+        "K of Eq. 9: steps averaged, the current one included",
+        at_least=1,
+        at_most=1e6,
+        remedy="K counts the steps that are averaged, the current one included; 5 in the paper",
+        inert=_without_ratios,
+    )
+    metric: str = setting(
+        "reward_mean",
+        "capability of a batch: its mean reward (Eq. 9), or the share of positive rewards (official code)",
+        choices=("reward_mean", "positive_rate"),
+        inert=_without_ratios,
+    )
+    floor: float = setting(1e-8, "least capability", above=0, at_most=1, inert=_without_ratios)
+    lowest_ratio: float = setting(0.1, "least capability ratio", above=0, at_most=1, inert=_without_ratios)
+    highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_without_ratios)
+    baseline: str = setting(
+        "capability",
+        "what rewards are compared with: capability (Eq. 7), own (the agent's own group) or pooled (all, unscaled)",
+        choices=("capability", "own", "pooled"),
+    )
+    binary_guard: bool = setting(
+        True,
+        "replace a capability baseline above 1 by the agent's own mean, where no reward is above 1 (official code)",
+        inert=_without_guard,
+    )
+    cross_baseline: str = setting(
+        "source",
+        "whose baseline a cross-agent response is compared with: source (Eq. 10) or learner (Eq. 50, official code)",
+        choices=("source", "learner"),
+        inert=without_others,
+    )
+    cross_weight: str = setting(
+        "capability",
+        "weight of cross-agent advantages: capability (w[j, k] of Eq. 10) or one",
+        choices=("capability", "one"),
+        inert=without_others,
+    )
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        """Advantages and weights, and the window after this step."""
+        found, agents = rectangle_of(scored), scored.agents
+        batch_A = algo.capability.batch_capability(found.reward_PAG, found.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
+        before = state.get("window", {})
+        window = {
+            k: [*before.get(k, []), capability][-self.window :]
+            for k, capability in zip(agents, batch_A.tolist(), strict=True)
+        }
+        smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)
+        ratios = (
+            algo.capability.capability_ratios(
+                smoothed_A, floor=self.floor, lowest=self.lowest_ratio, highest=self.highest_ratio
+            )
+            if len(agents) > 1
+            else algo.capability.unit_ratios(1)
+        )
+        joint = algo.advantages.joint_advantages(
+            found.reward_PAG,
+            found.is_scored_PAG,
+            ratios.ratio_AA,
+            baseline=self.baseline,
+            cross_baseline=self.cross_baseline,  # type: ignore[arg-type]
+            cross_weight=self.cross_weight,  # type: ignore[arg-type]
+            binary_guard=self.binary_guard,
+            counts_PAG=found.counts_PAG,
+            shaped_PAG=found.shaped_PAG,
+        )
+        num_guarded = joint.baseline.num_guarded
+        if ratios.num_floored or ratios.num_clipped or num_guarded:
+            words = "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded"
+            _log.info(words, scored.step, ratios.num_floored, ratios.num_clipped, num_guarded)
+        figures: dict[str, Any] = {
+            k: {
+                "capability/batch": float(batch_A[i]),
+                "capability/smoothed": float(smoothed_A[i]),
+                **{f"capability/ratio_to_{j}": float(ratios.ratio_AA[i, n]) for n, j in enumerate(agents) if n != i},
+            }
+            for i, k in enumerate(agents)
+        }
+        run_figures = {
+            "capability/num_floored": float(ratios.num_floored),
+            "capability/num_clipped": float(ratios.num_clipped),
+            "advantage/num_guarded": float(num_guarded),
+        }
+        estimate = estimate_of(scored, found, joint, figures=figures, run_figures=run_figures)
+        return estimate, {"window": window}

@@ -1,0 +1,179 @@
+"""What a seam returned, checked: a user's own may return anything, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hacpo_core.errors import HacpoError, MethodError
+from hacpo_core.methods.base import (
+    Builder,
+    Carried,
+    Estimate,
+    Estimator,
+    History,
+    Plan,
+    PlanTask,
+    SampleSpec,
+    ScoredStep,
+    Seam,
+    State,
+)
+from hacpo_core.records import RowKey, SamplingLimits
+
+T = TypeVar("T")
+
+
+def checked_specs(plan: Plan, task: PlanTask, state: State) -> tuple[list[SampleSpec], State]:
+    """What a plan asks for, and its state.
+
+    Raises:
+        MethodError: it raised an error, or returned no sample specs.
+    """
+    owner = f"method.plan ({plan.name}), step {task.step}, {task.agent}"
+    specs, after = _pair(owner, lambda: plan.plan(task, state))
+    found = _sequence(specs, SampleSpec, owner, "sample specs")
+    if not found:
+        raise MethodError(f"{owner}: returned no sample specs, expected at least one; an agent has to sample something")
+    known = {problem.id for problem in task.problems}
+    seen: set[tuple[str, int]] = set()
+    for spec in found:
+        key = spec.problem.id, spec.sample
+        if spec.problem.id not in known:
+            raise MethodError(
+                f"{owner}: asks for problem {spec.problem.id!r}, which is none of the step's; leave it out"
+            )
+        if key in seen:
+            raise MethodError(f"{owner}: asks for sample {spec.sample} of {spec.problem.id!r} twice; number them apart")
+        seen.add(key)
+        limits = spec.limits
+        is_valid = isinstance(limits, SamplingLimits) and limits.max_tokens >= 1 and limits.temperature > 0
+        if not is_valid or not 0 < limits.top_p <= 1:
+            raise MethodError(
+                f"{owner}: got {limits} for {spec.problem.id!r}, expected SamplingLimits with temperature > 0, "
+                "top_p in (0, 1] and max_tokens >= 1"
+            )
+        if limits.max_tokens > task.limits.max_tokens:
+            raise MethodError(
+                f"{owner}: asks for {limits.max_tokens} tokens, expected at most the {task.limits.max_tokens} of "
+                "rollout.max_response_tokens; raise that"
+            )
+    return found, after
+
+
+def checked_estimate(
+    estimator: Estimator, scored: ScoredStep, sources: Mapping[str, Sequence[str]], state: State
+) -> tuple[Estimate, State]:
+    """An estimate, and the estimator's state.
+
+    Args:
+        estimator: of the method.
+        scored: what it is given.
+        sources: by learner, the agents whose rows it may train on.
+        state: from the step before.
+
+    Raises:
+        MethodError: it raised an error, or returned no estimate of all these.
+    """
+    owner = f"method.estimate ({estimator.name}), step {scored.step}"
+    estimate, after = _pair(owner, lambda: estimator.estimate(scored, state))
+    if not isinstance(estimate, Estimate):
+        raise MethodError(f"{owner}: returned {type(estimate).__name__}, expected an Estimate")
+    for learner, of_sources in sources.items():
+        for source in of_sources:
+            carried = estimate.carried.get(learner, {}).get(source)
+            if not isinstance(carried, Carried):
+                raise MethodError(
+                    f"{owner}: carried[{learner!r}][{source!r}] is {type(carried).__name__}, expected a Carried; "
+                    "say what that agent's responses carry for that learner"
+                )
+    for learner, given in estimate.carried.items():
+        for source, carried in given.items():
+            if learner not in scored.responses or source not in scored.responses:
+                known = ", ".join(scored.responses)
+                raise MethodError(f"{owner}: carried[{learner!r}][{source!r}] names no agent; they are {known}")
+            num_rows = len(scored.responses[source])
+            for name in ("advantage_R", "weight_R"):
+                _check_column(getattr(carried, name), num_rows, f"{owner}: {name} of {source} for {learner}")
+    for agent, figures in {**estimate.figures, "": estimate.run_figures}.items():
+        for name, value in figures.items():
+            if not isinstance(value, float | int):
+                raise MethodError(f"{owner}: figure {name!r} {agent} is {type(value).__name__}, expected a number")
+    return estimate, after
+
+
+def _check_column(column: object, num_rows: int, what: str) -> None:
+    expected = f"expected a float array of shape ({num_rows},), one number per response"
+    if not isinstance(column, np.ndarray):
+        raise MethodError(f"{what} is {type(column).__name__}, {expected}")
+    if column.dtype.kind != "f" or column.shape != (num_rows,):
+        raise MethodError(f"{what} is {column.dtype} of shape {column.shape}, {expected}")
+    if not np.isfinite(column).all():
+        raise MethodError(f"{what} holds values that are no finite numbers; give unscored responses 0")
+
+
+def checked_batches(builder: Builder, history: History, state: State) -> tuple[list[list[RowKey]], State]:
+    """A learner's mini-batches, and the builder's state.
+
+    Raises:
+        MethodError: it raised an error, or returned no mini-batches of rows that the learner may take.
+    """
+    owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
+    batches, after = _pair(owner, lambda: builder.build(history, state))
+    found = [_sequence(batch, RowKey, owner, "row keys") for batch in _sequence(batches, object, owner, "mini-batches")]
+    if not found or not all(found):
+        got = "an empty mini-batch" if found else "no mini-batches"
+        raise MethodError(f"{owner}: returned {got}, expected rows in each; leave it out")
+    known: dict[tuple[int, str], set[RowKey]] = {}
+    for batch in found:
+        if len(set(batch)) < len(batch):
+            twice = next(key for number, key in enumerate(batch) if key in batch[:number])
+            raise MethodError(
+                f"{owner}: a mini-batch holds {twice} twice; leave one out, or give it an update of its own"
+            )
+        for key in batch:
+            if key.agent not in history.sources:
+                allowed = ", ".join(history.sources)
+                raise MethodError(
+                    f"{owner}: took {key}, expected rows of {allowed}; other agents' take method.shares_rollouts=true"
+                )
+            place = key.step, key.agent
+            if not 1 <= key.step <= history.step:
+                raise MethodError(f"{owner}: took {key}, expected steps from 1 to {history.step}")
+            if place not in known:
+                known[place] = set(history.responses(*place).row_keys())
+            if key not in known[place]:
+                raise MethodError(f"{owner}: took {key}, which is no response of that step; see `history.responses`")
+    return found, after
+
+
+def _pair(owner: str, call: Callable[[], Any]) -> tuple[Any, Any]:
+    """What a seam's method returned: two values."""
+    try:
+        found = call()
+    except HacpoError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}, line {last.lineno}"
+        raise MethodError(f"{owner}: {type(error).__name__}: {error} ({where}); fix the class") from error
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise MethodError(f"{owner}: returned {type(found).__name__}, expected a pair: what it made, and its state")
+    return found
+
+
+def _sequence(value: object, kind: type[T], owner: str, what: str) -> list[T]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise MethodError(f"{owner}: returned {type(value).__name__}, expected a list of {what}")
+    for each in value:
+        if not isinstance(each, kind):
+            raise MethodError(f"{owner}: a list of {what} holds {each!r} of type {type(each).__name__}")
+    return list(value)
+
+
+def describe(seam: Seam) -> str:
+    """First sentence of an implementation's docstring."""
+    return (type(seam).__doc__ or "").strip().partition("\n")[0]

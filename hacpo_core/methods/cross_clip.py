@@ -1,0 +1,97 @@
+"""HACPO's objective: GSPO's on own rows, a stepwise clip with a discounting power on others'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import LossRows, Surrogate, without_others
+from hacpo_core.methods.sequence_clip import SequenceClip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hacpo_core.algo.clipping import Bounds
+    from hacpo_core.config import ExperimentConfig
+
+
+def _not_stepwise(config: ExperimentConfig) -> str | None:
+    bounds = config.method.objective.cross_bounds
+    reason = None if bounds == "stepwise" else f"method.objective.cross_bounds is {bounds}"
+    return without_others(config) or reason
+
+
+def _without_power(config: ExperimentConfig) -> str | None:
+    objective: CrossClip = config.method.objective
+    if objective.cross_bounds == "none":
+        return "method.objective.cross_bounds is none, where nothing is clipped"
+    reason = "method.objective.cross_exponent is 0" if objective.cross_exponent == 0 else None
+    return without_others(config) or reason
+
+
+@dataclass(frozen=True)
+class CrossClip(SequenceClip):
+    """Own rows as GSPO; others' rows clip(s, floor + m step, 1) sg(s)^alpha w A.
+
+    Source: HACPO Eq. 10-14, 47-53.
+    """
+
+    cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=without_others)
+    cross_power: str = setting(
+        "ratio",
+        "what alpha is the power of: the ratio itself (Eq. 12), or the clipped one (official code)",
+        choices=("ratio", "clipped"),
+        inert=_without_power,
+    )
+    cross_bounds: str = setting(
+        "stepwise",
+        "bounds of cross-agent ratios: stepwise (Eq. 14), own (those of own rows) or none",
+        choices=("stepwise", "own", "none"),
+        inert=without_others,
+    )
+    cross_is_pessimistic: bool = setting(False, "min(s A, clip(s) A) for cross-agent rows too", inert=without_others)
+    cross_floor: float = setting(
+        0.8,
+        "lower bound of cross-agent ratios: 1 - delta of Eq. 13 (Table 5 prints it in its delta column)",
+        at_least=0,
+        at_most=1,
+        remedy="it is 1 - delta of the paper, so 0.8 for delta = 0.2",
+        inert=_not_stepwise,
+    )
+    cross_step: float = setting(
+        0.025, "delta_step of Eq. 14: tightening per update", at_least=0, at_most=1, inert=_not_stepwise
+    )
+
+    def cross_limit(self, update: int) -> Bounds:
+        """Bounds of cross-agent ratios after so many updates of the step."""
+        if self.cross_bounds == "stepwise":
+            return algo.clipping.cross_bounds(floor=self.cross_floor, step=self.cross_step, update=update)
+        if self.cross_bounds == "own":
+            return algo.clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
+        return algo.clipping.UNBOUNDED
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        """Foreign rows differ from GSPO's."""
+        own, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
+        cross_B = algo.objectives.cross_surrogate(
+            own.ratio_B,
+            rows.advantage_B,
+            rows.weight_B,
+            exponent=self.cross_exponent,
+            bounds=bounds,
+            power=self.cross_power,  # type: ignore[arg-type]
+            is_pessimistic=self.cross_is_pessimistic,
+        )
+        stopped_B = algo.clipping.is_stopped(
+            own.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
+        )
+        is_foreign_B = rows.is_foreign_B
+        return Surrogate(
+            value_B=cross_B.where(is_foreign_B, own.value_B),
+            ratio_B=own.ratio_B,
+            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, own.stopped_share_B),
+            floor_B=own.floor_B.masked_fill(is_foreign_B, bounds.floor),
+            ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
+        )

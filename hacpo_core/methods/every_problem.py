@@ -1,0 +1,28 @@
+"""The ordinary plan: the same number of responses to every problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import Plan, PlanTask, SampleSpec, State
+
+
+@dataclass(frozen=True)
+class EveryProblem(Plan):
+    """G responses to each problem, or a multiple of it.
+
+    Source: HACPO, Algorithm 1, line 10; GSPO x 2 takes twice as many.
+    """
+
+    factor: int = setting(1, "responses to a problem as a multiple of rollout.num_samples", at_least=1, at_most=1e4)
+
+    def samples_per_problem(self, num_samples: int) -> int:
+        """The multiple."""
+        return num_samples * self.factor
+
+    def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
+        """Problem by problem."""
+        samples = range(self.samples_per_problem(task.num_samples))
+        return [SampleSpec(problem, i, task.limits) for problem in task.problems for i in samples], state

@@ -1,0 +1,94 @@
+"""Advantages against the mean of a problem's responses: GRPO's and GSPO's own group, or all agents' as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import Carried, Estimate, Estimator, ScoredStep, State
+from hacpo_core.responses import ORDINARY, Responses
+
+if TYPE_CHECKING:
+    from hacpo_core.algo.advantages import JointAdvantages
+    from hacpo_core.algo.rectangle import Rectangle
+
+
+@dataclass(frozen=True)
+class GroupEstimator(Estimator):
+    """A = (R - mean) / std, over the agent's own group or over all agents' responses to the problem.
+
+    Source: HACPO Eq. 5 (own); HACPO section 5, the Naive baseline (pooled).
+    """
+
+    baseline: str = setting(
+        "own", "own: the agent's own group; pooled: all agents' responses", choices=("own", "pooled")
+    )
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        """Weights are 1."""
+        found = rectangle_of(scored)
+        joint = algo.advantages.joint_advantages(
+            found.reward_PAG,
+            found.is_scored_PAG,
+            algo.capability.unit_ratios(len(scored.agents)).ratio_AA,
+            baseline=self.baseline,
+            cross_weight="one",
+            counts_PAG=found.counts_PAG,
+            shaped_PAG=found.shaped_PAG,
+        )
+        return estimate_of(scored, found, joint), state
+
+
+def rectangle_of(scored: ScoredStep) -> Rectangle:
+    """Rewards of the step as problem x agent x response.
+
+    Means and standard deviations are of the raw rewards of ordinary responses; a reward that is shaped moves the
+    advantage of its own row alone.
+    """
+    place = {problem_id: p for p, problem_id in enumerate(scored.problem_ids)}
+    return algo.rectangle.rectangle(
+        [_rewards(responses, place) for responses in scored.responses.values()], len(scored.problem_ids)
+    )
+
+
+def _rewards(responses: Responses, place: Mapping[str, int]) -> algo.rectangle.AgentRewards:
+    assert responses.verdicts is not None, "a scored step is verified"
+    return algo.rectangle.AgentRewards(
+        problem_R=np.array([place[problem_id] for problem_id in responses.problem_id], dtype=np.int64),
+        reward_R=responses.verdicts.raw_reward_R,
+        shaped_R=responses.verdicts.reward_R,
+        counts_R=np.array([tag == ORDINARY for tag in responses.tag], dtype=bool),
+    )
+
+
+def estimate_of(
+    scored: ScoredStep,
+    rectangle: Rectangle,
+    joint: JointAdvantages,
+    *,
+    figures: Mapping[str, Mapping[str, float]] | None = None,
+    run_figures: Mapping[str, float] | None = None,
+) -> Estimate:
+    """Joint advantages row by row, and what is logged of them, beside other figures."""
+    carried: dict[str, dict[str, Carried]] = {}
+    weight_LA = joint.weight_LA.tolist()
+    logged: dict[str, dict[str, float]] = {}
+    for k, learner in enumerate(scored.agents):
+        carried[learner] = {}
+        for j, source in enumerate(scored.agents):
+            advantage_R = rectangle.column(joint.advantage_LPAG[k], j)
+            carried[learner][source] = Carried(advantage_R, np.full(len(advantage_R), weight_LA[k][j]))
+        own_R = carried[learner][learner].advantage_R[rectangle.column(rectangle.is_scored_PAG, k)]
+        logged[learner] = {
+            "advantage/baseline_mean": float(joint.baseline.mean_PA[:, k].mean()),
+            "advantage/own_mean": float(own_R.mean()),
+            "advantage/own_std": float(own_R.std()),
+            "advantage/uniform_share": float(joint.baseline.is_uniform_PA[:, k].double().mean()),
+            **(figures or {}).get(learner, {}),
+        }
+    return Estimate(carried, logged, run_figures or {})

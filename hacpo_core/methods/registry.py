@@ -1,0 +1,61 @@
+"""Implementations of the seams by name: the shipped ones, and anybody's as `package.module:Class`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+
+from hacpo_core.errors import ConfigError
+from hacpo_core.methods.base import Builder, Estimator, Objective, Plan, Seam
+from hacpo_core.methods.capability import CapabilityEstimator
+from hacpo_core.methods.cross_clip import CrossClip
+from hacpo_core.methods.every_problem import EveryProblem
+from hacpo_core.methods.groups import GroupEstimator
+from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.shuffled import Shuffled
+from hacpo_core.methods.token_clip import TokenClip
+
+KINDS: Mapping[str, type[Seam]] = {"plan": Plan, "estimate": Estimator, "build": Builder, "objective": Objective}
+"""what an implementation of each seam is derived from"""
+SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
+    "plan": {"every_problem": EveryProblem},
+    "estimate": {"group": GroupEstimator, "capability": CapabilityEstimator},
+    "build": {"shuffled": Shuffled},
+    "objective": {"token_clip": TokenClip, "sequence_clip": SequenceClip, "cross_clip": CrossClip},
+}
+
+
+def find(seam: str, name: str) -> type[Seam]:
+    """The implementation of that name.
+
+    Args:
+        seam: plan, estimate, build or objective.
+        name: of a shipped one, or `package.module:Class`.
+
+    Raises:
+        ConfigError: there is none, it cannot be imported, or it is no implementation of the seam.
+    """
+    if name in SHIPPED[seam]:
+        return SHIPPED[seam][name]
+    module, colon, attribute = name.partition(":")
+    known = ", ".join(SHIPPED[seam])
+    if not colon:
+        raise ConfigError(f"method.{seam}.name: got {name!r}, expected {known}, or package.module:Class of your own")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"method.{seam}.name: {name} cannot be imported ({type(error).__name__}: {error}); name a class of an "
+            "importable module"
+        ) from error
+    kind = KINDS[seam]
+    if not (isinstance(found, type) and issubclass(found, kind) and dataclasses.is_dataclass(found)):
+        raise ConfigError(
+            f"method.{seam}.name: {name} is no {kind.__name__}; derive a frozen dataclass from "
+            f"hacpo_core.methods.base.{kind.__name__}"
+        )
+    missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+    if missing:
+        raise ConfigError(f"method.{seam}.name: {name} lacks the method {missing}; write it")
+    return found

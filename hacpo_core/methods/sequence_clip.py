@@ -1,0 +1,41 @@
+"""GSPO's objective: one ratio per response, clipped, for own and others' rows alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import LossRows, Objective, Surrogate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SequenceClip(Objective):
+    """min(s w A, clip(s, 1 - low, 1 + high) w A).
+
+    Source: GSPO; HACPO Eq. 47-49, and section 5 (the Naive baseline, for others' rows too).
+    """
+
+    sequence_low: float = setting(3e-4, "ratios of responses are kept above 1 - sequence_low", at_least=0, at_most=1)
+    sequence_high: float = setting(
+        4e-4, "ratios of responses are kept below 1 + sequence_high", at_least=0, at_most=1e3
+    )
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        """All rows, whoever sampled them."""
+        clipping = algo.clipping
+        bounds = clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
+        ratio_B = algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
+        advantage_B = rows.advantage_B * rows.weight_B
+        stopped_B = clipping.is_stopped(ratio_B, advantage_B, bounds, is_pessimistic=True)
+        return Surrogate(
+            value_B=clipping.clipped_surrogate(ratio_B, advantage_B, bounds, is_pessimistic=True),
+            ratio_B=ratio_B,
+            stopped_share_B=stopped_B.to(logprob_BT.dtype),
+            floor_B=ratio_B.new_full(ratio_B.shape, bounds.floor),
+            ceiling_B=ratio_B.new_full(ratio_B.shape, bounds.ceiling),
+        )

@@ -1,0 +1,25 @@
+"""Checkpoints of all agents, and of what the seams remember."""
+
+from __future__ import annotations
+
+from hacpo_core.checkpoints import save_checkpoint
+from hacpo_core.experiment import Experiment
+from hacpo_core.phases.update import with_agent
+
+
+def checkpoint(x: Experiment, step: int) -> None:
+    """Save all agents as they are after `step`; one whose process dies meanwhile is replaced and saved again.
+
+    Raises:
+        StoreError: the disk is full or not writable.
+    """
+    x.ledger.store.sync()  # what the checkpoint was made from does not come after it
+    phases = ["advantage", *(f"{kind}.{agent}" for kind in ("rollout", "update") for agent in x.names)]
+    save_checkpoint(
+        x.ledger.store.root,
+        step,
+        x.names,
+        lambda agent, folder: with_agent(x, agent, step, lambda _: x.placement.save(agent, folder)),
+        {phase: x.ledger.state(step, phase) for phase in phases},
+        keep=x.config.checkpoint.keep,
+    )

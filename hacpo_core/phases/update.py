@@ -1,0 +1,130 @@
+"""Phase update.<agent>: a learner trains on its mini-batches; and the replay of such updates.
+
+The output of an update is the agent's weights, which live in memory. So an update whose record is committed is repeated
+when the agent has not seen it yet: after a resume, or when its process was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from hacpo_core import state
+from hacpo_core.batches import LearnerBatch, RowReader, learner_batch
+from hacpo_core.config.counts import measures_cosine
+from hacpo_core.engines.replay import NEAR_SHARE, UpdateTrace, compare
+from hacpo_core.errors import AgentLostError, ReplayError
+from hacpo_core.experiment import Experiment
+from hacpo_core.ledger import UpdateRecord, row_table
+from hacpo_core.methods.base import History
+from hacpo_core.methods.checks import checked_batches
+from hacpo_core.placement.base import PlacedAgent
+
+MOST_LOSSES = 3
+"""times that an agent's process may die under one phase before the phase fails"""
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def update(x: Experiment, step: int, agent: str) -> None:
+    """Update an agent on its mini-batches; repeats a committed update when the agent has not seen it yet.
+
+    Raises:
+        MethodError: the builder returned no mini-batches.
+        ReplayError: a repeated update ends in other weights, and `checkpoint.accept_divergence` is off.
+    """
+    if x.ledger.has(step, f"update.{agent}") and x.placement.has_seen(agent, step):
+        return
+    with_agent(x, agent, step - 1, lambda placed: _apply_update(x, placed, step))
+
+
+def with_agent(x: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
+    """Result of `work` on an agent with the weights of that version.
+
+    The agent is restored from a checkpoint and stored rollouts if need be. One whose process dies meanwhile is
+    replaced, and the work done again.
+    """
+
+    def replay(placed: PlacedAgent, step: int) -> None:
+        _apply_update(x, placed, step)
+
+    for losses in range(1, MOST_LOSSES + 1):
+        try:
+            with x.placement.turn():
+                return work(x.placement.agent_at(agent, version, replay=replay))
+        except AgentLostError as error:
+            if losses == MOST_LOSSES:
+                raise
+            _log.warning("%s; it is replaced", error)
+    raise AssertionError("the last loss is raised")
+
+
+def _apply_update(x: Experiment, placed: PlacedAgent, step: int) -> None:
+    agent = placed.name
+    with x.stopwatch(agent) as watch:
+        batch, after = _build(x, step, agent)
+        applied = placed.update(
+            batch.minibatches,
+            x.method.objective,
+            version=step,
+            measures_cosine=measures_cosine(x.config) and step % x.config.diagnostics.every == 0,
+            recomputes_own=x.ledger.rollouts(step, agent).recomputes_own,
+        )
+    if x.ledger.has(step, f"update.{agent}"):
+        _judge_replay(x, step, agent, applied.trace)
+        return
+    rows = row_table(batch.minibatches, applied.outcome.rows)
+    minibatches, trace = applied.outcome.minibatches, applied.trace
+    x.ledger.save_update(step, agent, UpdateRecord(minibatches, rows, trace, batch.counts, after, watch.cost()))
+
+
+def _build(x: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
+    """A learner's mini-batches of a step, and the builder's state behind it, encoded."""
+    config, builder, tokens = x.config, x.method.build, x.placement.tokenizers[agent]
+    sources = x.sources(agent)
+    history = History(
+        step=step,
+        problem_ids=tuple(problem.id for problem in x.batch(step)),
+        sources=sources,
+        num_samples=config.rollout.num_samples,
+        seed=config.seed,
+        responses=lambda at, of: x.ledger.verdicts(at, of).responses,
+        estimate=lambda at: x.ledger.estimate(at).estimate,
+    )
+    batches, after = checked_batches(builder, history, x.state_before(step, f"update.{agent}"))
+    encoded = state.encode(after, owner=f"method.build ({builder.name})")
+    of_sources = {source: x.placement.tokenizers[source] for source in sources}
+    with x.text_lock:
+        reader = RowReader(
+            learner=agent,
+            agents=x.names,
+            step=step,
+            responses=history.responses,
+            estimate=history.estimate,
+            prompt_ids=lambda problem_id: tokens.prompt_ids(x.problem(problem_id)),
+            retokenizers={source: x.retokenizer(of_sources[source], tokens) for source in sources[1:]},
+            eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
+            drops_eos=config.retokenize.eos == "drop",
+        )
+        limit = config.rollout.max_response_tokens
+        return learner_batch(reader, batches, x.method.objective, max_response_tokens=limit), encoded
+
+
+def _judge_replay(x: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:
+    """Note how a repeated update ended; raise a ReplayError where it is another one."""
+    recorded = x.ledger.update(step, agent).trace
+    replay = compare(recorded, repeated)
+    x.ledger.add_replay(step, agent, replay)
+    words = f"replay of step {step}, {agent}: {replay.kind}, {replay.distance:.1e} of the update's length apart"
+    if replay.kind == "exact":
+        _log.info("%s", words)
+    elif replay.kind == "near" or x.config.checkpoint.accept_divergence:
+        _log.warning("%s; training goes on from there", words)
+    else:
+        must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
+        expected = "must be exact on the same device" if must_equal else f"at most {NEAR_SHARE} is near"
+        raise ReplayError(
+            f"{words} ({expected}); the rows or the optimizer's settings changed: a library was updated (go back), or "
+            "lost rollouts were sampled again; or set checkpoint.accept_divergence=true"
+        )

@@ -1,0 +1,243 @@
+"""The responses of one agent in one step, or in a part of an evaluation, as columns: from the sampler to the loss.
+
+Shapes: R response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from hacpo_core.columns import Positions, Ragged
+from hacpo_core.records import RowKey, Verdict
+
+ORDINARY = ""
+"""tag of a response that the policy sampled in the ordinary way; capability and means of groups read these alone"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdicts:
+    """What verification says of responses.
+
+    Attributes:
+        status: "correct", "wrong", "partial" or "unscored", see `Verdict`.
+        raw_reward_R: verified reward in [0, 1]; nan where unscored.
+        reward_R: what the objective reads: the raw reward, where nothing shapes it.
+        extracted: the answer that was found in the text, None where there was none.
+        seconds_R: what verification took.
+        reason: why a response is unscored, else "".
+    """
+
+    status: tuple[str, ...]
+    raw_reward_R: NDArray[np.float64]
+    reward_R: NDArray[np.float64]
+    extracted: tuple[str | None, ...]
+    seconds_R: NDArray[np.float64]
+    reason: tuple[str, ...]
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict]) -> Verdicts:
+        """From one verdict per response."""
+        raw_reward_R = np.array([v.reward for v in verdicts], dtype=np.float64)  # None becomes nan
+        return cls(
+            status=tuple(v.status for v in verdicts),
+            raw_reward_R=raw_reward_R,
+            reward_R=raw_reward_R,
+            extracted=tuple(v.extracted for v in verdicts),
+            seconds_R=np.array([v.seconds for v in verdicts], dtype=np.float64),
+            reason=tuple(v.reason for v in verdicts),
+        )
+
+    def __len__(self) -> int:
+        """Number of responses."""
+        return len(self.status)
+
+    @property
+    def is_scored_R(self) -> NDArray[np.bool_]:
+        """Where there is a reward."""
+        return ~np.isnan(self.raw_reward_R)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Responses:
+    """What one agent sampled in one step; a row is found by its key (step, agent, problem, sample).
+
+    Attributes:
+        step: 1-based.
+        agent: its name.
+        problem_id: of each response.
+        sample_R: 0-based number among the agent's responses to that problem in that step.
+        tag: how it was sampled; `ORDINARY` for most.
+        policy_version_R: update phases that the policy had seen.
+        prompt_ids: int32, in the agent's tokens.
+        token_ids: int32, the EOS included where the response stopped by itself.
+        logprobs: float32, nats, of these tokens under the policy that sampled them.
+        text: without special tokens.
+        finish_reason: "stop", or "length" where the limit cut the response.
+        old_logprobs: as `logprobs`, but as the agent's own training engine computes them before the step's first
+            update; None where the sampler's stand in for them.
+        verdicts: None before verification.
+    """
+
+    step: int
+    agent: str
+    problem_id: tuple[str, ...]
+    sample_R: NDArray[np.int64]
+    tag: tuple[str, ...]
+    policy_version_R: NDArray[np.int64]
+    prompt_ids: Ragged
+    token_ids: Ragged
+    logprobs: Ragged
+    text: tuple[str, ...]
+    finish_reason: tuple[str, ...]
+    old_logprobs: Ragged | None = None
+    verdicts: Verdicts | None = None
+
+    def __len__(self) -> int:
+        """Number of responses."""
+        return len(self.problem_id)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were sampled."""
+        return len(self.token_ids.value_N)
+
+    @property
+    def behaviour_logprobs(self) -> Ragged:
+        """What ratios compare with: `old_logprobs`, or the sampler's own."""
+        return self.logprobs if self.old_logprobs is None else self.old_logprobs
+
+    def row_keys(self) -> Iterator[RowKey]:
+        """Key of each response."""
+        for problem_id, sample in zip(self.problem_id, self.sample_R.tolist(), strict=True):
+            yield RowKey(self.step, self.agent, problem_id, sample)
+
+    def positions(self) -> dict[RowKey, int]:
+        """Place of each response by its key."""
+        return {key: row for row, key in enumerate(self.row_keys())}
+
+    def take(self, rows: Positions) -> Responses:
+        """Some responses, in that order."""
+        return replace(self, **{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Responses]) -> Responses:
+        """The responses of all parts (at least one) of one agent and step, one part after another."""
+        if len(parts) == 1:
+            return parts[0]
+        return replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+
+
+def _taken(column: Any, rows: Positions) -> Any:
+    if isinstance(column, tuple):
+        return tuple(column[row] for row in rows)
+    if isinstance(column, Ragged):
+        return column.take(rows)
+    if isinstance(column, Verdicts):
+        return replace(column, **{f.name: _taken(getattr(column, f.name), rows) for f in fields(column)})
+    return column[np.asarray(rows, np.int64)] if isinstance(column, np.ndarray) else column
+
+
+def _joined(columns: Sequence[Any]) -> Any:
+    first = columns[0]
+    if isinstance(first, tuple):
+        return tuple(value for column in columns for value in column)
+    if isinstance(first, Ragged):
+        return Ragged.joined(columns)
+    if isinstance(first, Verdicts):
+        parts = {f.name: _joined([getattr(column, f.name) for column in columns]) for f in fields(first)}
+        return Verdicts(**parts)
+    return np.concatenate(columns) if isinstance(first, np.ndarray) else first
+
+
+# --- as Arrow, which Parquet files are made from ---
+
+
+def as_arrow(responses: Responses) -> pyarrow.Table:
+    """All columns but the verdicts."""
+    columns = _keys(responses) | {
+        "tag": _strings(responses.tag),
+        "policy_version": responses.policy_version_R,
+        "prompt_ids": _lists(responses.prompt_ids),
+        "token_ids": _lists(responses.token_ids),
+        "logprobs": _lists(responses.logprobs),
+        "text": _strings(responses.text),
+        "finish_reason": _strings(responses.finish_reason),
+    }
+    if responses.old_logprobs is not None:
+        columns["old_logprobs"] = _lists(responses.old_logprobs)
+    return pyarrow.table(columns)
+
+
+def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
+    """The verdicts, with the keys of their responses."""
+    verdicts = responses.verdicts
+    assert verdicts is not None, "verified before it is written"
+    return pyarrow.table(
+        _keys(responses)
+        | {
+            "status": _strings(verdicts.status),
+            "raw_reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),  # nan becomes null
+            "reward": pyarrow.array(verdicts.reward_R, from_pandas=True),
+            "extracted": _strings(verdicts.extracted),
+            "seconds": verdicts.seconds_R,
+            "reason": _strings(verdicts.reason),
+        }
+    )
+
+
+def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
+    """What `as_arrow` made."""
+    return Responses(
+        step=step,
+        agent=agent,
+        problem_id=tuple(table["problem_id"].to_pylist()),
+        sample_R=table["sample"].to_numpy(),
+        tag=tuple(table["tag"].to_pylist()),
+        policy_version_R=table["policy_version"].to_numpy(),
+        prompt_ids=_ragged(table["prompt_ids"]),
+        token_ids=_ragged(table["token_ids"]),
+        logprobs=_ragged(table["logprobs"]),
+        text=tuple(table["text"].to_pylist()),
+        finish_reason=tuple(table["finish_reason"].to_pylist()),
+        old_logprobs=_ragged(table["old_logprobs"]) if "old_logprobs" in table.column_names else None,
+    )
+
+
+def verdicts_from_arrow(table: pyarrow.Table) -> Verdicts:
+    """What `verdicts_as_arrow` made."""
+    return Verdicts(
+        status=tuple(table["status"].to_pylist()),
+        raw_reward_R=table["raw_reward"].to_numpy(),  # null becomes nan
+        reward_R=table["reward"].to_numpy(),
+        extracted=tuple(table["extracted"].to_pylist()),
+        seconds_R=table["seconds"].to_numpy(),
+        reason=tuple(table["reason"].to_pylist()),
+    )
+
+
+def _keys(responses: Responses) -> dict[str, Any]:
+    return {
+        "step": np.full(len(responses), responses.step),
+        "agent": _strings([responses.agent] * len(responses)),
+        "problem_id": _strings(responses.problem_id),
+        "sample": responses.sample_R,
+    }
+
+
+def _strings(values: Sequence[str | None]) -> pyarrow.Array:
+    return pyarrow.array(values, pyarrow.string())
+
+
+def _lists(column: Ragged) -> pyarrow.Array:
+    return pyarrow.ListArray.from_arrays(pyarrow.array(column.edge.astype(np.int32)), pyarrow.array(column.value_N))
+
+
+def _ragged(column: pyarrow.ChunkedArray) -> Ragged:
+    whole = column.combine_chunks()
+    return Ragged.from_lengths(whole.flatten().to_numpy(), whole.value_lengths().to_numpy())

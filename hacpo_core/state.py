@@ -1,0 +1,69 @@
+"""What a seam remembers between steps, as it is committed: JSON, with numpy arrays inside."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hacpo_core.errors import MethodError
+
+_ARRAY = "__array__"
+
+
+def encode(state: object, *, owner: str) -> dict[str, Any]:
+    """A state as JSON, to the bit.
+
+    Args:
+        state: a mapping whose keys are texts and whose values are JSON values or numpy arrays, at any depth.
+        owner: which seam's, for the message.
+
+    Raises:
+        MethodError: it is something else.
+    """
+    if not isinstance(state, Mapping):
+        raise MethodError(f"{owner}: the state is of type {type(state).__name__}, expected a mapping; return a dict")
+    encoded: dict[str, Any] = _encoded(state, owner, "state")
+    try:
+        json.dumps(encoded, allow_nan=False)
+    except ValueError as error:  # nan and infinity, which JSON lacks
+        raise MethodError(f"{owner}: the state is no JSON ({error}); keep such numbers in a numpy array") from error
+    return encoded
+
+
+def _encoded(value: object, owner: str, place: str) -> Any:
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise MethodError(f"{owner}: {place} has the key {key!r}, expected texts; use str({key!r})")
+        return {key: _encoded(each, owner, f"{place}[{key!r}]") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(each, owner, f"{place}[{number}]") for number, each in enumerate(value)]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {_ARRAY: data, "dtype": value.dtype.str, "shape": list(value.shape)}
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise MethodError(
+        f"{owner}: {place} is of type {type(value).__name__}, expected JSON values and numpy arrays of numbers; "
+        "convert it"
+    )
+
+
+def decode(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that `encode` took; lists in place of tuples."""
+    return {key: _decoded(value) for key, value in encoded.items()}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if _ARRAY in value:
+        data = np.frombuffer(base64.b64decode(value[_ARRAY]), dtype=value["dtype"])
+        return data.reshape(value["shape"]).copy()
+    return decode(value)

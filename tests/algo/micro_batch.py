@@ -1,0 +1,52 @@
+"""A micro-batch in numbers of one's choice, and an objective's value on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hacpo_core.engines.loss import LossValue, loss_value
+from hacpo_core.methods.base import LossRows, Objective, RowKind
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What `LossRows` holds, with the rows' weights and the reference's log-probabilities."""
+
+    mask_BT: Tensor
+    is_own_B: Tensor
+    advantage_B: Tensor
+    weight_B: Tensor
+    old_mean_logprob_B: Tensor
+    row_weight_B: Tensor
+    old_logprob_BT: Tensor | None = None
+    reference_logprob_BT: Tensor | None = None
+
+    def rows(self) -> LossRows:
+        old_BT = torch.zeros_like(self.mask_BT, dtype=self.advantage_B.dtype)
+        return LossRows(
+            mask_BT=self.mask_BT,
+            kind_B=torch.where(self.is_own_B, int(RowKind.OWN), int(RowKind.FOREIGN)),
+            source_B=(~self.is_own_B).long(),
+            advantage_B=self.advantage_B,
+            weight_B=self.weight_B,
+            old_mean_logprob_B=self.old_mean_logprob_B,
+            old_logprob_BT=old_BT if self.old_logprob_BT is None else self.old_logprob_BT,
+        )
+
+    def value(self, objective: Objective, logprob_BT: Tensor, *, update: int = 0) -> LossValue:
+        return loss_value(
+            objective,
+            self.rows(),
+            logprob_BT,
+            self.row_weight_B,
+            update=update,
+            reference_logprob_BT=self.reference_logprob_BT,
+        )
+
+    def part(self, picked: Any) -> MicroBatch:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value if value is None else value[picked] for name, value in values.items()})

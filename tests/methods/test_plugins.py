@@ -1,0 +1,239 @@
+"""A user's own class at each seam: it does what it says, and is killed and resumed to the bit with its state."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.plans import Plan
+from hacpo_core.errors import ConfigError, MethodError
+from hacpo_core.methods.base import Carried, Estimate, PlanTask, RowKind, SampleSpec, ScoredStep
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.records import RowKey, SamplingLimits
+from hacpo_core.store import StepStore
+from tests import plugins
+from tests.experiments_outcome import outcome
+from tests.test_resume import run_process
+
+PLUGINS = {
+    "estimate": ["method.estimate.name=tests.plugins:RunningMean", "method.estimate.share=0.25"],
+    "plan": ["method.plan.name=tests.plugins:TwoTags", "method.build.problems=1"],
+    "build": ["method.build.name=tests.plugins:WithOld"],
+    "objective": ["method.objective.name=tests.plugins:HalfForeign"],
+}
+SHORT = ("evaluate.during=[]", "evaluate.final=[]")
+NUM_KILLS = 3
+
+
+def trained(planned: Plan) -> StepStore:
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    return StepStore(planned.root)
+
+
+def states(store: StepStore, num_steps: int) -> dict[str, Any]:
+    """What every seam remembered after each step."""
+    files = {"rollout": "rollouts", "update": "update"}
+    found = {}
+    for step in range(1, num_steps + 1):
+        for phase in store.committed(step):
+            kind, _, agent = phase.partition(".")
+            name = "advantages.json" if kind == "advantage" else f"{files.get(kind)}.{agent}.json"
+            if kind in (*files, "advantage"):
+                found[f"{step} {phase}"] = store.read_value(step, phase, name)["state"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seam", PLUGINS)
+def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
+    seam: str, small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    words = (*PLUGINS[seam], *SHORT)
+    reference = small_plan("hacpo", *words, runs_dir=tmp_path / "reference")
+    exit_code, counts = run_process(reference)
+    assert exit_code == 0
+    expected = outcome(reference), states(StepStore(reference.root), 4)
+    assert any(expected[1].values()) is (seam != "objective")
+    kinds = ["after phase", "before commit", "after rename", "after optimizer step", "before sampling"]
+    places = [(kind, random.Random(f"{seam} {kind}").randint(2, counts[kind])) for kind in kinds]
+    for position, place in enumerate(random.Random(seam).sample(places, NUM_KILLS)):
+        killed = small_plan("hacpo", *words, runs_dir=tmp_path / f"killed-{position}")
+        assert run_process(killed, place)[0] == -signal.SIGKILL, place
+        assert run_process(killed)[0] == 0, place
+        assert (outcome(killed), states(StepStore(killed.root), 4)) == expected, place
+
+
+def test_estimator_remembers_from_step_to_step(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", *PLUGINS["estimate"], *SHORT)
+    store = trained(planned)
+    mean = 0.0
+    for step in range(1, 5):
+        found = store.metrics(step)["agents"]["qwen"]
+        mean = 0.75 * mean + 0.25 * found["reward/mean"]
+        assert found["running/mean"] == pytest.approx(mean)
+        table = store.read_table(step, "advantage", "advantages.parquet")
+        rewards = store.read_table(step, "verify.qwen", "verdicts.qwen.parquet")["reward"]
+        of_llama = table[(table.learner == "llama") & (table.agent == "qwen")]["advantage"]
+        assert of_llama.to_numpy() == pytest.approx(rewards.to_numpy() - mean)
+
+
+def test_plan_with_two_tags_samples_both_and_only_ordinary_rows_count_in_means(
+    small_plan: Callable[..., Plan],
+) -> None:
+    planned = small_plan("hacpo", *PLUGINS["plan"], *SHORT, "train.num_steps=1")
+    store = trained(planned)
+    table = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
+    assert table.groupby("tag").size().to_dict() == {"": 16, "short": 4}
+    lengths = table["token_ids"].map(len)
+    assert lengths[table.tag == "short"].max() <= 8 < lengths[table.tag == ""].max()
+    verdicts = store.read_table(1, "verify.qwen", "verdicts.qwen.parquet")
+    capability = store.metrics(1)["agents"]["qwen"]["capability/batch"]
+    assert capability == pytest.approx(verdicts["raw_reward"][(table.tag == "").to_numpy()].mean())
+    rows = store.read_table(1, "update.llama", "update.llama.parquet")
+    assert rows["problem_id"].nunique() > 1
+    assert (rows["agent"] == "qwen").any()
+
+
+def test_rows_of_the_step_before_are_trained_on_once_more(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", *PLUGINS["build"], *SHORT, "engine.skip_zero_advantage=false")
+    store = trained(planned)
+    first, second = (store.read_table(step, "update.qwen", "update.qwen.parquet") for step in (1, 2))
+    assert set(first["kind"]) == {RowKind.OWN, RowKind.FOREIGN}
+    old = second[second.kind == RowKind.OLD]
+    assert (len(old), set(old["step"]), set(old["agent"])) == (4, {1}, {"qwen"})
+    keys = ["agent", "problem_id", "sample"]
+    then = store.read_table(1, "advantage", "advantages.parquet")
+    then = old.merge(then[then.learner == "qwen"], on=keys, suffixes=("", "_then"))
+    assert then["advantage"].tolist() == then["advantage_then"].tolist()
+    assert "ratio_old/mean" in store.metrics(2)["agents"]["qwen"]
+
+
+def test_objective_treats_others_rows_in_its_own_way(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    words = (*SHORT, "engine.skip_zero_advantage=false")
+    half, none = (
+        small_plan("hacpo", *PLUGINS["objective"], f"method.objective.share={share}", *words, runs_dir=tmp_path / share)
+        for share in ("0.5", "0.0")
+    )
+    for planned, is_used in ((half, True), (none, False)):
+        steps = [trained(planned).metrics(step)["agents"]["qwen"] for step in range(1, 5)]
+        assert any(found["update/cross_objective"] != 0.0 for found in steps) is is_used
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("method.plan.name=nowhere:Nothing", r"method.plan.name: nowhere:Nothing cannot be imported"),
+        ("method.plan.name=nothing", r"method.plan.name: got 'nothing', expected every_problem, or package.module:Cl"),
+        ("method.plan.name=tests.plugins:RunningMean", r"method.plan.name: .* is no Plan; derive a frozen dataclass"),
+        ("method.estimate.name=tests.plugins:rewards", r"method.estimate.name: .* is no Estimator"),
+        ("method.estimate.name=hacpo_core.methods.base:Estimator", "lacks the method estimate; write it"),
+    ],
+)
+def test_class_that_is_no_implementation_is_refused(word: str, message: str, small_plan: Callable[..., Plan]) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_plan("hacpo", word)
+
+
+def test_fields_of_a_users_class_are_checked_and_named(small_plan: Callable[..., Plan]) -> None:
+    with pytest.raises(ConfigError, match=r"method.estimate.share: got 1.5, expected a value in \(0, 1\]"):
+        small_plan("hacpo", "method.estimate.name=tests.plugins:RunningMean", "method.estimate.share=1.5")
+    with pytest.raises(ConfigError, match=r"method.estimate.window \(in the command line\): .*has no such field, it"):
+        small_plan("hacpo", "method.estimate.name=tests.plugins:RunningMean", "method.estimate.window=3")
+    ids = {small_plan("hacpo", *PLUGINS["estimate"][:1], f"method.estimate.share={share}").id for share in (0.5, 0.25)}
+    assert len(ids) == 2, "they are part of the id"
+
+
+def carried_by(scored: ScoredStep, **changes: Any) -> Estimate:
+    """A right estimate, but for the columns given."""
+    column = {name: changes.get(name, np.ones(16)) for name in ("advantage_R", "weight_R")}
+    return Estimate({k: {j: Carried(**column) for j in scored.agents} for k in scored.agents})
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned NoneType, expected a pair: what it made, and its state"),
+        ((1, {}), "returned int, expected an Estimate"),
+        ((Estimate({}), {}), r"carried\['qwen'\]\['qwen'\] is NoneType, expected a Carried"),
+        (
+            lambda s: (carried_by(s, advantage_R=np.ones(3)), {}),
+            r"advantage_R of qwen for qwen is float64 of shape \(3,",
+        ),
+        (
+            lambda s: (carried_by(s, weight_R=np.full(16, np.nan)), {}),
+            "weight_R of qwen for qwen holds values that are",
+        ),
+        (lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected texts"),
+        (lambda s: (carried_by(s), {"a": {1, 2}}), r"state\['a'\] is of type set, expected JSON values and numpy"),
+        (lambda s: (carried_by(s), {"a": float("nan")}), "the state is no JSON"),
+        (lambda s: (carried_by(s), [1]), "the state is of type list, expected a mapping"),
+        (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
+    ],
+)
+def test_estimator_that_returns_nonsense_is_refused_in_one_sentence(
+    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.Nonsense, "returned", returned)
+    planned = small_plan("hacpo", "method.estimate.name=tests.plugins:Nonsense", *SHORT)
+    with pytest.raises(MethodError, match=message) as caught:
+        trained(planned)
+    assert "method.estimate (tests.plugins:Nonsense)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
+    return SampleSpec(**{"problem": task.problems[0], "sample": 0, "limits": task.limits, **changes})
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (([], {}), "returned no sample specs, expected at least one"),
+        ((["x"], {}), "a list of sample specs holds 'x' of type str"),
+        (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; number them apart"),
+        (
+            lambda t: ([spec_of(t, limits=SamplingLimits(0.0, 1.0, 5))], {}),
+            "expected SamplingLimits with temperature >",
+        ),
+        (lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 500))], {}), "asks for 500 tokens, expected at most"),
+    ],
+)
+def test_plan_that_returns_nonsense_is_refused_in_one_sentence(
+    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.NonsensePlan, "returned", returned)
+    planned = small_plan("hacpo", "method.plan.name=tests.plugins:NonsensePlan", *SHORT)
+    with pytest.raises(MethodError, match=message) as caught:
+        trained(planned)
+    assert "method.plan (tests.plugins:NonsensePlan), step 1, qwen" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (([], {}), "returned no mini-batches, expected rows in each"),
+        (([[]], {}), "returned an empty mini-batch"),
+        (([[(1, "qwen", "p", 0)]], {}), r"a list of row keys holds \(1, 'qwen', 'p', 0\) of type tuple"),
+        (([[RowKey(1, "qwen", "p", 0)]], {}), "took RowKey.*, which is no response of that step"),
+        (([[RowKey(2, "qwen", "p", 0)]], {}), "expected steps from 1 to 1"),
+        (([[RowKey(1, "gpt", "p", 0)]], {}), "expected rows of qwen, llama"),
+        (lambda h: ([list(h.responses(1, "qwen").row_keys())[:1] * 2], {}), "a mini-batch holds RowKey.* twice"),
+    ],
+)
+def test_builder_that_returns_nonsense_is_refused_in_one_sentence(
+    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.NonsenseBuilder, "returned", returned)
+    planned = small_plan("hacpo", "method.build.name=tests.plugins:NonsenseBuilder", *SHORT)
+    with pytest.raises(MethodError, match=message) as caught:
+        trained(planned)
+    assert "method.build (tests.plugins:NonsenseBuilder), step 1, qwen" in str(caught.value)

@@ -1,0 +1,131 @@
+"""What a user would write outside of the package: one class for each seam that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import (
+    Builder,
+    Carried,
+    Estimate,
+    Estimator,
+    History,
+    LossRows,
+    Plan,
+    PlanTask,
+    SampleSpec,
+    ScoredStep,
+    State,
+    Surrogate,
+)
+from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.shuffled import Shuffled
+from hacpo_core.records import RowKey
+from hacpo_core.responses import Responses
+
+
+def rewards(responses: Responses) -> Any:
+    """Raw rewards, 0 where unscored."""
+    assert responses.verdicts is not None
+    return np.nan_to_num(responses.verdicts.raw_reward_R)
+
+
+@dataclass(frozen=True)
+class RunningMean(Estimator):
+    """Rewards less each agent's running mean over all steps; REINFORCE with a baseline that remembers."""
+
+    share: float = setting(0.5, "share of the newest step in the mean", above=0, at_most=1)
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        carried, means = {}, {}
+        for agent, responses in scored.responses.items():
+            before = state.get(agent, {"mean": np.zeros(1), "steps": 0})
+            reward_R = rewards(responses)
+            mean = (1 - self.share) * before["mean"] + self.share * reward_R.mean(keepdims=True)
+            means[agent] = {"mean": mean, "steps": before["steps"] + 1}
+            carried[agent] = Carried(reward_R - mean, np.ones(len(responses)))
+        figures = {agent: {"running/mean": float(value["mean"][0])} for agent, value in means.items()}
+        return Estimate(dict.fromkeys(scored.responses, carried), figures), means
+
+
+@dataclass(frozen=True)
+class TwoTags(Plan):
+    """G ordinary responses to each problem, and a short, colder one; how often each was short is remembered."""
+
+    short_tokens: int = setting(8, "limit of the short response", at_least=1, at_most=1e6)
+
+    def samples_per_problem(self, num_samples: int) -> int:
+        return num_samples + 1
+
+    def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
+        short = replace(task.limits, max_tokens=self.short_tokens, temperature=0.5)
+        ordinary = range(task.num_samples)
+        specs = [SampleSpec(problem, i, task.limits) for problem in task.problems for i in ordinary]
+        specs += [SampleSpec(problem, task.num_samples, short, tag="short") for problem in task.problems]
+        counts = {p.id: state.get("counts", {}).get(p.id, 0) + 1 for p in task.problems}
+        return specs, {"counts": {**state.get("counts", {}), **counts}}
+
+
+@dataclass(frozen=True)
+class WithOld(Shuffled):
+    """The step's rows, and with each mini-batch one own row of the step before that was not used twice yet."""
+
+    def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
+        batches, _ = super().build(history, {})
+        used = set(map(tuple, state.get("used", [])))
+        before = history.responses(history.step - 1, history.learner).row_keys() if history.step > 1 else ()
+        free = [key for key in before if (key.problem_id, key.sample) not in used]
+        added = [[*batch, *free[n : n + 1]] for n, batch in enumerate(batches)]
+        taken = [(key.problem_id, key.sample) for key in free[: len(batches)]]
+        return added, {"used": [*state.get("used", []), *taken]}
+
+
+@dataclass(frozen=True)
+class HalfForeign(SequenceClip):
+    """GSPO on own rows; others' rows count half, and only where they were rewarded."""
+
+    share: float = setting(0.5, "weight of others' rows", at_least=0, at_most=1)
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        found = super().surrogate(rows, logprob_BT, update=update)
+        foreign_B = self.share * found.value_B * (rows.advantage_B > 0)
+        return replace(found, value_B=foreign_B.where(rows.is_foreign_B, found.value_B))
+
+
+class Nonsense(Estimator):
+    """Returns whatever a test puts here."""
+
+    returned: Any = None
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        found = type(self).returned
+        return found(scored) if callable(found) else found
+
+
+class NonsensePlan(Plan):
+    """Returns whatever a test puts here."""
+
+    returned: Any = None
+
+    def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
+        found = type(self).returned
+        return found(task) if callable(found) else found
+
+
+class NonsenseBuilder(Builder):
+    """Returns whatever a test puts here."""
+
+    returned: Any = None
+
+    def num_updates(self, *, num_rows: int, num_samples: int) -> int:
+        return 1
+
+    def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
+        found = type(self).returned
+        return found(history) if callable(found) else found

@@ -22,23 +22,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from hacpo_core.algo.methods import Method, joint_advantages
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 from benchmarks.measure import PeakMemory, child, linear_products, median_ratio, write_result
+from hacpo_core.algo.advantages import joint_advantages
 from hacpo_core.algo.capability import unit_ratios
-from hacpo_core.algorithm import NUM_PROBED
-from hacpo_core.batches import Minibatch, learner_batch, minibatch_slots
+from hacpo_core.batches import own_minibatch
+from hacpo_core.columns import TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response
 from hacpo_core.engines.allocator import keep_freed_memory
-from hacpo_core.engines.base import SampleRequest, SamplingLimits, ScoreRequest
+from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.products import IMAGES, use_onednn
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
-from hacpo_core.records import Message, Rollout
-from hacpo_core.seeds import derive_seed
+from hacpo_core.methods.base import Objective
+from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.phases.rollout import NUM_PROBED
+from hacpo_core.records import Message, SamplingLimits
+from hacpo_core.seeds import derive_seed, generator
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
 NUM_PROMPTS, NUM_SAMPLES, NUM_TOKENS, NUM_UPDATES = 32, 8, 40, 2
@@ -47,8 +51,7 @@ SIZES = {"0.17 M": (96, 2), "3.7 M": (320, 4)}
 ROUNDS = {"0.17 M": 9, "3.7 M": 4}
 THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
 """share of the prompts whose responses all have one reward, so that none of them carries an advantage"""
-METHODS = {"grpo": Method("grpo", ratio="token", shares_rollouts=False, baseline="own", own_low=0.2, own_high=0.2)}
-METHODS["gspo"] = Method("gspo", shares_rollouts=False, baseline="own")
+METHODS: dict[str, Objective] = {"grpo": TokenClip(token_low=0.2, token_high=0.2), "gspo": SequenceClip()}
 TEXTS = [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
 TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
 
@@ -111,8 +114,8 @@ class Split:
 class Ours:
     """What a step of ours calls for one agent, without store, verifier and flow."""
 
-    def __init__(self, size: str, method: Method, *, skips: bool, reuses: bool) -> None:
-        self.tokenizer, self.method, self.reuses, self.split = tokenizer_of(), method, reuses, Split()
+    def __init__(self, size: str, objective: Objective, *, skips: bool, reuses: bool) -> None:
+        self.tokenizer, self.objective, self.reuses, self.split = tokenizer_of(), objective, reuses, Split()
         engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips)
         self.model = model_of(size, self.tokenizer)
         use_onednn(self.model)
@@ -134,60 +137,28 @@ class Ours:
             owners = [(p, i) for p in range(NUM_PROMPTS) for i in range(NUM_SAMPLES)]
             requests = [SampleRequest(self.prompts[p], derive_seed(0, "rollout", number, p, i)) for p, i in owners]
             found = self.sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
+        rows = TokenRows.of([request.prompt_ids for request in requests], found.token_ids)
         with self.split.part("logprobs"):
-            to_score = [ScoreRequest(r.prompt_ids, f.token_ids) for r, f in zip(requests, found, strict=True)]
             if self.reuses:
-                self.learner.logprobs(to_score[:: len(to_score) // NUM_PROBED])
-            old = [response.logprobs for response in found] if self.reuses else self.learner.logprobs(to_score)
-        rollouts = [
-            Rollout(
-                problem_id=str(p),
-                agent="one",
-                index=i,
-                sampler="transformers",
-                policy_version=number,
-                prompt_ids=self.prompts[p],
-                token_ids=response.token_ids,
-                logprobs=response.logprobs,
-                old_logprobs=logprobs,
-                text=decode_response(self.tokenizer, response.token_ids),
-                finish_reason=response.finish_reason,
-            )
-            for (p, i), response, logprobs in zip(owners, found, old, strict=True)
-        ]
-        outcome = self.learner.update(
-            self._minibatches(rollouts, number),
-            self.method,
-            num_agents=1,
-            max_response_tokens=NUM_TOKENS,
-            measures_cosine=False,
+                self.learner.logprobs(rows.take(range(0, len(rows), len(rows) // NUM_PROBED)))
+            old = found.logprobs if self.reuses else self.learner.logprobs(rows)
+        texts = [decode_response(self.tokenizer, ids.tolist()) for ids in found.token_ids]
+        reward_PAG = torch.tensor(
+            [reward(TEXTS[p], text) for (p, _), text in zip(owners, texts, strict=True)], dtype=torch.float64
+        ).reshape(NUM_PROMPTS, 1, NUM_SAMPLES)
+        joint = joint_advantages(
+            reward_PAG, torch.ones_like(reward_PAG, dtype=torch.bool), unit_ratios(1).ratio_AA, baseline="own"
         )
+        advantage_R = joint.advantage_LPAG[0].flatten().numpy()
+        order = generator(0, "minibatch", number).permutation(NUM_PROMPTS)
+        shuffled = (order[:, None] * NUM_SAMPLES + np.arange(NUM_SAMPLES)).ravel()
+        minibatches = [
+            own_minibatch(rows.take(part), old.take(part), advantage_R[part], self.objective)
+            for part in np.array_split(shuffled, NUM_UPDATES)
+        ]
+        outcome = self.learner.update(minibatches, self.objective, measures_cosine=False)
         self.num_skipped = sum(m.num_skipped for m in outcome.minibatches) / len(owners)
         return self.split.take(time.perf_counter() - started)
-
-    def _minibatches(self, rollouts: list[Rollout], number: int) -> tuple[Minibatch, ...]:
-        reward_PAG = torch.tensor(
-            [reward(TEXTS[int(rollout.problem_id)], rollout.text) for rollout in rollouts], dtype=torch.float64
-        ).reshape(NUM_PROMPTS, 1, NUM_SAMPLES)
-        is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
-        return learner_batch(
-            learner=0,
-            rollouts=[rollouts],
-            is_scored_PAG=np.asarray(is_scored_PAG),
-            joint=joint_advantages(self.method, reward_PAG, is_scored_PAG, unit_ratios(1)),
-            slots=minibatch_slots(
-                num_problems=NUM_PROMPTS,
-                num_samples=NUM_SAMPLES,
-                sources=[0],
-                num_minibatches=NUM_UPDATES,
-                order="mixed",
-                seed_parts=(0, "minibatch", number),
-            ),
-            retokenizers={},
-            prompt_ids=self.prompts,
-            eos_ids={0: self.eos_ids},
-            drops_eos=False,
-        ).minibatches
 
 
 def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, after: Callable[[int], None]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import machine
-from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.columns import TokenRows
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
 
@@ -52,7 +52,7 @@ def model_of(hidden: int, layers: int, vocabulary: int) -> PreTrainedModel:
     return model
 
 
-def rows_of(vocabulary: int, response: tuple[int, int]) -> list[ScoreRequest]:
+def rows_of(vocabulary: int, response: tuple[int, int]) -> TokenRows:
     """16 problems with 16 responses each."""
     random = np.random.default_rng(0)
 
@@ -60,16 +60,17 @@ def rows_of(vocabulary: int, response: tuple[int, int]) -> list[ScoreRequest]:
         return tuple(random.integers(1, vocabulary, size=size).tolist())
 
     prompts = [ids(12) for _ in range(16)]
-    return [ScoreRequest(prompt, ids(int(random.integers(*response)))) for prompt in prompts for _ in range(16)]
+    every = [prompt for prompt in prompts for _ in range(16)]
+    return TokenRows.of(every, [ids(int(random.integers(*response))) for _ in every])
 
 
 @torch.no_grad()
-def mean_logprobs(head: ScoringHead, rows: list[ScoreRequest], layout: str, max_tokens: int) -> Tensor:
+def mean_logprobs(head: ScoringHead, rows: TokenRows, layout: str, max_tokens: int) -> Tensor:
     """Per row, in float64 from fp32 scores."""
     mean_B = torch.zeros(len(rows), dtype=torch.float64)
     for forward in forward_passes(rows, layout=layout, max_tokens=max_tokens):
         logprob_N = head.scores(forward.to(head.model.device), temperature=1.0, chunk_mb=64).logprob_N.double().cpu()
-        pieces = logprob_N.split([len(rows[row].response_ids) for row in forward.rows])
+        pieces = logprob_N.split(rows.responses.lengths[list(forward.rows)].tolist())
         for row, piece in zip(forward.rows, pieces, strict=True):
             mean_B[row] = piece.mean()
     return mean_B

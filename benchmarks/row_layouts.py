@@ -21,7 +21,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import machine
-from hacpo_core.engines.base import ScoreRequest
+from hacpo_core.columns import TokenRows
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
 from hacpo_core.engines.products import pays, use_onednn
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
@@ -51,7 +51,7 @@ SHAPES = {
 }
 
 
-def rows_of(shape: Shape) -> list[ScoreRequest]:
+def rows_of(shape: Shape) -> TokenRows:
     """The rows, by seed."""
     random = np.random.default_rng(0)
 
@@ -60,7 +60,8 @@ def rows_of(shape: Shape) -> list[ScoreRequest]:
         return tuple(random.integers(1, shape.vocabulary, size=size).tolist())
 
     prompts = [ids(shape.prompt) for _ in range(shape.problems)]
-    return [ScoreRequest(prompt, ids(shape.response)) for prompt in prompts for _ in range(shape.samples)]
+    every = [prompt for prompt in prompts for _ in range(shape.samples)]
+    return TokenRows.of(every, [ids(shape.response) for _ in every])
 
 
 def model_of(family: str, shape: Shape) -> PreTrainedModel:
@@ -79,7 +80,7 @@ def model_of(family: str, shape: Shape) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**sizes)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**sizes))
 
 
-def measure(head: ScoringHead, rows: list[ScoreRequest], shape: Shape, *, repeats: int) -> list[dict[str, Any]]:
+def measure(head: ScoringHead, rows: TokenRows, shape: Shape, *, repeats: int) -> list[dict[str, Any]]:
     """Tokens and medians of seconds (of the processor on the CPU) for each layout, the layouts in turn."""
     device, is_filled = head.model.device, pays(next(head.model.parameters()))
 
@@ -136,7 +137,7 @@ def main() -> None:
     for name in options.shapes:
         shape = SHAPES[name]
         rows = rows_of(shape)
-        least = sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+        least = int(rows.lengths_B.sum())
         for family in ("qwen3", "llama") if name == "tiny" else ("qwen3",):
             model = model_of(family, shape).to(options.device, getattr(torch, options.dtype))
             use_onednn(model)

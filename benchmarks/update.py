@@ -10,30 +10,32 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from hacpo_core.algo.methods import Method
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import PeakMemory, child, in_turn, matmul_peaks, median_ratio, without_onednn, write_result
-from hacpo_core.batches import Minibatch, Row
+from hacpo_core.batches import Minibatch, own_minibatch
+from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import ScoreRequest
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import token_scores
 from hacpo_core.engines.optimizer import adamw
 from hacpo_core.engines.products import use_onednn
 from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.methods.sequence_clip import SequenceClip
 
 THREADS = 2
 KEPT = str(2**32)
 """bytes of freed memory that both keep: more than a training does (2 GiB), which the floor outgrows"""
-METHOD = Method("gspo", shares_rollouts=False, baseline="own", own_low=10.0, own_high=10.0)
+OBJECTIVE = SequenceClip(sequence_low=10.0, sequence_high=10.0)
 
 
 @dataclass(frozen=True)
@@ -74,28 +76,19 @@ def model_of(shape: Shape) -> PreTrainedModel:
     return Qwen3ForCausalLM(config)
 
 
-def rows_of(shape: Shape) -> list[Row]:
+def rows_of(shape: Shape) -> Minibatch:
     """Rows with their old log-probability near what random weights give."""
     random = torch.Generator().manual_seed(0)
-    rows = []
-    for n in range(8 * shape.problems):
+    prompts, responses = [], []
+    for _ in range(8 * shape.problems):
         length = int(torch.randint(shape.response[0], shape.response[1] + 1, (1,), generator=random))
         ids = torch.randint(shape.vocabulary, (shape.prompt + length,), generator=random).tolist()
-        rows.append(
-            Row(
-                source=0,
-                problem=n // 8,
-                index=n % 8,
-                is_own=True,
-                prompt_ids=tuple(ids[: shape.prompt]),
-                response_ids=tuple(ids[shape.prompt :]),
-                advantage=1.0 if n % 2 else -1.0,
-                cross_weight=1.0,
-                old_mean_logprob=-float(torch.tensor(float(shape.vocabulary)).log()),
-                old_logprobs=None,
-            )
-        )
-    return rows
+        prompts.append(ids[: shape.prompt])
+        responses.append(ids[shape.prompt :])
+    tokens = TokenRows.of(prompts, responses)
+    old = np.full(len(tokens.responses.value_N), -math.log(shape.vocabulary), np.float32)
+    advantages = [1.0 if n % 2 else -1.0 for n in range(len(tokens))]
+    return own_minibatch(tokens, Ragged(old, tokens.responses.edge), advantages, OBJECTIVE)
 
 
 class Floor:
@@ -105,8 +98,7 @@ class Floor:
         self.model = model_of(shape).train()
         self.optimizer = adamw(list(self.model.parameters()), OptimizerConfig())
         self.rows = rows_of(shape)
-        requests = [ScoreRequest(row.prompt_ids, row.response_ids) for row in self.rows]
-        self.passes = list(forward_passes(requests, layout="padded", max_tokens=engine.micro_batch_tokens))
+        self.passes = list(forward_passes(self.rows.tokens, layout="padded", max_tokens=engine.micro_batch_tokens))
 
     def update(self) -> None:
         """Forward, backward, clip, step."""
@@ -121,11 +113,9 @@ class Floor:
         logits_BTV = self.model(input_ids=forward.input_BT, use_cache=False).logits
         logprob_BTV = logits_BTV.log_softmax(dim=-1)
         logprob_N = logprob_BTV[forward.sequence_N, forward.column_N, forward.target_N]
-        rows = [self.rows[row] for row in forward.rows]
-        lengths = torch.tensor([len(row.response_ids) for row in rows])
-        mean_B = torch.stack([part.mean() for part in logprob_N.split(lengths.tolist())])
-        old_B = torch.tensor([row.old_mean_logprob for row in rows])
-        advantage_B = torch.tensor([row.advantage for row in rows])
+        rows = self.rows.take(forward.rows)
+        mean_B = torch.stack([part.mean() for part in logprob_N.split(rows.tokens.responses.lengths.tolist())])
+        old_B, advantage_B = (torch.from_numpy(c).float() for c in (rows.old_mean_logprob_B, rows.advantage_B))
         return ((mean_B - old_B).exp() * advantage_B).sum() / len(self.rows)
 
 
@@ -135,10 +125,10 @@ def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
     floor, model = Floor(shape, engine), model_of(shape)
     use_onednn(model)
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
-    minibatch = Minibatch(tuple(rows_of(shape)))
+    minibatch = rows_of(shape)
 
     def update() -> None:
-        learner.update([minibatch], METHOD, num_agents=1, max_response_tokens=100, measures_cosine=False)
+        learner.update([minibatch], OBJECTIVE, measures_cosine=False)
 
     def update_without_onednn() -> None:
         with without_onednn():
@@ -149,13 +139,13 @@ def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
     embedding: Any = model.get_input_embeddings()
     head = embedding.weight.numel()
     body = sum(p.numel() for p in model.parameters()) - head
-    targets = sum(len(row.response_ids) for row in minibatch.rows)
+    targets = minibatch.num_tokens
     # 2 FLOP per weight and token forwards, 4 backwards; of the head's product the forward part once more.
-    flop = 6 * body * sum(len(row.prompt_ids) + len(row.response_ids) for row in minibatch.rows) + 8 * head * targets
+    flop = 6 * body * int(minibatch.tokens.lengths_B.sum()) + 8 * head * targets
     return {
         "vocabulary": shape.vocabulary,
         "weights": body + head,
-        "rows": len(minibatch.rows),
+        "rows": len(minibatch),
         "seconds": {way: statistics.median(found) for way, found in seconds.items()},
         "ours_over_floor": median_ratio(seconds["ours"], seconds["floor"]),
         "share_of_peak": flop / peak / statistics.median(seconds["ours"]),

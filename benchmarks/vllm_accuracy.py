@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.measure import machine
 from experiments.report.statistics import summarize
 from flows.plans import find_plan
-from hacpo_core.algorithm import LARGEST_SAMPLER_ERROR
+from hacpo_core.phases.metrics import LARGEST_SAMPLER_ERROR
 from hacpo_core.store import StepStore
 
 PAIR = Path(__file__).parent / "vllm_pair.yaml"

@@ -25,6 +25,7 @@ from hacpo_core.records import Problem
 from hacpo_core.store import StepStore
 from hacpo_core.tiny.models import Progress
 from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.rewards import RewardFunction, Rewards, UserReward, VerifierReward
 
 _log = logging.getLogger(__name__)
 
@@ -60,15 +61,7 @@ def open_experiment(
             checkpoint = placement.open()
             problems = _short_enough(load_problems(config.data), list(placement.tokenizers.values()), config)
             benchmarks = load_benchmarks(config)
-            verifier = config.verifier
-            with VerifierPool(
-                num_workers=verifier.num_workers,
-                timeout_s=verifier.timeout_s,
-                memory_mb=verifier.memory_mb,
-                style=verifier.style,  # type: ignore[arg-type]
-                equality=verifier.equality,  # type: ignore[arg-type]
-                cache=verifier.cache,
-            ) as pool:
+            with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
                     config=config,
@@ -76,10 +69,40 @@ def open_experiment(
                     placement=placement,
                     ledger=Ledger(StepStore(plan.root), list(initial)),
                     verifier=pool,
+                    rewards=rewards,
                     opened_at=checkpoint,
                 )
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
+
+
+def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
+    """Workers as the configuration has them, with that rule of equality."""
+    verifier = config.verifier
+    return VerifierPool(
+        num_workers=verifier.num_workers,
+        timeout_s=verifier.timeout_s,
+        memory_mb=verifier.memory_mb,
+        style=verifier.style,  # type: ignore[arg-type]
+        equality=equality,  # type: ignore[arg-type]
+        cache=verifier.cache,
+    )
+
+
+def rewards_of(config: ExperimentConfig, pool: VerifierPool) -> Rewards:
+    """The reward functions that the configuration names; the pool is shared with evaluations."""
+    equalities = {"math_verify": "math_verify", "exact_match": "normalised"}
+
+    def function(name: str) -> RewardFunction:
+        if ":" in name:
+            return UserReward(name, timeout_s=config.reward.timeout_s, memory_mb=config.reward.memory_mb)
+        equality = equalities.get(name, config.verifier.equality)
+        if equality == config.verifier.equality:
+            return VerifierReward(pool)
+        return VerifierReward(verifier_pool(config, equality), owns_pool=True)
+
+    names = config.reward.functions
+    return Rewards([function(name) for name in names], config.reward.weights or [1.0] * len(names))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from prefect.artifacts import create_table_artifact
 from flows.build import open_experiment
 from flows.compose import benchmark, file_stem
 from flows.display import Watcher
-from flows.experiment import evaluate_agents, side_by_side
+from flows.experiment import evaluate_agents, waited_for
 from flows.plans import Plan, find_plan
 from flows.progress import ProgressFile, read_progress
 from flows.results import read_final
@@ -98,8 +98,8 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     is_complete = read_final(plan) is not None
     with open_experiment(plan) as (x, benchmarks):
         _check_questions(x, benchmarks)
-        with side_by_side(x, runner) as runner_of_agents:
-            evaluate_agents(x, step, names, benchmarks, runner_of_agents, watcher)
+        with waited_for(x, runner):
+            evaluate_agents(x, step, names, benchmarks, runner, watcher)
         if read_progress(plan.root) is not None:  # what was never trained has no progress, and is not broken off
             store, past = x.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
@@ -139,7 +139,7 @@ def evaluate_flow(
         rows of the evaluations' table.
     """
     plan = with_benchmarks(find_plan(Path(runs_dir), experiment), benchmarks or [])
-    runner = PrefectRunner(plan.id, plan.config.runtime)
+    runner = PrefectRunner(plan)
     frame = run_evaluation(plan, step, runner, watcher_of_flow.get())
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
     create_table_artifact(table=rows, key="evaluation", description=f"Evaluations of {plan.id}")

@@ -28,7 +28,6 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_json
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
-from hacpo_core.side_by_side import BrokenOffError, SideBySideRunner
 from hacpo_core.versions import version_tags
 
 
@@ -50,8 +49,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         watcher = ProgressFile(x.ledger.store, plan.config, step=x.first_version, evaluations=past, inner=watcher)
         tracking = ExperimentTracking(plan, x)
         try:
-            with side_by_side(x, tracking.watched(runner)) as runner_of_agents:
-                _train(plan, x, benchmarks, runner_of_agents, watcher, tracking)
+            with waited_for(x, runner):
+                _train(plan, x, benchmarks, tracking.watched(runner), watcher, tracking)
             return _finish(plan, x, tracking)
         except BaseException as error:
             has_failed = isinstance(error, Exception) and not isinstance(error, ServerError)  # not Ctrl-C, nor SIGTERM
@@ -61,25 +60,19 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
 
 
 @contextmanager
-def side_by_side(x: Experiment, runner: Runner) -> Iterator[Runner]:
-    """The runner; where agents can work at the same time, one that hands it their phases side by side.
+def waited_for(x: Experiment, runner: Runner) -> Iterator[None]:
+    """At the end nothing that the runner has started is under way.
 
     When a phase fails, the others that have begun end and commit what they make; Ctrl-C and SIGTERM break them off.
     """
-    if not x.placement.is_side_by_side:
-        yield runner
-        return
-    together = SideBySideRunner(runner)
     try:
-        yield together
-    except BrokenOffError as consequence:
-        raise together.failure or consequence from None
+        yield
     except BaseException as error:
         if not isinstance(error, Exception):
             x.placement.break_off()
         raise
     finally:
-        together.wait()
+        runner.wait()
 
 
 def _train(

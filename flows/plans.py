@@ -128,12 +128,26 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     """
     found = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
     found |= {context: digest for context, (_, digest) in data_files(config).items()}
-    for seam in SEAMS:
-        module, colon, _ = getattr(config.method, seam).name.partition(":")
-        source = importlib.util.find_spec(module) if colon else None
-        if source is not None and source.origin is not None and Path(source.origin).is_file():
-            found[f"method.{seam}"] = sha256_of(Path(source.origin))
+    named = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
+    named |= {f"reward {name}": name for name in config.reward.functions}
+    for context, name in named.items():
+        module, colon, _ = name.partition(":")
+        if colon:
+            found[context] = sha256_of(_module_file(context, module))
     return found
+
+
+def _module_file(context: str, module: str) -> Path:
+    """The file of a user's module."""
+    try:
+        source = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{context}: the module {module} cannot be imported ({error}); put it on PYTHONPATH"
+        ) from error
+    if source is None or source.origin is None or not Path(source.origin).is_file():
+        raise ConfigError(f"{context}: there is no module {module}; put it on PYTHONPATH, or correct its name")
+    return Path(source.origin)
 
 
 def check_contents(plan: Plan) -> None:

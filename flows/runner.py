@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from prefect import Task, flow, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
 from prefect.states import Crashed
 
 from flows.display import QuietWatcher, Watcher
@@ -22,12 +25,29 @@ from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.schedule import answers
 from hacpo_core.background import Background
-from hacpo_core.config import RuntimeConfig
-from hacpo_core.errors import ConfigError, DataError, LockedError, ModelError, ReplayError, ServerError, first_line
-from hacpo_core.phases.runner import Done, Handle, Phase
+from hacpo_core.errors import (
+    ConfigError,
+    DataError,
+    LockedError,
+    MethodError,
+    ModelError,
+    ReplayError,
+    ServerError,
+    first_line,
+)
+from hacpo_core.phases.runner import Handle, Phase
 
 UPDATE_EVERY_S = 5.0
-NEVER_RETRIED = (ConfigError, DataError, ModelError, LockedError, ReplayError, KeyboardInterrupt)
+
+
+class BrokenOffError(Exception):
+    """A phase that was not run, because an earlier one failed."""
+
+
+NEVER_RETRIED = (
+    *(ConfigError, DataError, MethodError, ModelError, LockedError, ReplayError),
+    *(BrokenOffError, KeyboardInterrupt),
+)
 
 
 def _may_retry(_task: Any, _run: Any, state: Any) -> bool:
@@ -35,56 +55,92 @@ def _may_retry(_task: Any, _run: Any, state: Any) -> bool:
 
 
 class PrefectRunner:
-    """Runs each phase as a task of the flow run that it is called in.
+    """Runs each phase as a task of the flow run that it is called in, behind the tasks of the phases before it.
+
+    Where agents work in processes of their own, tasks are submitted, and Prefect's task runner starts each as soon as
+    those before it are done. Agents that take turns in this process run theirs on the spot, in the main thread, where
+    Ctrl-C reaches them. When a phase fails, those that have not begun are broken off.
 
     The step store is the truth: tasks have no cache and keep no result. A task's only parameters are the phase's
     explicit key (`v1/<experiment>/<phase>/<step>`) and its title.
     """
 
-    def __init__(self, experiment: str, runtime: RuntimeConfig) -> None:
-        self._experiment = experiment
-        self._runtime = runtime
+    def __init__(self, plan: Plan) -> None:
+        self._experiment, self._runtime = plan.id, plan.config.runtime
+        self._is_concurrent = plan.config.placement.kind == "ray"
         self._work: dict[str, Callable[[], None]] = {}
         self._tasks: dict[tuple[str, bool], Task[..., None]] = {}
+        self._submitted: list[PrefectFuture[None]] = []
+        self._attempts: Counter[str] = Counter()
+        self._failure: Exception | None = None
+        """what the first phase raised that failed for good"""
+        self._has_ended = False
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
-        """Run the phase as a task, now; all of `after` is done by then.
+        """Run the phase as a task, now or once everything in `after` is done.
 
         Raises:
             ServerError: the work is not at fault, Prefect is; its client has waited for the server by then.
         """
         key = f"v1/{self._experiment}/{phase.name}/{phase.step}"
         title = " · ".join(str(part) for part in (f"step {phase.step}", phase.kind, phase.agent) if part)
-        raised: list[Exception] = []
-
-        def noted() -> None:
-            raised.clear()  # a failed attempt's error holds all that it had in memory
-            try:
-                work()
-            except Exception as error:
-                raised.append(error)
-                raise
-
-        self._work[key] = noted
+        self._work[key] = work
+        before: Any = [handle.run for handle in after if isinstance(handle, _TaskHandle)]
+        named = self._task(phase)
+        if self._is_concurrent:
+            future = named.submit(key=key, title=title, wait_for=before)
+            self._submitted.append(future)
+            return _TaskHandle(future, lambda: self._finish(title, future))
         try:
-            self._task(phase)(key=key, title=title)
+            state: State[None] = named(key=key, title=title, wait_for=before, return_state=True)
         except Exception as error:
-            if raised:  # Prefect may have failed as well, while it handled that
-                raise raised[0] from (None if error is raised[0] else error)
-            raise ServerError(
-                f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
-            ) from error
-        finally:
-            raised.clear()
-            del self._work[key]
-        return Done()
+            raise self._cause(title, error) from error
+        self._check(title, state)
+        return _TaskHandle(state, lambda: None)
+
+    def wait(self) -> None:
+        """Begin nothing more, and wait until what has begun is done."""
+        self._has_ended = True
+        for future in self._submitted:
+            future.wait()
+        self._submitted.clear()
+
+    def _finish(self, title: str, future: PrefectFuture[None]) -> None:
+        """Wait for a task that was submitted."""
+        future.wait()
+        self._check(title, future.state)
+
+    def _check(self, title: str, state: State[None]) -> None:
+        if not state.is_completed():
+            error: Exception = state.result(raise_on_failure=False)  # type: ignore[assignment]
+            cause = self._cause(title, error)
+            raise cause from (None if cause is error else error)
+
+    def _cause(self, title: str, error: Exception) -> Exception:
+        """What the first phase raised that failed for good; where none did, Prefect itself is at fault."""
+        words = f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
+        return self._failure or ServerError(words)
+
+    def _run(self, key: str) -> None:
+        """Work of a task; the last attempt's error counts as the run's."""
+        if self._has_ended or self._failure is not None:
+            raise BrokenOffError(f"{key}: another phase failed before it began")
+        self._attempts[key] += 1
+        try:
+            self._work[key]()
+        except Exception as error:
+            is_last = self._attempts[key] > self._runtime.phase_retries or isinstance(error, NEVER_RETRIED)
+            if is_last and self._failure is None:
+                self._failure = error
+            raise
+        del self._work[key], self._attempts[key]
 
     def _task(self, phase: Phase) -> Task[..., None]:
         kind = (phase.kind, phase.needs_gpu)
         if kind not in self._tasks:
 
             def run_phase(key: str, title: str) -> None:
-                self._work[key]()
+                self._run(key)
 
             configured = task(
                 name=phase.kind,
@@ -98,6 +154,18 @@ class PrefectRunner:
             )
             self._tasks[kind] = configured(run_phase)
         return self._tasks[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskHandle:
+    """A phase that is a task: its future, or its state, which later tasks wait for."""
+
+    run: PrefectFuture[None] | State[None]
+    check: Callable[[], None]
+
+    def result(self) -> None:
+        """Wait for it; raises what it raised."""
+        self.check()
 
 
 class ProgressWatcher:
@@ -157,7 +225,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
         the result table's rows; a state that raises its error where it crashed.
     """
     plan = find_plan(Path(runs_dir), experiment)
-    runner = PrefectRunner(plan.id, plan.config.runtime)
+    runner = PrefectRunner(plan)
     try:
         watcher = ProgressWatcher(watcher_of_flow.get(), plan.id)
         result = run_experiment(plan, runner, watcher)

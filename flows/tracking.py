@@ -187,6 +187,10 @@ class _Watched:
         self._thread.check()
         return self._runner.start(phase, work, after=after)
 
+    def wait(self) -> None:
+        """See `Runner`."""
+        self._runner.wait()
+
 
 def _sample_of_rollouts(x: Experiment, step: int) -> pd.DataFrame:
     """The first responses of every agent in a step, with their verdicts."""
@@ -194,7 +198,8 @@ def _sample_of_rollouts(x: Experiment, step: int) -> pd.DataFrame:
 
     frames = []
     for k in x.names:
-        responses = x.ledger.verdicts(step, k).responses.take(range(SAMPLED_ROWS // len(x.names)))
+        responses = x.ledger.verdicts(step, k).responses
+        responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(x.names))))
         assert responses.verdicts is not None, "a complete step is verified"
         columns = {"agent": k, "problem": responses.problem_id, "text": responses.text}
         verdicts = {"status": responses.verdicts.status, "extracted": responses.verdicts.extracted}

@@ -276,6 +276,8 @@ class Agent:
 
     def _sample_by_limits(self, requests: Sequence[SampleRequest], limits: Sequence[SamplingLimits]) -> Sampled:
         """One call of the sampler for each different limits."""
+        if not requests:  # a rank without a problem
+            return Sampled.of([])
         calls = {each: [row for row, other in enumerate(limits) if other == each] for each in dict.fromkeys(limits)}
         parts = [self.sampler.sample([requests[row] for row in rows], each) for each, rows in calls.items()]
         if len(parts) == 1:

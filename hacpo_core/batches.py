@@ -240,7 +240,7 @@ def _minibatch(
 
 
 def own_minibatch(
-    tokens: TokenRows, old_logprobs: Ragged, advantage_B: Sequence[float], objective: Objective
+    tokens: TokenRows, old_logprobs: Ragged, advantage_B: Sequence[float] | NDArray[np.float64], objective: Objective
 ) -> Minibatch:
     """A mini-batch of rows of one learner alone, as trials and measurements need it.
 

@@ -19,6 +19,7 @@ from hacpo_core.records import Problem
 from hacpo_core.state import decode
 from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.rewards import Rewards
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Experiment:
     placement: Placement
     ledger: Ledger
     verifier: VerifierPool
+    rewards: Rewards
     opened_at: Checkpoint | None = None
     _retokenizers: dict[tuple[str, str], Retokenizer] = field(default_factory=dict)
     _by_id: dict[str, Problem] = field(default_factory=dict)

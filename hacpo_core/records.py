@@ -66,9 +66,10 @@ class RowKey(NamedTuple):
 class Verdict:
     """What verification says of one response.
 
-    `reward` is 1.0, 0.0, or None when `status` is "unscored" (the verifier was killed at its time or memory limit, or
-    crashed): an unscored response takes part in no mean and no loss. `extracted` is the answer that was found in the
-    text, None where there was none. `reason` says why a response is unscored, else "".
+    `reward` is in [0, 1]: 1 is "correct", 0 "wrong", anything between "partial". It is None when `status` is "unscored"
+    (the verifier was killed at its time or memory limit, or crashed): it takes part in no mean and no loss.
+    `extracted` is the answer that was found in the text, None where there was none. `reason` says why a response is
+    unscored, else "".
     """
 
     status: VerdictStatus

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +28,7 @@ from hacpo_core.methods.base import (
 )
 from hacpo_core.methods.sequence_clip import SequenceClip
 from hacpo_core.methods.shuffled import Shuffled
-from hacpo_core.records import RowKey
+from hacpo_core.records import Problem, RowKey
 from hacpo_core.responses import Responses
 
 
@@ -34,6 +36,28 @@ def rewards(responses: Responses) -> Any:
     """Raw rewards, 0 where unscored."""
     assert responses.verdicts is not None
     return np.nan_to_num(responses.verdicts.raw_reward_R)
+
+
+def brevity(problems: Sequence[Problem], responses: Sequence[str]) -> list[float | None]:
+    """A reward of one's own: 1 for no characters, less for each; nothing is said of problems that hold a 5."""
+    return [
+        None if "5" in problem.messages[-1].content else 1 / (1 + len(text))
+        for problem, text in zip(problems, responses, strict=True)
+    ]
+
+
+def by_order(problems: Sequence[Problem], responses: Sequence[str]) -> list[Any]:
+    """Does what the response says."""
+    found: list[Any] = []
+    for text in responses:
+        if text == "raise":
+            raise KeyError("no such rule")
+        if text == "die":
+            os._exit(1)
+        if text == "sleep":
+            time.sleep(60)
+        found.append({"none": None, "nan": float("nan"), "two": 2.0, "words": "good"}.get(text, 0.25))
+    return [*found, 1.0] if "one more" in responses else found
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_three_agents_of_three_families_learn_from_each_other(small_models: Path
         assert all(f"capability/ratio_to_{other}" in found for other in others)
     store = StepStore(planned.root)
     rows = store.read_table(1, "update.neox", "update.neox.parquet")
-    assert sorted(rows["source"].value_counts()) == [16, 16, 16]
+    assert sorted(rows["agent"].value_counts()) == [16, 16, 16]
     assert sorted(rows["update"].unique()) == [0, 1, 2, 3, 4, 5]
 
 

@@ -24,7 +24,10 @@ from hacpo_core.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.files import read_json
 from hacpo_core.lock import ExperimentLock
+from hacpo_core.methods.base import History, State
+from hacpo_core.methods.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.records import RowKey
 from hacpo_core.store import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.test_store import noted_syncs
@@ -178,7 +181,7 @@ def test_checkpoint_never_survives_a_power_cut_that_its_steps_do_not(
         late.extend(files - synced)
         save_checkpoint(root, *args, **options)
 
-    monkeypatch.setattr("hacpo_core.algorithm.save_checkpoint", saved)
+    monkeypatch.setattr("hacpo_core.phases.checkpoint.save_checkpoint", saved)
     finish(plan)
     assert late == []
 
@@ -273,13 +276,15 @@ def test_run_on_a_device_that_repeats_itself_nearly_resumes_and_says_so(
 def test_replay_from_other_rows_is_an_error_on_such_a_device_too(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hacpo_core.algorithm as algorithm
-
     with_noise(monkeypatch)
     plan = small_plan("hacpo")
     break_off(plan, "rollout", 4)
-    inner = algorithm.build_batch
-    monkeypatch.setattr(algorithm, "build_batch", lambda x, step, k: inner(x, step - 1, k))
+
+    def rows_of_the_step_before(_: Shuffled, history: History, state: State) -> tuple[list[list[RowKey]], State]:
+        keys = [k for source in history.sources for k in history.responses(history.step - 1, source).row_keys()]
+        return [keys[::2], keys[1::2]], state
+
+    monkeypatch.setattr(Shuffled, "build", rows_of_the_step_before)
     with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .* \(at most 0.25 is near\); the rows"):
         run_experiment(plan, DirectRunner(), QuietWatcher())
 

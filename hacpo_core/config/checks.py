@@ -12,7 +12,16 @@ from hacpo_core.addresses import has_password
 from hacpo_core.config.counts import num_gpus, num_ranks, num_samples, num_sources, sharing_agents
 from hacpo_core.config.fields import declaration
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.schema import ALL_LINEAR, AUTO, SEAMS, ExperimentConfig, TinyModelConfig, as_dict, flatten
+from hacpo_core.config.schema import (
+    ALL_LINEAR,
+    AUTO,
+    SEAMS,
+    VERIFIER,
+    ExperimentConfig,
+    TinyModelConfig,
+    as_dict,
+    flatten,
+)
 from hacpo_core.errors import ConfigError
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -78,6 +87,8 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "verifier.num_workers": (1, 1024, False),
     "verifier.timeout_s": (0, 1e5, True),
     "verifier.memory_mb": (256, 1e9, False),
+    "reward.timeout_s": (0, 1e5, True),
+    "reward.memory_mb": (256, 1e9, False),
     "verifier.max_unscored_fraction": (0, 1, False),
     "evaluate.every": (0, 1e9, False),
     "evaluate.max_response_tokens": (1, 1e9, False),
@@ -148,6 +159,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_minibatches(config)
     _check_benchmarks(config)
     _check_equality(config)
+    _check_reward(config)
     _check_vllm(config)
     _check_placement(config)
     _check_lora(config)
@@ -255,6 +267,27 @@ def _check_equality(config: ExperimentConfig) -> None:
                 f"{field}: got {style} with verifier.equality=normalised, which reads the last box of a response; "
                 f"set {field}=boxed, or verifier.equality=math_verify"
             )
+
+
+def _check_reward(config: ExperimentConfig) -> None:
+    reward = config.reward
+    if not reward.functions:
+        raise ConfigError(f"reward.functions: got none, expected at least one, such as {VERIFIER}")
+    for name in reward.functions:
+        if name not in (VERIFIER, "math_verify", "exact_match") and not all(name.partition(":")):
+            raise ConfigError(
+                f"reward.functions: got {name!r}, expected {VERIFIER}, math_verify, exact_match, or "
+                "package.module:function of your own"
+            )
+    weights = reward.weights
+    if weights is None:
+        return
+    if len(weights) != len(reward.functions):
+        raise ConfigError(
+            f"reward.weights: got {len(weights)} for {len(reward.functions)} functions; give each one a weight"
+        )
+    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) == 0:
+        raise ConfigError(f"reward.weights: got {list(weights)}, expected numbers of 0 or more, one of them above 0")
 
 
 def _check_vllm(config: ExperimentConfig) -> None:

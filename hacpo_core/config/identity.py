@@ -92,6 +92,10 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
         for name in config.evaluate.benchmarks:
             columns = (f"evaluate.benchmarks.{name}.{kind}_field" for kind in ("unit", "tolerance", "multiple"))
             mark("verifier.equality is normalised, which compares letters alone", *columns)
+    if not any(":" in name for name in config.reward.functions):
+        mark("reward.functions names no function of your own", "reward.timeout_s", "reward.memory_mb")
+    if len(config.reward.functions) == 1:
+        mark("reward.functions names one alone", "reward.weights")
     if config.data.source == "arithmetic":
         mark("data.source is arithmetic", "data.train_file")
     benchmarks = config.evaluate.benchmarks

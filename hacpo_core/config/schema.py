@@ -188,6 +188,8 @@ class VllmConfig:
     """largest difference of a single token in nats; a larger one stops the run"""
 
 
+VERIFIER = "verifier"
+"""name of the reward function that gives the verifier's verdicts"""
 AUTO = "auto"
 """value of placement.num_ranks that a plan replaces by numbers"""
 ALL_LINEAR = "all-linear"
@@ -321,6 +323,21 @@ class VerifierConfig:
     """decide equal (answer, gold) pairs once"""
     max_unscored_fraction: float = 0.05
     """an agent's step with a larger unscored share, rounded up to whole responses, or with no verdict, stops the run"""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """What responses are rewarded for in training; evaluations go by the verifier alone."""
+
+    functions: List[str] = field(default_factory=lambda: [VERIFIER])  # noqa: UP006
+    """verifier: 1 where it finds the answer right | math_verify, exact_match: the same by that rule, whatever
+    verifier.equality is | package.module:function of your own"""
+    weights: Optional[List[float]] = None  # noqa: UP006, UP045
+    """of each function in their mean, >= 0; null: all alike"""
+    timeout_s: float = 60.0
+    """wall clock of one call of a function of your own; then its process is killed, and the responses unscored"""
+    memory_mb: int = 4096
+    """of the process of each function of your own"""
 
 
 @dataclass(frozen=True)
@@ -461,6 +478,7 @@ class ExperimentConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     data: DataConfig = field(default_factory=DataConfig)
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)

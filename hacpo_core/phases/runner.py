@@ -39,6 +39,9 @@ class Runner(Protocol):
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
         """Run `work` once everything in `after` is done."""
 
+    def wait(self) -> None:
+        """Begin nothing more, and wait until what has begun is done."""
+
 
 class Done:
     """Handle of a phase that has run already."""
@@ -54,3 +57,6 @@ class DirectRunner:
         """Run `work` now."""
         work()
         return Done()
+
+    def wait(self) -> None:
+        """Nothing is under way."""

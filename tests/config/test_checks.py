@@ -35,12 +35,14 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("method.objective.cross_floor=-0.1", r"method.objective.cross_floor: got -0.1"),
         ("method.build.problems=7", r"method.build.problems: got 7, which does not divide the 64 problem groups"),
         ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
-        ("method.ratio=word", r"method.ratio: got 'word', expected one of token, sequence"),
-        ("method.ratio=token", r"method.ratio: got token with method.shares_rollouts"),
+        ("method.ratio=token", r"method.ratio \(in the command line\): the field is method.objective.name now; rename"),
+        ("clip.cross_step=0", r"clip.cross_step \(in the command line\): the field is method.objective.cross_step now"),
+        ("method.objective.name=token_clip", r"method.objective.name: got token_clip, .*with method.shares_rollouts"),
         (
             "method.objective.token_low=0.1",
-            r"method.objective.token_low cannot take effect: method.ratio is sequence; leave it out",
+            r"method.objective.token_low \(in the command line\): cross_clip has no such",
         ),
+        ("method.objective.cross_power=half", r"method.objective.cross_power: got 'half', expected one of ratio, clip"),
         ("engine.device=gpu", r"engine.device: got 'gpu', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"),
         ("engine.device=cuda:1", r"engine.device: got 'cuda:1', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses"),
         ("conformance=[paper]", r"conformance: got \['paper'\], expected one of official, paper"),
@@ -86,13 +88,15 @@ def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) ->
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "method: {shares_rollouts: false, baseline: own, cross_bounds: own}"])
-def test_method_without_a_name_of_its_own_is_not_taken_for_hacpo(text: str, tmp_path: Path) -> None:
+def test_method_without_a_name_of_its_own_is_not_taken_for_hacpo(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(text, encoding="utf-8")
+    file.write_text("method: {estimate: {name: group}, objective: {name: sequence_clip}}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"method .*mine.yaml: has no method.name"):
         compose("tiny", str(file))
     assert compose("tiny", str(file), overrides=["method.name=mine"]).method.name == "mine"
+    file.write_text("method: {name: mine}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"method.estimate.name: got none, expected one of group, capability; add it"):
+        compose("tiny", str(file))
 
 
 @pytest.mark.parametrize("agents", ["agents: [{path: a}]", "[]"])
@@ -163,16 +167,29 @@ def test_unknown_names_list_what_there_is() -> None:
 
 
 def test_field_that_shares_nothing_is_refused_for_a_method_without_sharing() -> None:
-    with pytest.raises(
-        ConfigError, match=r"method.objective.cross_floor cannot take effect: method gspo shares no rollouts"
-    ):
+    with pytest.raises(ConfigError, match=r"method.build.order cannot take effect: method gspo shares no rollouts"):
+        compose("tiny", "gspo", overrides=["method.build.order=own_first"])
+    with pytest.raises(ConfigError, match=r"method.objective.cross_floor .*: sequence_clip has no such field, it has"):
         compose("tiny", "gspo", overrides=["method.objective.cross_floor=0.9"])
 
 
+def test_layer_below_the_one_that_names_an_implementation_may_set_fields_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: tiny\nmethod: {objective: {cross_floor: 0.7, token_low: 0.3}}", encoding="utf-8")
+    assert compose(str(path), "hacpo").method.objective.cross_floor == 0.7
+    assert compose(str(path), "grpo").method.objective.token_low == 0.3
+    path.write_text("extends: tiny\nmethod: {objective: {cros_floor: 0.7}}", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"method.objective.cros_floor \(in pair .*mine.yaml\): cross_clip has no such"
+    ):
+        compose(str(path), "hacpo")
+
+
 def test_command_line_beats_hardware_beats_method_beats_pair_beats_preset() -> None:
-    assert compose("tiny", "hacpo").method.cross_exponent == 1.0
-    assert compose("tiny", "hacpo_alpha3").method.cross_exponent == 3.0
-    assert compose("tiny", "hacpo_alpha3", overrides=["method.objective.cross_exponent=2"]).method.cross_exponent == 2.0
+    assert compose("tiny", "hacpo").method.objective.cross_exponent == 1.0
+    assert compose("tiny", "hacpo_alpha3").method.objective.cross_exponent == 3.0
+    word = "method.objective.cross_exponent=2"
+    assert compose("tiny", "hacpo_alpha3", overrides=[word]).method.objective.cross_exponent == 2.0
     assert compose("tiny", "hacpo", entry={"seed": 4}).seed == 4
     assert compose("tiny", "hacpo", entry={"seed": 4}, overrides=["seed=5"]).seed == 5
 
@@ -189,11 +206,10 @@ def test_both_presets_set_every_field_in_which_they_differ() -> None:
 
 def test_power_of_the_cross_term_is_refused_where_it_changes_nothing() -> None:
     word = ["method.objective.cross_power=clipped"]
-    assert compose("tiny", "hacpo", overrides=word).objective.cross_power == "clipped"
+    assert compose("tiny", "hacpo", overrides=word).method.objective.cross_power == "clipped"
     for method, reason in (
-        ("gspo", "gspo shares no rollouts"),
-        ("hacpo_alpha0", "method.cross_exponent is 0"),
-        ("hacpo_no_clip", "method.cross_bounds is none"),
+        ("hacpo_alpha0", "method.objective.cross_exponent is 0"),
+        ("hacpo_no_clip", "method.objective.cross_bounds is none"),
     ):
         with pytest.raises(ConfigError, match=f"method.objective.cross_power cannot take effect: .*{reason}"):
             compose("tiny", method, overrides=word)
@@ -218,7 +234,7 @@ def test_official_preset_sets_all_its_fields_and_single_ones_can_differ() -> Non
     assert (config.method.estimate.metric, config.method.estimate.cross_baseline) == ("positive_rate", "learner")
     assert (config.method.objective.aggregation, config.retokenize.eos) == ("mean_of_rows", "drop")
     assert config.method.objective.kl_coef == 0.0
-    assert compose("tiny", "hacpo").objective.aggregation == "sum_of_means"
+    assert compose("tiny", "hacpo").method.objective.aggregation == "sum_of_means"
 
 
 def test_updates_per_step_follow_the_rollouts() -> None:
@@ -247,7 +263,7 @@ def test_id_changes_with_results_alone() -> None:
 def test_id_of_a_single_agent_method_ignores_what_only_sharing_reads() -> None:
     plain = experiment_id(compose("tiny", "gspo"), {})
     assert experiment_id(compose("tiny", "gspo", entry={}), {}) == plain
-    assert "method.objective.cross_floor" in inert_fields(compose("tiny", "gspo"))
+    assert "method.build.order" in inert_fields(compose("tiny", "gspo"))
 
 
 def test_resolved_configuration_is_read_back_equal(tmp_path: Path) -> None:
@@ -284,19 +300,21 @@ def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
     found = {method: experiment_id(compose("tiny", method), {}) for method in ("hacpo", "gspo", "naive")}
     assert ALGORITHM_VERSION == 2
     assert found == {
-        "hacpo": "tiny-hacpo-s0-b842a367",
-        "gspo": "tiny-gspo-s0-cc131455",
-        "naive": "tiny-naive-s0-7e33b84c",
+        "hacpo": "tiny-hacpo-s0-3f3ea9ac",
+        "gspo": "tiny-gspo-s0-b113b200",
+        "naive": "tiny-naive-s0-70d6320e",
     }
 
 
 def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "method: {name: mine, baseline: 'tests.config.test_checks:half', cross_exponent: 0.5}\n", encoding="utf-8"
+        "extends: hacpo\nmethod: {name: mine, estimate: {name: 'tests.plugins:RunningMean', share: 0.25}}\n",
+        encoding="utf-8",
     )
     config = compose("tiny", str(path))
-    assert (config.method.name, config.method.baseline) == ("mine", "tests.config.test_checks:half")
+    estimator = config.method.estimate
+    assert (config.method.name, estimator.name, estimator.share) == ("mine", "tests.plugins:RunningMean", 0.25)
     path.write_text("method: [", encoding="utf-8")
     with pytest.raises(ConfigError, match="is no YAML"):
         compose("tiny", str(path))

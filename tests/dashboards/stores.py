@@ -18,6 +18,7 @@ from flows.failures import FAILURE_FILE, Failure
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.progress import PROGRESS_FILE, Evaluated, Progress, Spent
 from flows.states import CONFIG_FILE, RESULT_FILE
+from hacpo_core.store import FORMAT
 
 START = 1_800_000_000.0
 STEP_S = 2.0
@@ -89,7 +90,7 @@ def write_steps(root: Path, agents: Sequence[str], steps: Sequence[int]) -> None
         for k in agents:
             commit(f"update.{k}", f"update.{k}.json", {"cost": cost(0.6)}, joint + 0.6)
         commit("metrics", "metrics.json", metrics_of(agents, step), joint + 0.61)
-        write_file(folder / "manifest.json", {"step": step, "phases": phases})
+        write_file(folder / "manifest.json", {"step": step, "format": FORMAT, "phases": phases})
 
 
 def cost(seconds: float) -> dict[str, float]:
@@ -231,15 +232,15 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
         phases[name] = {"files": {file: digest}, "committed_at": START + step}
 
     rows = [
-        {"problem_id": p, "agent": k, "index": i, "text": text, "status": status, "problem": n, "source": j}
-        for n, (p, answers) in enumerate(problems.items())
-        for j, k in enumerate(agents)
+        {"problem_id": p, "agent": k, "sample": i, "text": text, "status": status}
+        for p, answers in problems.items()
+        for k in agents
         for i, (text, status) in enumerate(answers[k])
     ]
-    keys = ["problem_id", "agent", "index"]
+    keys = ["problem_id", "agent", "sample"]
     for k in agents:
         own = pd.DataFrame([row for row in rows if row["agent"] == k])
-        commit(f"rollout.{k}", f"rollouts.{k}.parquet", own[[*keys, "text"]].assign(finish_reason="stop"))
+        commit(f"rollout.{k}", f"rollouts.{k}.parquet", own[[*keys, "text"]].assign(finish_reason="stop", tag=""))
         verdicts = own[[*keys, "status"]].assign(extracted="3", reason="")
         commit(f"verify.{k}", f"verdicts.{k}.parquet", verdicts)
     advantages = [
@@ -251,13 +252,13 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
     for k in agents:
         frame = pd.DataFrame(
             [
-                {"problem": r["problem"], "source": r["source"], "index": r["index"],
+                {"step": step, **{name: r[name] for name in keys},
                  "ratio": 1.0 if r["agent"] == k else 0.75, "stopped_share": 0.0 if r["agent"] == k else 1.0}
                 for r in rows
             ]
         )  # fmt: skip
         commit(f"update.{k}", f"update.{k}.parquet", frame)
-    write_file(folder / "manifest.json", {"step": step, "phases": phases})
+    write_file(folder / "manifest.json", {"step": step, "format": FORMAT, "phases": phases})
 
 
 def write_thousand(runs_dir: Path, *, num_runs: int = 1000, num_steps: int = 500, num_stores: int = 4) -> list[str]:

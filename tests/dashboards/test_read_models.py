@@ -278,7 +278,7 @@ def test_pictures_name_all_methods_and_escape(scheme: str, runs_dir: Path) -> No
 
 def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
     rows = [
-        {"problem_id": p, "agent": k, "index": 0, "text": "x" * (place + 1), "finish_reason": "length",
+        {"problem_id": p, "agent": k, "sample": 0, "text": "x" * (place + 1), "finish_reason": "length",
          "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5, "advantage_for_strong": -1.0,
          "ratio_for_weak": math.nan, "stopped_for_weak": math.nan, "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
         for place, (p, answers) in enumerate(statuses.items())

@@ -78,9 +78,9 @@ def test_interrupted_evaluation_goes_on_after_its_last_shard(
     asked: list[int] = []
     inner = Agent.sample
 
-    def counted(self: Agent, problems: Any, *words: Any, **options: Any) -> Any:
-        asked.append(len(problems))
-        return inner(self, problems, *words, **options)
+    def counted(self: Agent, specs: Any, **options: Any) -> Any:
+        asked.append(len({spec.problem.id for spec in specs}))
+        return inner(self, specs, **options)
 
     monkeypatch.setattr(Agent, "sample", counted)
     pd.testing.assert_frame_equal(evaluated(broken), expected)

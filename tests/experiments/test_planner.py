@@ -261,7 +261,10 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ("title: x", r"entries \(in grid .*grid\.yaml\): .*missing"),
         ("title: x\nentries: [{pairs: [tiny], methods: [nope]}]", "method: got 'nope', expected one of"),
         ("title: x\nentries: [{pairs: [nope], methods: [gspo]}]", "pair: got 'nope', expected one of"),
-        ("title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {clip: {nope: 1}}}]", "clip.nope"),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {method: {objective: {nope: 1}}}}]",
+            "objective.nope",
+        ),
         ("title: x\nentires: []", "entires"),
         ("title: x\nentries: []", "entries is empty"),
         ("title: x\nseeds: []\nentries: [{pairs: [tiny], methods: [gspo]}]", "seeds is empty"),
@@ -298,7 +301,7 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ),
         (
             "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
-            "  - {pairs: [tiny], methods: [hacpo], settings: {clip: {cross_floor: 0.5}}}",
+            "  - {pairs: [tiny], methods: [hacpo], settings: {method: {objective: {cross_floor: 0.5}}}}",
             "stands there twice, differently; give one entry a label",
         ),
         ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),

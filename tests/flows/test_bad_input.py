@@ -121,17 +121,19 @@ def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: 
     check_contents(find_plan(tmp_path / "runs", planned.id))
 
 
-def test_a_baseline_of_ones_own_is_a_part_of_the_id_by_what_it_does(
+def test_classes_and_rewards_of_ones_own_are_a_part_of_the_id_by_what_they_do(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     ids = set()
     for constant in (0.5, 0.9):
-        (tmp_path / "own_baseline.py").write_text(f"def mine(*_): return {constant}\nother = 1\n", encoding="utf-8")
-        ids.add(plan_of(tmp_path, "method.baseline=own_baseline:mine"))
-    assert len(ids) == 2
-    with pytest.raises(ConfigError, match="own_baseline:other is no function"):
-        plan_of(tmp_path, "method.baseline=own_baseline:other")
+        text = f"from hacpo_core.methods.groups import GroupEstimator as Mine\ndef reward(*_): return {constant}\n"
+        (tmp_path / "my_own.py").write_text(text, encoding="utf-8")
+        ids.add(plan_of(tmp_path, "method.estimate.name=my_own:Mine"))
+        ids.add(plan_of(tmp_path, "reward.functions=[my_own:reward]"))
+    assert len(ids) == 4
+    with pytest.raises(ConfigError, match="reward nowhere:reward: there is no module nowhere; put it on PYTHONPATH"):
+        plan_of(tmp_path, "reward.functions=[nowhere:reward]")
 
 
 def test_relative_paths_mean_the_folder_in_which_the_experiment_was_planned(
@@ -172,11 +174,9 @@ def test_broken_data_line_is_named(folders: dict[str, Path], tmp_path: Path) -> 
         plan_of(tmp_path)
 
 
-def test_too_few_problems_and_unknown_baseline_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_too_few_problems_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.problems: got 16, but there are 8"):
         plan_of(tmp_path, "train.problems=16")
-    with pytest.raises(ConfigError, match=r"method.baseline: unknown baseline: got 'nobody:knows'"):
-        plan_of(tmp_path, "method.baseline=nobody:knows")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from flows.display import QuietWatcher
-from flows.experiment import run_experiment, side_by_side
+from flows.experiment import run_experiment, waited_for
 from flows.plans import Plan, find_plan
 from flows.states import CONFIG_FILE, standing_of
 from flows.tracking import store_of
@@ -61,9 +61,9 @@ def test_agents_in_processes_of_their_own_are_broken_off_by_what_ends_a_run(
     error: BaseException, is_broken_off: bool
 ) -> None:
     broken_off: list[bool] = []
-    placement = SimpleNamespace(is_side_by_side=True, break_off=lambda: broken_off.append(True))
+    placement = SimpleNamespace(break_off=lambda: broken_off.append(True))
     x: Any = SimpleNamespace(placement=placement)
-    with pytest.raises(type(error)), side_by_side(x, DirectRunner()):
+    with pytest.raises(type(error)), waited_for(x, DirectRunner()):
         raise error
     assert broken_off == ([True] if is_broken_off else [])
 

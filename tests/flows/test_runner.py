@@ -29,6 +29,7 @@ from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
+AGENTS = ("qwen", "llama")
 
 # In a process of its own: Prefect reads its settings at import. `fault`: why an optimizer step fails, or every task.
 CHILD = """
@@ -111,20 +112,35 @@ def tasks_of(record: PrefectServer, flow_run: str, *awaited: str) -> dict[str, d
     return tasks
 
 
+def before(tasks: dict[str, dict[str, Any]], name: str) -> set[str]:
+    """Names of the tasks that Prefect's page draws an edge from."""
+    names = {task["id"]: known for known, task in tasks.items()}
+    return {names[run["id"]] for run in tasks[name]["task_inputs"].get("wait_for", [])}
+
+
 @pytest.mark.ray
 def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
     runs_dir, record = server
-    local = small_plan("hacpo", "seed=5", runs_dir=tmp_path / "local")
+    words = ("placement.kind=ray", "evaluate.every=0")
+    local = small_plan("hacpo", "seed=5", *words[1:], runs_dir=tmp_path / "local")
     run_experiment(local, DirectRunner(), QuietWatcher())
-    remote = small_plan("hacpo", "seed=5", "placement.kind=ray", runs_dir=runs_dir)
+    remote = small_plan("hacpo", "seed=5", *words, runs_dir=runs_dir)
     run_child(remote, runs_dir, "none")
     assert outcome(remote) == outcome(local)
-    awaited = ("step 4 · rollout · llama", "step 4 · update · qwen")
+    awaited = [f"step {step} · {kind} · {k}" for step in (3, 4) for kind in ("rollout", "update") for k in AGENTS]
     tasks = tasks_of(record, remote.id, *awaited)
     assert {tasks[name]["state_type"] for name in awaited} == {"COMPLETED"}
+    assert before(tasks, "step 3 · rollout · qwen") == set(), "a checkpoint lies between"
+    assert before(tasks, "step 4 · rollout · qwen") == {"step 3 · update · qwen"}, "and not the other agent's"
+    overlaps = [
+        min(tasks[one]["end_time"], tasks[other]["end_time"])
+        > max(tasks[one]["start_time"], tasks[other]["start_time"])
+        for one, other in zip(awaited[::2], awaited[1::2], strict=True)
+    ]
+    assert any(overlaps), "the agents work at the same time"
 
 
 def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
@@ -140,6 +156,14 @@ def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
     tasks = tasks_of(record, served.id, *gpu, *cpu)
     assert [tasks[name]["tags"] for name in (*gpu, *cpu)] == [["gpu"], ["gpu"], [], []]
     assert {tasks[name]["state_type"] for name in (*gpu, *cpu)} == {"COMPLETED"}
+    edges = {name: before(tasks, f"step 3 · {name}") for name in ("rollout · qwen", "verify · qwen", "advantage")}
+    edges["update · llama"] = before(tasks, "step 3 · update · llama")
+    assert edges == {
+        "rollout · qwen": set(),
+        "verify · qwen": {"step 3 · rollout · qwen"},
+        "advantage": {"step 3 · verify · qwen", "step 3 · verify · llama"},
+        "update · llama": {"step 3 · advantage"},
+    }
     artifacts = ask(record, "artifacts", limit=50)
     kinds = {artifact["type"] for artifact in artifacts}
     assert {"progress", "table"} <= kinds

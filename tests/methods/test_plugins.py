@@ -23,11 +23,13 @@ from tests import plugins
 from tests.experiments_outcome import outcome
 from tests.test_resume import run_process
 
+UNSCORED = "verifier.max_unscored_fraction=0.9"
 PLUGINS = {
     "estimate": ["method.estimate.name=tests.plugins:RunningMean", "method.estimate.share=0.25"],
     "plan": ["method.plan.name=tests.plugins:TwoTags", "method.build.problems=1"],
     "build": ["method.build.name=tests.plugins:WithOld"],
     "objective": ["method.objective.name=tests.plugins:HalfForeign"],
+    "reward": ["reward.functions=[verifier,tests.plugins:brevity]", "reward.weights=[3,1]", UNSCORED],
 }
 SHORT = ("evaluate.during=[]", "evaluate.final=[]")
 NUM_KILLS = 3
@@ -62,7 +64,7 @@ def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
     exit_code, counts = run_process(reference)
     assert exit_code == 0
     expected = outcome(reference), states(StepStore(reference.root), 4)
-    assert any(expected[1].values()) is (seam != "objective")
+    assert any(expected[1].values()), "something is remembered: by the user's class, or the capability window"
     kinds = ["after phase", "before commit", "after rename", "after optimizer step", "before sampling"]
     places = [(kind, random.Random(f"{seam} {kind}").randint(2, counts[kind])) for kind in kinds]
     for position, place in enumerate(random.Random(seam).sample(places, NUM_KILLS)):
@@ -126,6 +128,20 @@ def test_objective_treats_others_rows_in_its_own_way(small_plan: Callable[..., P
     for planned, is_used in ((half, True), (none, False)):
         steps = [trained(planned).metrics(step)["agents"]["qwen"] for step in range(1, 5)]
         assert any(found["update/cross_objective"] != 0.0 for found in steps) is is_used
+
+
+def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
+    small_plan: Callable[..., Plan],
+) -> None:
+    planned = small_plan("hacpo", *PLUGINS["reward"], *SHORT, "train.num_steps=1")
+    store = trained(planned)
+    table = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
+    verdicts = store.read_table(1, "verify.qwen", "verdicts.qwen.parquet")
+    has_five = table["problem_id"].str.contains("5")
+    assert (verdicts["status"] == "unscored").tolist() == has_five.tolist()
+    share = (4 * verdicts["raw_reward"] - 1 / (1 + table["text"].map(len)))[~has_five]
+    assert set(share.round(9)) <= {0.0, 3.0}
+    assert 0 < len(share) < 16
 
 
 @pytest.mark.parametrize(

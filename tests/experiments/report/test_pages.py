@@ -287,7 +287,7 @@ def test_settings_stand_at_the_end(grid: GridPlan) -> None:
     text = text_of(grid)
     assert "All fields of qwen-tiny+llama-tiny-hacpo-s0:" in text
     assert text.index("## Settings") > text.index("## Training curves")
-    assert re.search(r"qwen-tiny-gspo_x2-s0: .*method\.rollout_factor=2", text)
+    assert re.search(r"qwen-tiny-gspo_x2-s0: .*method\.plan\.factor=2", text)
 
 
 def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> None:

@@ -1,0 +1,206 @@
+"""Raw rewards of responses: the verifier's verdict, exact match, a user's function, or a weighted mean of several.
+
+responses ─▶ each function ─▶ numbers in [0, 1], or None ─▶ sum w r / sum w    unscored where one says None
+a user's: a whole batch in a process that can be killed; a batch that is too slow, or that ends its
+process, is halved until the responses at fault are alone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, Self
+
+from hacpo_core.errors import MethodError, VerificationError
+from hacpo_core.records import Problem, Verdict
+from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.reward_worker import READY
+
+START_TIMEOUT_S = 120.0
+_log = logging.getLogger(__name__)
+
+
+class RewardFunction(Protocol):
+    """Judges responses in batches."""
+
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+        """Verdict on each response, in order."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class VerifierReward:
+    """1 where the answer is right, else 0; see `VerifierPool`, which others may share."""
+
+    def __init__(self, pool: VerifierPool, *, owns_pool: bool = False) -> None:
+        self._pool, self._owns_pool = pool, owns_pool
+
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+        """The pool's verdicts."""
+        return self._pool.verify(responses, [problem.gold for problem in problems])
+
+    def close(self) -> None:
+        """Close a pool of its own."""
+        if self._owns_pool:
+            self._pool.close()
+
+
+class UserReward:
+    """A user's function `(problems, responses) -> numbers in [0, 1], or None where a response cannot be judged`."""
+
+    def __init__(self, name: str, *, timeout_s: float, memory_mb: int) -> None:
+        """Nothing is started yet.
+
+        Args:
+            name: `package.module:function`; it is given lists of `Problem` and of texts.
+            timeout_s: wall-clock limit of one call, > 0.
+            memory_mb: limit of the process's address space in MiB.
+        """
+        self._name, self._timeout_s, self._memory_mb = name, timeout_s, memory_mb
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._warned: set[str] = set()
+        self._mutex = threading.Lock()
+        # Linux ends the process with the thread that started it: one thread that lives as long as this does starts it.
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-starter")
+
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+        """The function's rewards; unscored where it says None, raises, is too slow or ends its process.
+
+        Raises:
+            VerificationError: the function cannot be imported.
+            MethodError: it returned something else than a number in [0, 1] or None for each response.
+        """
+        with self._mutex:  # agents may be verified side by side
+            said = self._call(problems, responses)
+        if isinstance(said, str):
+            if len(responses) == 1:
+                if said not in self._warned:
+                    _log.warning("reward %s: %s (problem %s)", self._name, said, problems[0].id)
+                    self._warned.add(said)
+                return [Verdict("unscored", None, None, 0.0, said)]
+            half = len(responses) // 2
+            return [*self.judge(problems[:half], responses[:half]), *self.judge(problems[half:], responses[half:])]
+        if len(said) != len(responses):
+            raise MethodError(
+                f"reward {self._name}: returned {len(said)} rewards for {len(responses)} responses, expected one each"
+            )
+        return [self._verdict(reward, problem) for reward, problem in zip(said, problems, strict=True)]
+
+    def _verdict(self, reward: Any, problem: Problem) -> Verdict:
+        if reward is None:
+            return Verdict("unscored", None, None, 0.0, f"{self._name}: None")
+        is_number = isinstance(reward, int | float) or hasattr(reward, "__float__")
+        value = float(reward) if is_number else math.nan
+        if not 0.0 <= value <= 1.0:
+            raise MethodError(
+                f"reward {self._name}: got {reward!r} for a response to problem {problem.id!r}, expected a number in "
+                "[0, 1], or None where it cannot be judged; scale it"
+            )
+        return Verdict(status_of(value), value, None, 0.0)
+
+    def _call(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Any] | str:
+        """What the function returned, or why nothing."""
+        if not responses:
+            return []
+        pipe = self._pipe or self._starter.submit(self._start).result()
+        try:
+            pipe.send((list(problems), list(responses)))
+            if pipe.poll(self._timeout_s):
+                said: list[Any] | str = pipe.recv()
+                return said
+            reason = f"timeout after {self._timeout_s:g} s"
+        except (EOFError, OSError):
+            reason = "its process ended"
+        self._end()
+        return reason
+
+    def _start(self) -> Connection:
+        here, there = Pipe()
+        words = [self._name, str(there.fileno()), str(self._memory_mb), str(os.getpid())]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hacpo_core.verify.reward_worker", *words],
+            pass_fds=[there.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        there.close()
+        self._pipe = here
+        said = "it did not start in time"
+        with contextlib.suppress(EOFError, OSError):
+            said = here.recv() if here.poll(START_TIMEOUT_S) else said
+        if said != READY:
+            self._end()
+            raise VerificationError(
+                f"reward.functions: {self._name} cannot be called: {said}; name a function of an importable module"
+            )
+        return here
+
+    def close(self) -> None:
+        """Kill the process."""
+        self._end()
+        self._starter.shutdown()
+
+    def _end(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._pipe = self._process = None
+
+
+class Rewards:
+    """All reward functions of an experiment, with their weights."""
+
+    def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
+        self._functions, self._weights = tuple(functions), tuple(weights)
+
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+        """Weighted mean of what the functions say; unscored where one of them cannot judge.
+
+        Raises:
+            VerificationError: a function cannot be called.
+            MethodError: a function returned no reward.
+        """
+        said = [function.judge(problems, responses) for function in self._functions]
+        return said[0] if len(said) == 1 else [self._mean(verdicts) for verdicts in zip(*said, strict=True)]
+
+    def _mean(self, verdicts: Sequence[Verdict]) -> Verdict:
+        seconds = sum(verdict.seconds for verdict in verdicts)
+        extracted = next((verdict.extracted for verdict in verdicts if verdict.extracted is not None), None)
+        rewards = [verdict.reward for verdict in verdicts]
+        scored = [reward for reward in rewards if reward is not None]
+        if len(scored) < len(rewards):
+            reason = next(verdict.reason for verdict in verdicts if verdict.reward is None)
+            return Verdict("unscored", None, extracted, seconds, reason)
+        total = sum(weight * reward for weight, reward in zip(self._weights, scored, strict=True))
+        reward = min(1.0, total / sum(self._weights))
+        return Verdict(status_of(reward), reward, extracted, seconds)
+
+    def close(self) -> None:
+        """End what the functions started."""
+        for function in self._functions:
+            function.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def status_of(reward: float) -> Any:
+    """Correct where the reward is 1, wrong where it is 0, else partial."""
+    return "correct" if reward == 1.0 else "wrong" if reward == 0.0 else "partial"

@@ -1,0 +1,125 @@
+"""Rewards of one's own: mixed, bounded, killed when they hang, and never a silent zero."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from flows.build import rewards_of
+from flows.compose import compose
+from hacpo_core.errors import ConfigError, MethodError, VerificationError
+from hacpo_core.records import Gold, Message, Problem, Verdict
+from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.rewards import Rewards, UserReward, VerifierReward
+
+PROBLEM = Problem("p", (Message("user", "1/2 of 7?"),), Gold("3.5"), "s")
+
+
+class Fixed:
+    """Says what it was told."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self._verdicts = list(verdicts)
+
+    def judge(self, problems: object, responses: object) -> list[Verdict]:
+        return self._verdicts
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+@pytest.fixture
+def by_order() -> Iterator[UserReward]:
+    """A function that does what responses say."""
+    reward = UserReward("tests.plugins:by_order", timeout_s=2.0, memory_mb=4096)
+    yield reward
+    reward.close()
+
+
+def rewards(reward: UserReward, *responses: str) -> list[float | None]:
+    return [verdict.reward for verdict in reward.judge([PROBLEM] * len(responses), responses)]
+
+
+def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -> None:
+    assert rewards(by_order, "a", "none", "b") == [0.25, None, 0.25]
+    assert rewards(by_order) == []
+    children = [child for child in psutil.Process().children() if "reward_worker" in " ".join(child.cmdline())]
+    assert len(children) == 1
+    assert children[0].pid != os.getpid()
+    by_order.close()
+    assert not children[0].is_running()
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [("raise", "KeyError: 'no such rule'"), ("die", "its process ended"), ("sleep", "timeout after 2 s")],
+)
+def test_response_that_cannot_be_judged_is_unscored_alone(order: str, reason: str, by_order: UserReward) -> None:
+    responses = ["a"] * 5 + [order] + ["b"] * 3
+    verdicts = by_order.judge([PROBLEM] * 9, responses)
+    assert [verdict.reward for verdict in verdicts] == [0.25] * 5 + [None] + [0.25] * 3
+    assert (verdicts[5].status, verdicts[5].reason) == ("unscored", reason)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("nan", r"got nan for a response to problem 'p', expected a number in \[0, 1\], or None"),
+        ("two", "got 2.0 for a response to problem 'p'"),
+        ("words", "got 'good' for a response to problem 'p'"),
+        ("one more", "returned 2 rewards for 1 responses, expected one each"),
+    ],
+)
+def test_what_is_no_reward_is_an_error_that_names_the_row(order: str, message: str, by_order: UserReward) -> None:
+    with pytest.raises(MethodError, match=f"reward tests.plugins:by_order: {message}"):
+        rewards(by_order, order)
+
+
+def test_function_that_is_not_there_is_one_clear_error() -> None:
+    reward = UserReward("tests.plugins:nobody", timeout_s=2.0, memory_mb=4096)
+    with pytest.raises(
+        VerificationError, match=r"tests.plugins:nobody cannot be called: AttributeError.*; name a func"
+    ):
+        rewards(reward, "a")
+    reward.close()
+
+
+def test_weighted_mean_of_several_and_unscored_where_one_cannot_judge() -> None:
+    right, wrong = Verdict("correct", 1.0, "3", 0.5), Verdict("wrong", 0.0, None, 0.25)
+    part, unknown = Verdict("partial", 0.5, None, 0.0), Verdict("unscored", None, None, 0.0, "timeout")
+    found = Rewards([Fixed(right, right, wrong), Fixed(part, unknown, wrong)], [3.0, 1.0]).judge([PROBLEM] * 3, "abc")
+    assert found == [
+        Verdict("partial", 0.875, "3", 0.5),
+        Verdict("unscored", None, "3", 0.5, "timeout"),
+        Verdict("wrong", 0.0, None, 0.5),
+    ]
+
+
+def test_rules_of_equality_can_be_named_whatever_the_verifiers_is() -> None:
+    config = compose("tiny", "hacpo", overrides=["reward.functions=[math_verify,exact_match]"])
+    with VerifierPool(num_workers=1, timeout_s=30.0, memory_mb=2048, style="boxed") as pool:
+        with rewards_of(config, pool) as mixed:
+            responses = ["\\boxed{7/2}", "\\boxed{3.5}", "\\boxed{4}"]
+            assert [verdict.reward for verdict in mixed.judge([PROBLEM] * 3, responses)] == [0.5, 1.0, 0.0]
+        assert VerifierReward(pool).judge([PROBLEM], ["\\boxed{7/2}"])[0].status == "correct", "it was only borrowed"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reward.functions=[]"], "reward.functions: got none"),
+        (
+            ["reward.functions=[algebra]"],
+            "reward.functions: got 'algebra', expected verifier, math_verify, exact_match",
+        ),
+        (["reward.functions=[verifier,a:b]", "reward.weights=[1]"], "reward.weights: got 1 for 2 functions"),
+        (["reward.functions=[verifier,a:b]", "reward.weights=[1,-1]"], r"reward.weights: got \[1.0, -1.0\], expected"),
+        (["reward.timeout_s=9"], "reward.timeout_s cannot take effect: reward.functions names no function of your own"),
+    ],
+)
+def test_reward_that_cannot_be_is_one_sentence(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("tiny", "hacpo", overrides=words)

@@ -17,7 +17,7 @@ from dashboards.listing import UnknownError
 from flows.folders import experiments_dir
 from flows.plans import find_plan
 from flows.samples import step_samples
-from hacpo_core.data.problems import load_problems
+from hacpo_core.data.training import load_training
 from hacpo_core.errors import HacpoError
 from hacpo_core.store import MANIFEST, StepStore
 
@@ -176,7 +176,7 @@ class AnswerReader:
 
 def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
     try:
-        problems = load_problems(find_plan(runs_dir, experiment).config.data)
+        problems = load_training(find_plan(runs_dir, experiment).config.data).problems
     except (HacpoError, OSError) as error:
         _log.info("problems are shown without their texts: %s", error)
         return {}

@@ -196,7 +196,8 @@ def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
     """Models and data by path: of an id only their contents are a part, and to plan each cell takes a while."""
     models = [agent.path for agent in config.pair.agents.values()]
     benchmarks = [benchmark.file for _, benchmark in sorted(config.evaluate.benchmarks.items())]
-    return (*models, config.data.directory, config.data.train_file, *benchmarks)
+    train_sets = [declared.file for declared in config.data.sets.values()]
+    return (*models, config.data.directory, *train_sets, *benchmarks)
 
 
 def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:

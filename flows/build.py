@@ -12,8 +12,9 @@ from flows.plans import Plan, check_contents, load_benchmarks, models_dir
 from flows.slots import gpu_slots
 from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data.benchmarks import Benchmark
-from hacpo_core.data.problems import load_problems
+from hacpo_core.data.training import load_training
 from hacpo_core.engines.models import check_device
 from hacpo_core.errors import DataError, StoreError
 from hacpo_core.experiment import Experiment
@@ -59,13 +60,18 @@ def open_experiment(
         }
         with closing(placement_of(config, plan.root, initial)) as placement:
             checkpoint = placement.open()
-            problems = _short_enough(load_problems(config.data), list(placement.tokenizers.values()), config)
+            tokenizers = list(placement.tokenizers.values())
+            sizes = train_set_counts(config)
+            train_sets = {
+                name: _short_enough(name, problems, tokenizers, config.rollout.max_prompt_tokens, least=sizes[name])
+                for name, problems in load_training(config.data).sets.items()
+            }
             benchmarks = load_benchmarks(config)
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
                     config=config,
-                    problems=problems,
+                    train_sets=train_sets,
                     placement=placement,
                     ledger=Ledger(StepStore(plan.root), list(initial)),
                     verifier=pool,
@@ -128,17 +134,19 @@ def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Pat
     return RayPlacement(config, root=root, initial=initial)
 
 
-def _short_enough(problems: list[Problem], agents: list[AgentTokenizer], config: ExperimentConfig) -> list[Problem]:
-    """Problems whose prompt every agent can read within `rollout.max_prompt_tokens`; the others are counted."""
-    limit, kept = config.rollout.max_prompt_tokens, problems
+def _short_enough(
+    name: str, problems: list[Problem], agents: list[AgentTokenizer], limit: int, *, least: int
+) -> list[Problem]:
+    """Problems of a set whose prompt every agent can read within `limit` tokens; the others are counted."""
+    kept = problems
     for agent in agents:
         agent.render(kept)
         kept = [problem for problem in kept if len(agent.prompt_ids(problem)) <= limit]
     if len(kept) < len(problems):
-        _log.warning("dropped %d problems whose prompt is over %d tokens", len(problems) - len(kept), limit)
-    if len(kept) < config.train.problems:
+        _log.warning("dropped %d problems of %s whose prompt is over %d tokens", len(problems) - len(kept), name, limit)
+    if len(kept) < least:
         raise DataError(
-            f"only {len(kept)} of {len(problems)} training problems have prompts of at most {limit} tokens, "
-            f"fewer than train.problems={config.train.problems}; raise rollout.max_prompt_tokens"
+            f"only {len(kept)} of {len(problems)} training problems of {name} have prompts of at most {limit} tokens, "
+            f"fewer than the {least} of a step; raise rollout.max_prompt_tokens"
         )
     return kept

@@ -9,18 +9,28 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hacpo_core.config import AgentConfig, BenchmarkConfig, EvaluateConfig, ExperimentConfig, as_dict, flatten
+from hacpo_core.config import (
+    SEAMS,
+    AgentConfig,
+    BenchmarkConfig,
+    ExperimentConfig,
+    ProblemSetConfig,
+    TrainSetConfig,
+    as_dict,
+    flatten,
+)
 from hacpo_core.config.checks import validate
-from hacpo_core.config.schema import SEAMS
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.methods.base import Seam
 from hacpo_core.methods.registry import SHIPPED, find
+
+_ProblemSet = TypeVar("_ProblemSet", bound=ProblemSetConfig)
 
 _RETIRED = (("engine", "pack_tokens"), ("engine.vllm", "sync_prompts"))
 """fields of earlier versions that took no effect in experiments that can still be loaded"""
@@ -34,6 +44,10 @@ _MOVED = {
     "method.cross_weight": "method.estimate.cross_weight",
     "method.rollout_factor": "method.plan.factor",
     "method.ratio": "method.objective.name",
+    "data.source": "data.sets.<name>.source, with data.train=[<name>]",
+    "data.train_file": "data.sets.<name>.file, with data.train=[<name>]",
+    "data.template": "data.sets.<name>.template",
+    "data.system": "data.sets.<name>.system",
     **{
         f"method.{name}": f"method.objective.{name}"
         for name in ("cross_exponent", "cross_bounds", "cross_is_pessimistic")
@@ -47,6 +61,7 @@ KINDS = {
     "method": "methods",
     "hardware": "hardware",
     "conformance": "conformance",
+    "train_set": "train_sets",
     "benchmark": "benchmarks",
     "grid": "grids",
 }
@@ -147,7 +162,7 @@ def compose(
     if not any(_section(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: has no method.name, which tells its runs from others'; add one")
     config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo show lists all fields"), layers)
-    config = replace(config, evaluate=_with_benchmarks(config.evaluate, [layer for _, layer in layers]))
+    config = _with_problem_sets(config, [layer for _, layer in layers])
     typed = [*_typed_names(words), *_typed_names(entry)]
     validate(config, overrides=typed)
     return config
@@ -212,18 +227,34 @@ def _check_agent_words(words: DictConfig, pair: DictConfig) -> None:
             raise ConfigError(f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}")
 
 
-def _with_benchmarks(evaluate: EvaluateConfig, layers: Sequence[DictConfig]) -> EvaluateConfig:
-    """The same with a declaration of each benchmark that is named: its own file < what the layers say about it."""
-    named: dict[str, str] = {}
-    for word in (*evaluate.during, *evaluate.final):
-        if Path(named.setdefault(file_stem(word), word)).absolute() != Path(word).absolute():
-            raise ConfigError(f"evaluate: {named[file_stem(word)]} and {word} have one name; rename a file")
+def _with_problem_sets(config: ExperimentConfig, layers: Sequence[DictConfig]) -> ExperimentConfig:
+    """The same with a declaration of each training set and benchmark that is named, and their names without paths."""
+    data, evaluate = config.data, config.evaluate
+    sets = _by_name("data.train", data.train)
+    benchmarks = _by_name("evaluate", [*evaluate.during, *evaluate.final])
     return replace(
-        evaluate,
-        during=[file_stem(word) for word in evaluate.during],
-        final=[file_stem(word) for word in evaluate.final],
-        benchmarks={name: benchmark(word, layers) for name, word in named.items()},
+        config,
+        data=replace(
+            data,
+            train=list(sets),
+            sets={name: _problem_set(TrainSetConfig, "data.sets", word, layers) for name, word in sets.items()},
+        ),
+        evaluate=replace(
+            evaluate,
+            during=[file_stem(word) for word in evaluate.during],
+            final=[file_stem(word) for word in evaluate.final],
+            benchmarks={name: benchmark(word, layers) for name, word in benchmarks.items()},
+        ),
     )
+
+
+def _by_name(field: str, words: Sequence[str]) -> dict[str, str]:
+    """Each word, a name or the path of a YAML file, by its name."""
+    named: dict[str, str] = {}
+    for word in words:
+        if Path(named.setdefault(file_stem(word), word)).absolute() != Path(word).absolute():
+            raise ConfigError(f"{field}: {named[file_stem(word)]} and {word} have one name; rename a file")
+    return named
 
 
 def file_stem(word: str) -> str:
@@ -241,12 +272,18 @@ def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
     Raises:
         ConfigError: nobody declares it, or its file has an unknown field or a value of the wrong kind.
     """
-    parts = [OmegaConf.select(layer, f"evaluate.benchmarks[{file_stem(word)}]") for layer in layers]
+    return _problem_set(BenchmarkConfig, "evaluate.benchmarks", word, layers)
+
+
+def _problem_set(schema: type[_ProblemSet], section: str, word: str, layers: Sequence[DictConfig]) -> _ProblemSet:
+    """A declaration: its own file < what the layers say about it."""
+    kind = {TrainSetConfig: "train_set", BenchmarkConfig: "benchmark"}[schema]
+    parts = [OmegaConf.select(layer, f"{section}[{file_stem(word)}]") for layer in layers]
     parts = [part for part in parts if part is not None]
-    if word in available("benchmark") or file_stem(word) != word or not parts:
-        parts.insert(0, declaration("benchmark", word))
-    layers_of_it = [(f"benchmark {word}", part) for part in parts]
-    declared: BenchmarkConfig = merged(BenchmarkConfig, layers_of_it, remedy="mend the declaration")
+    if word in available(kind) or file_stem(word) != word or not parts:
+        parts.insert(0, declaration(kind, word))
+    layers_of_it = [(f"{kind} {word}", part) for part in parts]
+    declared: _ProblemSet = merged(schema, layers_of_it, remedy="mend the declaration")
     return declared
 
 

@@ -30,7 +30,7 @@ from hacpo_core.batches import own_minibatch
 from hacpo_core.checkpoints import save_checkpoint
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
-from hacpo_core.data.problems import load_problems
+from hacpo_core.data.training import load_training
 from hacpo_core.engines.models import check_device
 from hacpo_core.engines.offload import release_unused
 from hacpo_core.engines.replay import UpdateTrace, compare
@@ -147,7 +147,7 @@ class _Trial:
         self._config, self._root, self._workload = config, root, workload
         self._objective = config.method.objective
         self._placement: Placement | None = None
-        self._problems: list[Problem] = load_problems(config.data)[: workload.num_problems]
+        self._problems: list[Problem] = load_training(config.data).problems[: workload.num_problems]
         self._responses: Responses | None = None
         self._trace: UpdateTrace | None = None
 

@@ -12,12 +12,12 @@ from flows.compose import load_config, to_yaml
 from flows.folders import experiment_ids, experiments_dir
 from flows.states import CONFIG_FILE
 from hacpo_core.addresses import sqlite_path
-from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import shared_ranks, sharing_agents
+from hacpo_core.config import SEAMS, ExperimentConfig
+from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.config.schema import SEAMS
-from hacpo_core.data.benchmarks import Benchmark, benchmark_file, load_benchmark
-from hacpo_core.data.problems import data_file, load_problems
+from hacpo_core.data.benchmarks import Benchmark, load_benchmark
+from hacpo_core.data.problem_sets import problem_file
+from hacpo_core.data.training import load_training
 from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, StoreError
@@ -59,9 +59,13 @@ def plan(config: ExperimentConfig) -> Plan:
         }
         config = with_ranks(config, _tiny_sizes(config) | sizes_of(shapes))
         check_fits(config, shapes)
-    found = load_problems(config.data)
-    if len(found) < config.train.problems:
-        raise ConfigError(f"train.problems: got {config.train.problems}, but there are {len(found)} training problems")
+    sets = load_training(config.data).sets
+    for name, size in train_set_counts(config).items():
+        if len(sets[name]) < size:
+            raise ConfigError(
+                f"train.problems: got {config.train.problems}, of which {size} are from data.sets.{name}, but it has "
+                f"{len(sets[name])} training problems; lower it"
+            )
     load_benchmarks(config)
     name = experiment_id(config, contents_of(config))
     return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name)
@@ -82,7 +86,7 @@ def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> Exper
     assert total is not None, "validate() lets no auto pass without it"
     left = total - sum(agent.num_ranks or 0 for agent in agents.values())
     is_known = all(k in parameters for k in sharers)
-    ranks = shared_ranks({k: parameters[k] if is_known else 1 for k in sharers}, left)
+    ranks = shared_out({k: parameters[k] if is_known else 1 for k in sharers}, left, least=1)
     if len(agents) == 1:
         ranks = {k: max(1, total // 2) for k in sharers}
     placed = {k: replace(agent, num_ranks=ranks.get(k, agent.num_ranks)) for k, agent in agents.items()}
@@ -169,17 +173,21 @@ def check_contents(plan: Plan) -> None:
 
 
 def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
-    """Path and SHA-256 (hex) of every data file, by what it is for: "train" or the name of a benchmark."""
-    paths = {"train": data_file(config.data)}
+    """Path and SHA-256 (hex) of every data file, by what it is for: a training set or a benchmark."""
+    directory = config.data.directory
+    paths = {
+        f"train {name}": problem_file(f"data.sets.{name}", config.data.sets[name], directory)
+        for name in config.data.train
+    }
     for name, benchmark in config.evaluate.benchmarks.items():
-        paths[f"benchmark {name}"] = benchmark_file(name, benchmark, config.data.directory)
+        paths[f"benchmark {name}"] = problem_file(f"evaluate.benchmarks.{name}", benchmark, directory)
     return {context: (path, sha256_of(path)) for context, path in paths.items() if path is not None}
 
 
 def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
     """Every benchmark that the configuration declares, by name."""
     benchmarks = config.evaluate.benchmarks
-    return {name: load_benchmark(name, benchmark, config.data.directory) for name, benchmark in benchmarks.items()}
+    return {name: load_benchmark(name, benchmark, config.data) for name, benchmark in benchmarks.items()}
 
 
 def save_plan(plan: Plan) -> None:

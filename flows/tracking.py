@@ -138,7 +138,10 @@ class ExperimentTracking:
         }
         if "δ" in params:  # the field is the floor
             params["δ"] = round(1.0 - params["δ"], 12)
-        contexts = ["train", *(f"benchmark {name}" for name in config.evaluate.benchmarks)]
+        contexts = [
+            *(f"train {name}" for name in config.data.train),
+            *(f"benchmark {name}" for name in config.evaluate.benchmarks),
+        ]
         files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
         datasets = {context: files.get(context, "arithmetic@embedded") for context in contexts}
         tags = {"pair": config.pair.name, "method": method.name, "seed": str(config.seed), **version_tags()}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hacpo_core.agents import AgentTokenizer
 from hacpo_core.checkpoints import Checkpoint
 from hacpo_core.config import ExperimentConfig, MethodConfig
-from hacpo_core.config.counts import num_gpus, num_ranks
-from hacpo_core.data.problems import step_batch
+from hacpo_core.config.counts import num_gpus, num_ranks, train_set_counts
 from hacpo_core.data.retokenize import Retokenizer
+from hacpo_core.data.training import step_problems
 from hacpo_core.ledger import Ledger
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem
@@ -28,7 +28,7 @@ class Experiment:
 
     id: str
     config: ExperimentConfig
-    problems: Sequence[Problem]
+    train_sets: Mapping[str, Sequence[Problem]]
     placement: Placement
     ledger: Ledger
     verifier: VerifierPool
@@ -56,12 +56,12 @@ class Experiment:
 
     def batch(self, step: int) -> list[Problem]:
         """The problems of a step."""
-        return step_batch(self.problems, step=step, size=self.config.train.problems, seed=self.config.seed)
+        return step_problems(self.train_sets, train_set_counts(self.config), step=step, seed=self.config.seed)
 
     def problem(self, problem_id: str) -> Problem:
         """The training problem of that id."""
         if not self._by_id:
-            self._by_id = {problem.id: problem for problem in self.problems}
+            self._by_id = {problem.id: problem for problems in self.train_sets.values() for problem in problems}
         return self._by_id[problem_id]
 
     def sources(self, learner: str) -> tuple[str, ...]:

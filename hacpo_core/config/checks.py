@@ -2,138 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from hacpo_core.addresses import has_password
-from hacpo_core.config.counts import num_gpus, num_ranks, num_samples, num_sources, sharing_agents
-from hacpo_core.config.fields import declaration
+from hacpo_core.config.agents import TinyModelConfig
+from hacpo_core.config.counts import num_gpus, num_ranks, num_samples, num_sources, sharing_agents, train_set_counts
+from hacpo_core.config.engine import ALL_LINEAR, AUTO
+from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.schema import (
-    ALL_LINEAR,
-    AUTO,
-    SEAMS,
-    VERIFIER,
-    ExperimentConfig,
-    TinyModelConfig,
-    as_dict,
-    flatten,
-)
+from hacpo_core.config.problems import VERIFIER, ProblemSetConfig
+from hacpo_core.config.schema import ExperimentConfig
 from hacpo_core.errors import ConfigError
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PAIR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]{0,63}")
-_BENCHMARK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "conformance": ("paper", "official"),
-    "old_logprobs": ("checked", "learner", "sampler"),
-    "retokenize.eos": ("keep", "drop"),
-    "optimizer.schedule": ("constant", "cosine"),
-    "engine.sampler": ("transformers", "vllm"),
-    "engine.vllm.process": ("shared", "own"),
-    "engine.learner": ("torch", "deepspeed"),
-    "engine.dtype": ("float32", "bfloat16"),
-    "placement.kind": ("local", "ray"),
-    "engine.head_dtype": ("same", "float32"),
-    "engine.grad_dtype": ("same", "float32"),
-    "engine.row_layout": ("auto", "padded", "shared_prompts"),
-    "data.source": ("arithmetic", "jsonl"),
-    "verifier.equality": ("math_verify", "normalised"),
-    "verifier.style": ("boxed", "last_number", "plain", "auto"),
-    "runtime.runner": ("prefect", "direct"),
-}
-
-# field -> (least, most, is_open): is_open excludes the least itself.
-_RANGES: dict[str, tuple[float, float, bool]] = {
-    "seed": (0, 2**53, False),
-    "rollout.num_samples": (1, 1e5, False),
-    "rollout.temperature": (0, 1e3, True),
-    "rollout.top_p": (0, 1, True),
-    "rollout.max_prompt_tokens": (1, 1e9, False),
-    "rollout.max_response_tokens": (1, 1e9, False),
-    "rollout.batch_size": (1, 1e9, False),
-    "train.num_steps": (1, 1e9, False),
-    "train.problems": (1, 1e9, False),
-    "optimizer.learning_rate": (0, 1e3, True),
-    "optimizer.beta1": (0, 0.999999, False),
-    "optimizer.beta2": (0, 0.999999, False),
-    "optimizer.epsilon": (0, 1, True),
-    "optimizer.weight_decay": (0, 1e3, False),
-    "optimizer.max_grad_norm": (0, 1e12, True),
-    "optimizer.warmup_updates": (0, 1e9, False),
-    "engine.num_threads": (1, 4096, False),
-    "engine.gpu_memory_gb": (0, 1e5, True),
-    "engine.host_memory_gb": (0, 1e7, True),
-    "engine.deepspeed.timeout_s": (0, 1e6, True),
-    "engine.vllm.memory_share": (0, 1, True),
-    "engine.vllm.kv_cache_gb": (0, 1e5, True),
-    "engine.vllm.tensor_parallel_size": (1, 1024, False),
-    "engine.vllm.max_model_tokens": (2, 1e9, False),
-    "engine.vllm.sync_tokens": (1, 1e6, False),
-    "engine.vllm.sync_tolerance": (0, 1e3, True),
-    "engine.vllm.sync_bound": (0, 1e3, True),
-    "placement.total_ranks": (1, 4096, False),
-    "placement.ray.timeout_s": (0, 86400, True),
-    "engine.deepspeed.stage": (0, 3, False),
-    "engine.micro_batch_tokens": (1, 1e12, False),
-    "engine.lora.rank": (0, 1e5, False),
-    "engine.lora.alpha": (0, 1e6, True),
-    "engine.logprob_chunk_mb": (1, 1e6, False),
-    "verifier.num_workers": (1, 1024, False),
-    "verifier.timeout_s": (0, 1e5, True),
-    "verifier.memory_mb": (256, 1e9, False),
-    "reward.timeout_s": (0, 1e5, True),
-    "reward.memory_mb": (256, 1e9, False),
-    "verifier.max_unscored_fraction": (0, 1, False),
-    "evaluate.every": (0, 1e9, False),
-    "evaluate.max_response_tokens": (1, 1e9, False),
-    "evaluate.shard_problems": (1, 1e9, False),
-    "checkpoint.every": (1, 1e9, False),
-    "checkpoint.keep": (1, 1e9, False),
-    "diagnostics.every": (0, 1e9, False),
-    "runtime.phase_retries": (0, 100, False),
-    "runtime.retry_delay_s": (0, 3600, False),
-}
-
-# Fields of every benchmark.
-_BENCHMARK_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "source": ("arithmetic", "file"),
-    "split": ("dev", "test"),
-    "answer_form": ("whole", "boxed", "hashes"),
-    "hub.answer_form": ("whole", "boxed", "hashes"),
-    "style": (None, *_CHOICES["verifier.style"]),
-    "metric": ("avg", "best", "bootstrap_best"),
-}
-_BENCHMARK_RANGES: dict[str, tuple[float, float, bool]] = {
-    "count": (1, 1e9, False),
-    "num_samples": (1, 1e5, False),
-    "temperature": (0, 1e3, False),
-    "top_p": (0, 1, True),
-    "max_response_tokens": (1, 1e9, False),
-    "limit": (1, 1e9, False),
-}
-
-# Fields of every tiny agent.
-_TINY_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "family": ("qwen3", "llama", "gpt_neox"),
-    "tokenizer": ("character", "merged", "word", "byte"),
-}
-_TINY_RANGES: dict[str, tuple[float, float, bool]] = {
-    "hidden_size": (1, 1e5, False),
-    "num_layers": (1, 1e4, False),
-    "num_heads": (1, 1e4, False),
-    "num_kv_heads": (1, 1e4, False),
-    "max_positions": (1, 1e7, False),
-    "warmup.num_demonstrations": (1, 1e9, False),
-    "warmup.steps": (0, 1e9, False),
-    "warmup.batch_size": (1, 1e9, False),
-    "warmup.learning_rate": (0, 1e3, True),
-}
+_SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None:
@@ -146,17 +32,11 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     Raises:
         ConfigError: one sentence that names the field, the value, what is expected and the remedy.
     """
-    flat = flatten(as_dict(config))
-    _check_fields(flat, _CHOICES, _RANGES)
-    for seam in SEAMS:
-        _check_declared(getattr(config.method, seam), f"method.{seam}.")
-    if config.engine.device not in ("cpu", "cuda"):
-        raise ConfigError(
-            f"engine.device: got {config.engine.device!r}, expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"
-        )
-    _check_template("data.template", config.data.template)
+    for field in fields_of(config):
+        field.declared.check(field.name, field.value)
     _check_agents(config)
     _check_minibatches(config)
+    _check_train_sets(config)
     _check_benchmarks(config)
     _check_equality(config)
     _check_reward(config)
@@ -176,71 +56,57 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "as sequence_clip"
         )
     inert = inert_fields(config)
+    named: dict[str, tuple[Collection[str], str]] = {
+        "evaluate.benchmarks.": (config.evaluate.benchmarks, "neither in evaluate.during nor in evaluate.final"),
+        "data.sets.": (config.data.sets, "not in data.train"),
+    }
     for name in overrides:
-        benchmark = name.removeprefix("evaluate.benchmarks.").partition(".")[0]
-        if name.startswith("evaluate.benchmarks.") and benchmark not in config.evaluate.benchmarks:
-            raise ConfigError(
-                f"{name} cannot take effect: {benchmark} is neither in evaluate.during nor in evaluate.final; "
-                "add it there or leave it out"
-            )
+        for prefix, (known, absent) in named.items():
+            declared = name.removeprefix(prefix).partition(".")[0]
+            if name.startswith(prefix) and declared not in known:
+                raise ConfigError(f"{name} cannot take effect: {declared} is {absent}; add it there or leave it out")
         if name in inert:
             raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
 
 
-def _check_fields(
-    flat: Mapping[str, Any],
-    choices_of: Mapping[str, tuple[str | None, ...]],
-    ranges: Mapping[str, tuple[float, float, bool]],
-    prefix: str = "",
-) -> None:
-    """Check single fields; a number that is None is one that its field allows to be left open."""
-    for name, choices in choices_of.items():
-        if flat[name] not in choices:
-            expected = ", ".join("null" if choice is None else choice for choice in choices)
-            raise ConfigError(f"{prefix}{name}: got {flat[name]!r}, expected one of {expected}")
-    for name, (least, most, is_open) in ranges.items():
-        value = flat[name]
-        if value is not None and not (least < value <= most if is_open else least <= value <= most):
-            bracket = "(" if is_open else "["
-            raise ConfigError(f"{prefix}{name}: got {value}, expected a value in {bracket}{least:g}, {most:g}]")
+def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:
+    if problems.source == "file" and not problems.file:
+        raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
+    if "{problem}" not in problems.template:
+        raise ConfigError(f"{field}.template: got {problems.template!r}; write {{problem}} where the problem goes")
+    if bool(problems.hub.name) != bool(problems.hub.file):
+        raise ConfigError(f"{field}.hub: expected both name and file, or neither; set {field}.hub.file")
 
 
-def _check_declared(section: Any, prefix: str) -> None:
-    """Check each field of a section against what its own declaration says."""
-    for field in dataclasses.fields(section):
-        declared, value = declaration(field), getattr(section, field.name)
-        if declared is None:
-            continue
-        if declared.choices and value not in declared.choices:
-            expected = ", ".join(map(str, declared.choices))
-            raise ConfigError(f"{prefix}{field.name}: got {value!r}, expected one of {expected}")
-        least = declared.at_least if declared.above is None else declared.above
-        if least is None and declared.at_most is None:
-            continue
-        low, high = -math.inf if least is None else least, math.inf if declared.at_most is None else declared.at_most
-        is_open = declared.above is not None
-        if not (low < value <= high if is_open else low <= value <= high):
-            remedy = f" ({declared.remedy})" if declared.remedy else ""
-            bracket = "(" if is_open else "["
+def _check_train_sets(config: ExperimentConfig) -> None:
+    data = config.data
+    if not data.train:
+        raise ConfigError("data.train: got none, expected at least one training set; choose one of hacpo show")
+    for name in data.train:
+        if name not in data.sets:
+            raise ConfigError(f"data.train: {name} is not declared; add data.sets.{name}")
+    for name, problems in data.sets.items():
+        if not _SET_NAME.fullmatch(name):
+            raise ConfigError(f"data.sets: got the name {name!r}, expected letters, digits, '_' and '-' only")
+        _check_problem_set(f"data.sets.{name}", problems)
+    for name, count in train_set_counts(config).items():
+        if count == 0:
             raise ConfigError(
-                f"{prefix}{field.name}: got {value}, expected a value in {bracket}{low:g}, {high:g}]{remedy}"
+                f"data.sets.{name}.share: got {data.sets[name].share:g}, none of {config.train.problems} problems a "
+                "step; raise it, or train.problems"
             )
-
-
-def _check_template(field: str, template: str) -> None:
-    if "{problem}" not in template:
-        raise ConfigError(f"{field}: got {template!r}; write {{problem}} where the problem goes")
 
 
 def _check_benchmarks(config: ExperimentConfig) -> None:
     for name, benchmark in config.evaluate.benchmarks.items():
         field = f"evaluate.benchmarks.{name}"
-        if not _BENCHMARK_NAME.fullmatch(name):
+        if not _SET_NAME.fullmatch(name):
             raise ConfigError(f"evaluate.benchmarks: got the name {name!r}, expected letters, digits, '_' and '-' only")
-        _check_fields(flatten(as_dict(benchmark)), _BENCHMARK_CHOICES, _BENCHMARK_RANGES, prefix=f"{field}.")
-        if benchmark.source == "file" and not benchmark.file:
-            raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
-        _check_template(f"{field}.template", benchmark.template)
+        _check_problem_set(field, benchmark)
+        if benchmark.source == "development" and config.data.development_share == 0:
+            raise ConfigError(
+                f"{field}.source: got development with data.development_share=0, which holds nothing out; set a share"
+            )
         if benchmark.temperature == 0 and benchmark.num_samples > 1:
             raise ConfigError(
                 f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are the same; "
@@ -250,8 +116,6 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
             raise ConfigError(
                 f"{field}.metric: got {benchmark.metric} with num_samples 1; set num_samples, or metric=avg"
             )
-        if bool(benchmark.hub.name) != bool(benchmark.hub.file):
-            raise ConfigError(f"{field}.hub: expected both name and file, or neither; set {field}.hub.file")
     for name in (*config.evaluate.during, *config.evaluate.final):
         if name not in config.evaluate.benchmarks:
             raise ConfigError(f"evaluate: {name} is not declared; add evaluate.benchmarks.{name}")
@@ -422,14 +286,11 @@ def _check_agents(config: ExperimentConfig) -> None:
             raise ConfigError(f"pair.agents: got the name {name!r}, expected at most 64 letters, digits, '_', '.', '-'")
         if (agent.path is None) == (agent.tiny is None):
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
-        if agent.num_ranks is not None and not 1 <= agent.num_ranks <= 4096:
-            raise ConfigError(f"pair.agents.{name}.num_ranks: got {agent.num_ranks}, expected a value in [1, 4096]")
         if agent.tiny is not None:
             _check_tiny(agent.tiny, f"pair.agents.{name}.tiny.")
 
 
 def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
-    _check_fields(flatten(as_dict(tiny)), _TINY_CHOICES, _TINY_RANGES, prefix=prefix)
     # Rotary embeddings turn the two halves of a head against each other.
     if tiny.hidden_size % (2 * tiny.num_heads):
         raise ConfigError(

@@ -55,25 +55,32 @@ def sharing_agents(config: ExperimentConfig) -> list[str]:
     return [k for k, agent in config.pair.agents.items() if agent.num_ranks is None]
 
 
-def shared_ranks(parameters: Mapping[str, int], total: int) -> dict[str, int]:
-    """Ranks of each agent, in proportion to the agents' parameters, by largest remainder.
+def shared_out(weights: Mapping[str, float], total: int, *, least: int) -> dict[str, int]:
+    """Whole numbers in proportion to weights, by largest remainder.
 
-        quota[k] = total N[k] / sum_j N[j]
+        quota[k] = total w[k] / sum_j w[j]
 
-    Each agent has its quota rounded down, and at least one; what is left goes to those that are furthest below
-    their quota, what is too much comes from those furthest above.
+    Each has its quota rounded down, and at least `least`; what is left goes to those that are furthest below their
+    quota, what is too much comes from those furthest above.
 
     Args:
-        parameters: N, of each agent, > 0.
-        total: ranks to share out, at least one for each agent.
+        weights: w, each > 0.
+        total: what is shared out, at least `least` for each.
+        least: of each.
     """
-    quota = {k: total * size / sum(parameters.values()) for k, size in parameters.items()}
-    ranks = {k: max(1, int(share)) for k, share in quota.items()}
-    while sum(ranks.values()) < total:
-        ranks[max(quota, key=lambda k: quota[k] - ranks[k])] += 1
-    while sum(ranks.values()) > total:
-        ranks[max((k for k in quota if ranks[k] > 1), key=lambda k: ranks[k] - quota[k])] -= 1
-    return ranks
+    quota = {k: total * weight / sum(weights.values()) for k, weight in weights.items()}
+    counts = {k: max(least, int(share)) for k, share in quota.items()}
+    while sum(counts.values()) < total:
+        counts[max(quota, key=lambda k: quota[k] - counts[k])] += 1
+    while sum(counts.values()) > total:
+        counts[max((k for k in quota if counts[k] > least), key=lambda k: counts[k] - quota[k])] -= 1
+    return counts
+
+
+def train_set_counts(config: ExperimentConfig) -> dict[str, int]:
+    """Problems of a step that come from each training set, in proportion to their shares."""
+    shares = {name: config.data.sets[name].share for name in config.data.train}
+    return shared_out(shares, config.train.problems, least=0)
 
 
 def num_gpus(config: ExperimentConfig) -> int:

@@ -44,7 +44,7 @@ class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
     name: str = setting("", "name of a shipped one, or package.module:Class")
 
 
-def without_others(config: ExperimentConfig) -> str | None:
+def without_others(_: Any, config: ExperimentConfig) -> str | None:
     """Why a field that is about other agents' rows cannot take effect, or None."""
     if not config.method.shares_rollouts:
         return f"method {config.method.name} shares no rollouts"
@@ -299,8 +299,8 @@ class Objective(Seam):
     )
     aggregation: str = setting(
         "sum_of_means",
-        "over sources: sum_of_means (Eq. 53), or mean_of_rows (official code)",
-        choices=("sum_of_means", "mean_of_rows"),
+        "how rows of several sources are summed up",
+        choices={"sum_of_means": "each source's mean (Eq. 53)", "mean_of_rows": "all rows' mean (official code)"},
         inert=without_others,
     )
 

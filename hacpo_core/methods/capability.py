@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hacpo_core import algo
-from hacpo_core.config.fields import setting
+from hacpo_core.config.fields import setting, unless
 from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, without_others
 from hacpo_core.methods.groups import estimate_of, rectangle_of
 
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def _without_ratios(config: ExperimentConfig) -> str | None:
+def _without_ratios(_: Any, config: ExperimentConfig) -> str | None:
     estimator: CapabilityEstimator = config.method.estimate
     if len(config.pair.agents) == 1:
         return "one agent has nobody to be compared with"
     uses_weight = estimator.cross_weight == "capability" and config.method.shares_rollouts
     is_unused = estimator.baseline != "capability" and not uses_weight
     return f"method {config.method.name} uses no capability ratio" if is_unused else None
-
-
-def _without_guard(config: ExperimentConfig) -> str | None:
-    is_unused = config.method.estimate.baseline != "capability"
-    return "the guard is the capability baseline's" if is_unused else None
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,11 @@ class CapabilityEstimator(Estimator):
     )
     metric: str = setting(
         "reward_mean",
-        "capability of a batch: its mean reward (Eq. 9), or the share of positive rewards (official code)",
-        choices=("reward_mean", "positive_rate"),
+        "capability of a batch",
+        choices={
+            "reward_mean": "its mean reward (Eq. 9)",
+            "positive_rate": "the share of positive rewards (official code)",
+        },
         inert=_without_ratios,
     )
     floor: float = setting(1e-8, "least capability", above=0, at_most=1, inert=_without_ratios)
@@ -59,24 +57,28 @@ class CapabilityEstimator(Estimator):
     highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_without_ratios)
     baseline: str = setting(
         "capability",
-        "what rewards are compared with: capability (Eq. 7), own (the agent's own group) or pooled (all, unscaled)",
-        choices=("capability", "own", "pooled"),
+        "what rewards are compared with",
+        choices={
+            "capability": "all agents' mean, scaled by capability ratios (Eq. 7)",
+            "own": "the mean of the agent's own group",
+            "pooled": "all agents' mean, unscaled",
+        },
     )
     binary_guard: bool = setting(
         True,
         "replace a capability baseline above 1 by the agent's own mean, where no reward is above 1 (official code)",
-        inert=_without_guard,
+        inert=unless("method.estimate.baseline", "capability"),
     )
     cross_baseline: str = setting(
         "source",
-        "whose baseline a cross-agent response is compared with: source (Eq. 10) or learner (Eq. 50, official code)",
-        choices=("source", "learner"),
+        "whose baseline a cross-agent response is compared with",
+        choices={"source": "Eq. 10", "learner": "Eq. 50, official code"},
         inert=without_others,
     )
     cross_weight: str = setting(
         "capability",
-        "weight of cross-agent advantages: capability (w[j, k] of Eq. 10) or one",
-        choices=("capability", "one"),
+        "weight of cross-agent advantages",
+        choices={"capability": "w[j, k] of Eq. 10", "one": ""},
         inert=without_others,
     )
 

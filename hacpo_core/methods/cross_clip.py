@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hacpo_core import algo
-from hacpo_core.config.fields import setting
+from hacpo_core.config.fields import either, setting, unless, when
 from hacpo_core.methods.base import LossRows, Surrogate, without_others
 from hacpo_core.methods.sequence_clip import SequenceClip
 
@@ -14,21 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hacpo_core.algo.clipping import Bounds
-    from hacpo_core.config import ExperimentConfig
 
 
-def _not_stepwise(config: ExperimentConfig) -> str | None:
-    bounds = config.method.objective.cross_bounds
-    reason = None if bounds == "stepwise" else f"method.objective.cross_bounds is {bounds}"
-    return without_others(config) or reason
-
-
-def _without_power(config: ExperimentConfig) -> str | None:
-    objective: CrossClip = config.method.objective
-    if objective.cross_bounds == "none":
-        return "method.objective.cross_bounds is none, where nothing is clipped"
-    reason = "method.objective.cross_exponent is 0" if objective.cross_exponent == 0 else None
-    return without_others(config) or reason
+_NOT_STEPWISE = either(without_others, unless("method.objective.cross_bounds", "stepwise"))
+_WITHOUT_POWER = either(
+    without_others,
+    when("method.objective.cross_bounds", "none", note=", where nothing is clipped"),
+    when("method.objective.cross_exponent", 0),
+)
 
 
 @dataclass(frozen=True)
@@ -41,14 +34,14 @@ class CrossClip(SequenceClip):
     cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=without_others)
     cross_power: str = setting(
         "ratio",
-        "what alpha is the power of: the ratio itself (Eq. 12), or the clipped one (official code)",
-        choices=("ratio", "clipped"),
-        inert=_without_power,
+        "what alpha is the power of",
+        choices={"ratio": "the ratio itself (Eq. 12)", "clipped": "the clipped one (official code)"},
+        inert=_WITHOUT_POWER,
     )
     cross_bounds: str = setting(
         "stepwise",
-        "bounds of cross-agent ratios: stepwise (Eq. 14), own (those of own rows) or none",
-        choices=("stepwise", "own", "none"),
+        "bounds of cross-agent ratios",
+        choices={"stepwise": "Eq. 14", "own": "those of own rows", "none": ""},
         inert=without_others,
     )
     cross_is_pessimistic: bool = setting(False, "min(s A, clip(s) A) for cross-agent rows too", inert=without_others)
@@ -58,10 +51,10 @@ class CrossClip(SequenceClip):
         at_least=0,
         at_most=1,
         remedy="it is 1 - delta of the paper, so 0.8 for delta = 0.2",
-        inert=_not_stepwise,
+        inert=_NOT_STEPWISE,
     )
     cross_step: float = setting(
-        0.025, "delta_step of Eq. 14: tightening per update", at_least=0, at_most=1, inert=_not_stepwise
+        0.025, "delta_step of Eq. 14: tightening per update", at_least=0, at_most=1, inert=_NOT_STEPWISE
     )
 
     def cross_limit(self, update: int) -> Bounds:

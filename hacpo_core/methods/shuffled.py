@@ -26,8 +26,8 @@ class Shuffled(Builder):
     problems: int = setting(64, "a mini-batch holds problems x rollout.num_samples responses", at_least=1, at_most=1e9)
     order: str = setting(
         "mixed",
-        "mixed: the same share of every source in each; own_first: own mini-batches, then the others'",
-        choices=("mixed", "own_first"),
+        "which rows share a mini-batch",
+        choices={"mixed": "the same share of every source in each", "own_first": "own mini-batches, then the others'"},
         inert=without_others,
     )
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig, VllmConfig
-from hacpo_core.config.counts import num_processes, occupied_gpus, shared_ranks
+from hacpo_core.config.counts import num_processes, occupied_gpus, shared_out
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_ranks_are_shared_out_by_largest_remainder(
 ) -> None:
     agents = [f"agent{i}" for i in range(len(billions))]
     sizes = {k: int(size * 1e9) for k, size in zip(agents, billions, strict=True)}
-    assert tuple(shared_ranks(sizes, total).values()) == expected
+    assert tuple(shared_out(sizes, total, least=1).values()) == expected
 
 
 @pytest.mark.parametrize(

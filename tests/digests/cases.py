@@ -49,7 +49,7 @@ train: {{num_steps: 10, problems: 4}}
 method: {{build: {{problems: 2}}, objective: {{sequence_low: 0.1, sequence_high: 0.1}}}}
 rollout: {{num_samples: 4, max_prompt_tokens: 40, max_response_tokens: 40}}
 optimizer: {{learning_rate: 1.0e-3}}
-data: {{source: jsonl, directory: {folder}, train_file: p.jsonl, template: "{{problem}}"}}
+data: {{directory: {folder}, train: [sums], sets: {{sums: {{file: p.jsonl, template: "{{problem}}"}}}}}}
 verifier: {{num_workers: 1, timeout_s: 30.0}}
 evaluate: {{every: 0, during: [], final: []}}
 checkpoint: {{every: 10}}

@@ -18,7 +18,7 @@ from flows.compose import compose
 from hacpo_core.agents import Agent, AgentTokenizer, initial_folder
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.data.problems import load_problems
+from hacpo_core.data.training import load_training
 from hacpo_core.engines.offload import move_data, move_state
 from hacpo_core.engines.torch_learner import TorchLearner
 from hacpo_core.engines.transformers_sampler import TransformersSampler
@@ -125,7 +125,7 @@ def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) 
     config = compose(str(small_models / "small.yaml"), "gspo")
     folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
-    problems = load_problems(config.data)[:2]
+    problems = load_training(config.data).problems[:2]
     results = []
     for offloads in (False, True):
         one = replace(config, engine=replace(config.engine, offloads=offloads))
@@ -163,7 +163,7 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
     agent = Agent(tokens, config, initial=folder, folder=folder, version=0)
     assert events == ["release", "sampler starts"]
-    responses = agent.sample(specs_of(config, load_problems(config.data)[:1]), step=1, purpose="rollout")
+    responses = agent.sample(specs_of(config, load_training(config.data).problems[:1]), step=1, purpose="rollout")
     assert events[2:] == ["release", "synchronise"]
     for work in (lambda: agent.score(responses), agent.rest):
         events.clear()

@@ -71,7 +71,7 @@ def test_entries_that_differ_in_their_files_are_trained_each(small_models: Path,
     pair = small_models / "small.yaml"
     extra = "".join(
         f"  - {{pairs: [{pair}], methods: [hacpo], label: {name}, "
-        f"settings: {{data: {{train_file: {tmp_path / name}.jsonl}}}}}}\n"
+        f"settings: {{data: {{sets: {{sums: {{file: {tmp_path / name}.jsonl}}}}}}}}}}\n"
         for name in ("other", "same")
     )
     grid = plan_grid(small_grid(small_models, tmp_path, "hacpo", extra=extra), runs_dir=tmp_path, seeds=[0])

@@ -40,7 +40,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     agents = "".join(f"    {name}: {{path: {folder}}}\n" for name, folder in found.items())
     (tmp_path / "pair.yaml").write_text(
         f"pair:\n  name: folders\n  agents:\n{agents}"
-        f"data: {{directory: {tmp_path / 'data'}, train_file: train.jsonl}}\n"
+        f"data: {{directory: {tmp_path / 'data'}, train: [sums], sets: {{sums: {{file: train.jsonl}}}}}}\n"
         "train: {num_steps: 1, problems: 4}\nmethod: {build: {problems: 2}}\nevaluate: {during: [], final: []}\n"
         "rollout: {max_prompt_tokens: 64, max_response_tokens: 64}\n",
         encoding="utf-8",

@@ -27,16 +27,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, 
 from benchmarks.measure import PeakMemory, child, linear_products, median_ratio, write_result
 from hacpo_core.algo.advantages import joint_advantages
 from hacpo_core.algo.capability import unit_ratios
-from hacpo_core.batches import own_minibatch
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.retokenize import decode_response
-from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.products import IMAGES, use_onednn
-from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.cpu.allocator import keep_freed_memory
+from hacpo_core.engines.cpu.products import IMAGES, use_onednn
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.sequence_clip import SequenceClip
 from hacpo_core.methods.token_clip import TokenClip
@@ -307,7 +307,7 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     if asked.one:
         if asked.keeps_memory and not keep_freed_memory():
-            raise SystemExit("freed memory cannot be kept here (hacpo_core/engines/allocator.py says when)")
+            raise SystemExit("freed memory cannot be kept here (hacpo_core/engines/cpu/allocator.py says when)")
         size, method = asked.one
         found = peak_mb(size, method, asked.memory_of) if asked.memory_of else compare(size, method, ROUNDS[size])
         print(json.dumps(found))

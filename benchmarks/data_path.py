@@ -24,17 +24,17 @@ import numpy as np
 import torch
 
 from benchmarks.measure import child, write_result
-from hacpo_core.batches import RowReader, learner_batch
 from hacpo_core.columns import Ragged
+from hacpo_core.data.batches import RowReader, learner_batch
 from hacpo_core.engines.base import Sampled
 from hacpo_core.engines.layouts import forward_passes
-from hacpo_core.ledger import Ledger, SampledBatch, VerifiedBatch
 from hacpo_core.methods.base import Carried, Estimate, History
 from hacpo_core.methods.sequence_clip import SequenceClip
 from hacpo_core.methods.shuffled import Shuffled
 from hacpo_core.records import PhaseCost, Verdict
 from hacpo_core.responses import Responses, Verdicts
-from hacpo_core.store import StepStore
+from hacpo_core.store.ledger import Ledger, SampledBatch, VerifiedBatch
+from hacpo_core.store.steps import StepStore
 
 PROBLEMS, SAMPLES, TOKENS, PROMPT_TOKENS = 128, 8, 4096, 200
 VOCABULARY = 150_000

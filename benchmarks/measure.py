@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hacpo_core.engines import products
-from hacpo_core.engines.products import FrozenLinear, packed, product
+from hacpo_core.engines.cpu import products
+from hacpo_core.engines.cpu.products import FrozenLinear, packed, product
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -34,9 +34,9 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     from flows.display import QuietWatcher
     from flows.experiment import run_experiment
     from flows.plans import plan, save_plan
-    from hacpo_core.agents import Agent
     from hacpo_core.phases.runner import DirectRunner
-    from hacpo_core.store import StepStore
+    from hacpo_core.placement.agents import Agent
+    from hacpo_core.store.steps import StepStore
     from hacpo_core.verify.pool import VerifierPool
 
     work: list[tuple[float, float]] = []
@@ -100,7 +100,7 @@ def _size(folder: Path) -> int:
 def start(runs_dir: Path, runner: str, begun: float) -> None:
     """Print the seconds since `begun` when `hacpo train` first asks an agent for responses, and end."""
     from flows.cli import app
-    from hacpo_core.agents import Agent
+    from hacpo_core.placement.agents import Agent
 
     def sample(*_: Any, **__: Any) -> None:
         print(time.time() - begun, flush=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.measure import write_result
 from flows.plans import find_plan
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 CONDITIONS = {
     "one process": ["runtime.runner=direct"],

@@ -22,8 +22,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Co
 
 from benchmarks.measure import machine
 from hacpo_core.columns import TokenRows
+from hacpo_core.engines.cpu.products import pays, use_onednn
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
-from hacpo_core.engines.products import pays, use_onednn
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
 
 RESULTS = Path(__file__).parent / "results" / "row_layouts.json"

@@ -25,11 +25,11 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
-from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.products import use_onednn
-from hacpo_core.engines.transformers_sampler import TransformersSampler
-from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.engines.cpu.allocator import keep_freed_memory
+from hacpo_core.engines.cpu.products import use_onednn
+from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.records import SamplingLimits
 
 THREADS, PROMPT_TOKENS, SAMPLES, VOCABULARY = 2, 16, 8, 64

@@ -61,7 +61,7 @@ def run(folder: Path, num_agents: int, widths: Sequence[int], words: Sequence[st
     from flows.experiment import run_experiment
     from flows.plans import plan, save_plan
     from hacpo_core.phases.runner import DirectRunner
-    from hacpo_core.store import StepStore
+    from hacpo_core.store.steps import StepStore
 
     path = folder / f"of{num_agents}.yaml"
     path.write_text(OmegaConf.to_yaml(pair_of(num_agents, widths)), encoding="utf-8")

@@ -22,14 +22,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import PeakMemory, child, in_turn, matmul_peaks, median_ratio, without_onednn, write_result
-from hacpo_core.batches import Minibatch, own_minibatch
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.data.batches import Minibatch, own_minibatch
+from hacpo_core.engines.cpu.products import use_onednn
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import token_scores
-from hacpo_core.engines.optimizer import adamw
-from hacpo_core.engines.products import use_onednn
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.torch.optimizer import adamw
 from hacpo_core.methods.sequence_clip import SequenceClip
 
 THREADS = 2

@@ -31,7 +31,7 @@ from benchmarks.measure import machine
 from experiments.report.statistics import summarize
 from flows.plans import find_plan
 from hacpo_core.phases.metrics import LARGEST_SAMPLER_ERROR
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 PAIR = Path(__file__).parent / "vllm_pair.yaml"
 RESULTS = Path(__file__).parent / "results" / "vllm_accuracy.json"

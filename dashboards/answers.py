@@ -19,7 +19,7 @@ from flows.plans import find_plan
 from flows.samples import step_samples
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import HacpoError
-from hacpo_core.store import MANIFEST, StepStore
+from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)
 FILTERS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.progress import Evaluated
 from hacpo_core.errors import StoreError
-from hacpo_core.store import MANIFEST, StepStore
+from hacpo_core.store.steps import MANIFEST, StepStore
 
 MOST_RUNS = 16
 """whose metrics are kept in memory"""

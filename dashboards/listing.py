@@ -16,7 +16,7 @@ from flows.gridfile import GridRecord, Place, read_grids
 from flows.progress import PROGRESS_FILE
 from flows.states import RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import HacpoError
-from hacpo_core.lock import is_locked
+from hacpo_core.store.lock import is_locked
 
 ALL_RUNS = "all"
 """the name, among the grids, of everything that lies in the folder"""

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, die_with_parent, end_family, free_port
-from hacpo_core.addresses import has_password, is_server, sqlite_path
+from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
 PREFERRED_PORT = 5000
 PAUSE_S = 60.0

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json
-from hacpo_core.store import MANIFEST, StepStore
+from hacpo_core.store.files import read_json
+from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)
 MOST_STEPS = 30

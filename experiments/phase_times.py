@@ -32,7 +32,7 @@ from flows.compose import compose
 from flows.plans import with_ranks
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import num_minibatches, num_ranks, num_samples, num_sources, occupied_gpus
-from hacpo_core.engines.memory import ModelShape, sizes_of
+from hacpo_core.engines.models.memory import ModelShape, sizes_of
 
 BEGIN, END = "<!-- phases: python -m experiments.phase_times -->", "<!-- end of phases -->"
 

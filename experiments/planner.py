@@ -23,7 +23,7 @@ from flows.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.engines.memory import check_fits, sizes_of
+from hacpo_core.engines.models.memory import check_fits, sizes_of
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 
 

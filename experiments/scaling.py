@@ -13,7 +13,7 @@ from experiments.published.models import published_shapes
 from flows.compose import compose
 from flows.plans import with_ranks
 from hacpo_core.config.counts import num_ranks
-from hacpo_core.engines.memory import agent_memory, peak_gib, sizes_of
+from hacpo_core.engines.models.memory import agent_memory, peak_gib, sizes_of
 
 SPARE_GIB = 5.0
 """of a GPU, for what the sums leave out: CUDA's contexts, NCCL's buffers, what allocators cannot use"""

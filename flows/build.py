@@ -10,20 +10,20 @@ from pathlib import Path
 
 from flows.plans import Plan, check_contents, load_benchmarks, models_dir
 from flows.slots import gpu_slots
-from hacpo_core.agents import AgentTokenizer, initial_folder
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.models import check_device
+from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import DataError, StoreError
 from hacpo_core.experiment import Experiment
-from hacpo_core.ledger import Ledger
-from hacpo_core.lock import ExperimentLock
+from hacpo_core.placement.agents import AgentTokenizer, initial_folder
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem
-from hacpo_core.store import StepStore
+from hacpo_core.store.ledger import Ledger
+from hacpo_core.store.lock import ExperimentLock
+from hacpo_core.store.steps import StepStore
 from hacpo_core.tiny.models import Progress
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import RewardFunction, Rewards, UserReward, VerifierReward

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
-from hacpo_core.files import FULL_DISK
+from hacpo_core.store.files import FULL_DISK
 
 if TYPE_CHECKING:  # a command imports what it needs when it runs
     from flows.display import Watcher
@@ -328,7 +328,7 @@ def doctor(
 def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -> None:
     """Print the verdict of each step of each trial, and keep it as JSON."""
     from flows.engine_trial import trial_report
-    from hacpo_core.files import write_json
+    from hacpo_core.store.files import write_json
 
     reports = []
     for folder in [None, model] if model is not None else [None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tqdm import tqdm
 
-if TYPE_CHECKING:  # see hacpo_core.store
+if TYPE_CHECKING:  # see hacpo_core.store.steps
     import pandas as pd
 
 

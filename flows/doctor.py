@@ -85,8 +85,8 @@ def _train_something() -> str:
     from hacpo_core.columns import TokenRows
     from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
     from hacpo_core.engines.base import SampleRequest
-    from hacpo_core.engines.torch_learner import TorchLearner
-    from hacpo_core.engines.transformers_sampler import TransformersSampler
+    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.transformers.sampler import TransformersSampler
     from hacpo_core.records import SamplingLimits
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
@@ -182,9 +182,9 @@ def sample_with_vllm() -> str:
     from hacpo_core.columns import TokenRows
     from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
     from hacpo_core.engines.base import SampleRequest
-    from hacpo_core.engines.lora import save_model
-    from hacpo_core.engines.torch_learner import TorchLearner
-    from hacpo_core.engines.vllm_sampler import VllmSampler
+    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.torch.lora import save_model
+    from hacpo_core.engines.vllm.sampler import VllmSampler
     from hacpo_core.records import SamplingLimits
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
@@ -217,11 +217,11 @@ def train_with_deepspeed() -> str:
     import numpy as np
     import torch
 
-    from hacpo_core.batches import own_minibatch
     from hacpo_core.columns import Ragged, TokenRows
     from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig, TinyModelConfig
-    from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
-    from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.data.batches import own_minibatch
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
+    from hacpo_core.engines.torch.learner import TorchLearner
     from hacpo_core.methods.sequence_clip import SequenceClip
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
@@ -264,7 +264,7 @@ def merge_with_peft() -> str:
     import torch
 
     from hacpo_core.config import LoraConfig, TinyModelConfig
-    from hacpo_core.engines.lora import add_adapters, merged_weights
+    from hacpo_core.engines.torch.lora import add_adapters, merged_weights
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
 

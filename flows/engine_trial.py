@@ -25,19 +25,19 @@ from flows.build import placement_of
 from flows.compose import compose
 from flows.plans import with_ranks
 from flows.slots import gpu_slots
-from hacpo_core.agents import initial_folder
-from hacpo_core.batches import own_minibatch
-from hacpo_core.checkpoints import save_checkpoint
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
+from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.models import check_device
-from hacpo_core.engines.offload import release_unused
+from hacpo_core.engines.models.loading import check_device
 from hacpo_core.engines.replay import UpdateTrace, compare
+from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import SampleSpec
+from hacpo_core.placement.agents import initial_folder
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
+from hacpo_core.store.checkpoints import save_checkpoint
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"

@@ -31,7 +31,7 @@ from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import Runner
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 
 def with_benchmarks(plan: Plan, words: Sequence[str]) -> Plan:

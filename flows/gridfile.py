@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.recordfile import read_record
-from hacpo_core.files import write_json
+from hacpo_core.store.files import write_json
 
 
 @dataclass(frozen=True, slots=True)

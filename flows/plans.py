@@ -11,17 +11,17 @@ from pathlib import Path
 from flows.compose import load_config, to_yaml
 from flows.folders import experiment_ids, experiments_dir
 from flows.states import CONFIG_FILE
-from hacpo_core.addresses import sqlite_path
 from hacpo_core.config import SEAMS, ExperimentConfig
+from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
-from hacpo_core.engines.memory import check_fits, folder_shape, gpu_gib, sizes_of
+from hacpo_core.engines.models.folders import check_model_folder, find_model, model_fingerprint
+from hacpo_core.engines.models.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, StoreError
-from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
+from hacpo_core.store.files import read_json, sha256_of, write_atomically, write_json
 
 CONTENTS_FILE = "contents.json"
 """digests of what the configuration names by path"""

@@ -16,8 +16,8 @@ from flows.recordfile import read_record
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult
-from hacpo_core.files import write_json
-from hacpo_core.store import StepStore
+from hacpo_core.store.files import write_json
+from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.json"

@@ -39,10 +39,10 @@ from flows.processes import home_of, only_one
 from flows.schedule import Schedule, answers, host_of
 from flows.server import RECONCILER_LOCK, await_server
 from flows.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
-from hacpo_core.addresses import STATE_FILE, tracking_uri
+from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import EngineError, HacpoError
-from hacpo_core.lock import is_locked
-from hacpo_core.store import StepStore
+from hacpo_core.store.lock import is_locked
+from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3

@@ -13,8 +13,8 @@ from flows.states import RESULT_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
-from hacpo_core.files import read_json
-from hacpo_core.store import StepStore
+from hacpo_core.store.files import read_json
+from hacpo_core.store.steps import StepStore
 
 if TYPE_CHECKING:  # the one is a fifth of a second, the other brings torch
     import pandas as pd

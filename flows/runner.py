@@ -24,7 +24,6 @@ from flows.display import QuietWatcher, Watcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.schedule import answers
-from hacpo_core.background import Background
 from hacpo_core.errors import (
     ConfigError,
     DataError,
@@ -36,6 +35,7 @@ from hacpo_core.errors import (
     first_line,
 )
 from hacpo_core.phases.runner import Handle, Phase
+from hacpo_core.store.background import Background
 
 UPDATE_EVERY_S = 5.0
 

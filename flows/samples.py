@@ -7,7 +7,7 @@ import pandas as pd
 from flows.plans import Plan
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations, read_responses
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 
 def step_samples(plan: Plan, step: int) -> pd.DataFrame:

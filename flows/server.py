@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from flows.processes import Record, free_port, home_of, write_private
-from hacpo_core.addresses import has_password
+from hacpo_core.config.addresses import has_password
 from hacpo_core.errors import ConfigError, ServerError
 
 _log = logging.getLogger(__name__)

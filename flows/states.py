@@ -8,8 +8,8 @@ from pathlib import Path
 from flows.failures import Failure, read_failure
 from flows.progress import Progress, read_progress
 from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json
-from hacpo_core.lock import is_locked
+from hacpo_core.store.files import read_json
+from hacpo_core.store.lock import is_locked
 
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"

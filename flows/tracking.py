@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from flows.plans import Plan, data_files
 from flows.results import result_values
 from flows.states import CONFIG_FILE
-from hacpo_core.addresses import STATE_FILE, tracking_uri
-from hacpo_core.background import Background
 from hacpo_core.config import as_dict, flatten
+from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import Handle, Phase, Runner
+from hacpo_core.store.background import Background
 from hacpo_core.versions import version_tags
 
 if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampling need not wait for

@@ -33,7 +33,7 @@ from flows.server import (
     shared_server,
 )
 from flows.slots import visible_devices
-from hacpo_core.addresses import tracking_uri
+from hacpo_core.config.addresses import tracking_uri
 from hacpo_core.errors import EngineError, ServerError
 
 RUNS_DIR = "HACPO_RUNS_DIR"

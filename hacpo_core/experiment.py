@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hacpo_core.agents import AgentTokenizer
-from hacpo_core.checkpoints import Checkpoint
 from hacpo_core.config import ExperimentConfig, MethodConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, train_set_counts
 from hacpo_core.data.retokenize import Retokenizer
 from hacpo_core.data.training import step_problems
-from hacpo_core.ledger import Ledger
+from hacpo_core.methods.state import decode
+from hacpo_core.placement.agents import AgentTokenizer
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem
-from hacpo_core.state import decode
 from hacpo_core.stopwatch import Stopwatch
+from hacpo_core.store.checkpoints import Checkpoint
+from hacpo_core.store.ledger import Ledger
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import Rewards
 

@@ -29,9 +29,9 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from sqlalchemy.exc import SQLAlchemyError
 
-from hacpo_core.addresses import STATE_FILE, has_password, is_server, sqlite_path, without_password
+from hacpo_core.config.addresses import STATE_FILE, has_password, is_server, sqlite_path, without_password
 from hacpo_core.errors import TrackingError, first_line
-from hacpo_core.files import write_json
+from hacpo_core.store.files import write_json
 
 if TYPE_CHECKING:  # half a second that a training without pictures does not need
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.plans import Plan
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 
 def timeless(values: dict[str, float]) -> dict[str, float]:

@@ -23,12 +23,12 @@ from flows.plans import Plan, plan, save_plan
 from flows.samples import step_samples
 from hacpo_core.columns import Ragged
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
 from hacpo_core.phases.metrics import DEFINITIONS
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import SamplingLimits, Verdict
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import WorkerProcess
 from tests.experiments_outcome import outcome

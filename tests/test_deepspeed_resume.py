@@ -15,7 +15,7 @@ pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
-from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped
 from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome

@@ -20,15 +20,15 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan
 from flows.samples import step_samples
-from hacpo_core.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.errors import LockedError, ReplayError, StoreError
-from hacpo_core.files import read_json
-from hacpo_core.lock import ExperimentLock
 from hacpo_core.methods.base import History, State
 from hacpo_core.methods.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
-from hacpo_core.store import REPLAYS_FILE, StepStore
+from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
+from hacpo_core.store.files import read_json
+from hacpo_core.store.lock import ExperimentLock
+from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.test_store import noted_syncs
 
@@ -37,12 +37,12 @@ NUM_KILLS = 24
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
-    import hacpo_core.checkpoints as checkpoints
-    import hacpo_core.files as files
-    import hacpo_core.store as store
+    import hacpo_core.store.checkpoints as checkpoints
+    import hacpo_core.store.files as files
+    import hacpo_core.store.steps as store
     import hacpo_core.tracking as tracking
-    from hacpo_core.engines.torch_learner import TorchLearner
-    from hacpo_core.engines.transformers_sampler import TransformersSampler
+    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.transformers.sampler import TransformersSampler
 
     def passing(name: str) -> None:
         counts[name] = counts.get(name, 0) + 1
@@ -234,8 +234,8 @@ def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[
 
 def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
     """Have updates repeat themselves only nearly, as on a GPU: noise is added, in units of the rms gradient."""
-    import hacpo_core.agents as agents
-    from hacpo_core.engines.torch_learner import TorchLearner
+    import hacpo_core.placement.agents as agents
+    from hacpo_core.engines.torch.learner import TorchLearner
 
     inner, setup = TorchLearner._step, agents.this_setup
 
@@ -340,7 +340,7 @@ def test_full_disk_is_one_clear_error_and_the_run_goes_on_after_it(
 def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.engines.torch.learner import TorchLearner
 
     expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
     inner, calls = TorchLearner._step, []

@@ -278,7 +278,7 @@ def test_error_of_training_is_the_one_told_whatever_mlflow_says_meanwhile(
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    from hacpo_core.engines.torch_learner import TorchLearner
+    from hacpo_core.engines.torch.learner import TorchLearner
 
     def broken(self: TorchLearner) -> None:
         raise RuntimeError("out of memory")

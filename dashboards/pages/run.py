@@ -18,10 +18,10 @@ from dashboards.settings import differences, read_settings
 from dashboards.site import Link, Site, fragment, part
 from dashboards.timeline import KINDS, timeline
 from dashboards.tracebacks import frames
-from hacpo_core.addresses import STATE_FILE
+from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json
-from hacpo_core.store import REPLAYS_FILE, StepStore
+from hacpo_core.store.files import read_json
+from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 
 SHOWN_STEPS = 5
 MOST_OFFERED = 200

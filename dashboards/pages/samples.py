@@ -13,7 +13,7 @@ from starlette.responses import Response
 from dashboards.answers import FILTERS, StepAnswers
 from dashboards.changes import version_of
 from dashboards.site import Site, fragment, part
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 Step = Annotated[int | None, Query(ge=1, le=10**9)]
 FilterName = Literal["all", "disagreement", "weaker", "unscored", "longest"]

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.memory import ModelShape, model_shape
+from hacpo_core.engines.models.memory import ModelShape, model_shape
 
 
 @cache

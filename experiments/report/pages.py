@@ -36,7 +36,7 @@ from experiments.report.statistics import NUM_RESAMPLES
 from experiments.report.tables import Printed, accuracy_table, exponent_table, printed_in, ratio_table
 from flows.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
-from hacpo_core.files import write_atomically
+from hacpo_core.store.files import write_atomically
 
 
 def write_report(grid: GridPlan, folder: Path) -> Path:

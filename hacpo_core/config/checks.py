@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 
-from hacpo_core.addresses import has_password
+from hacpo_core.config.addresses import has_password
 from hacpo_core.config.agents import TinyModelConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, num_samples, num_sources, sharing_agents, train_set_counts
 from hacpo_core.config.engine import ALL_LINEAR, AUTO

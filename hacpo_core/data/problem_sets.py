@@ -10,8 +10,8 @@ from pathlib import Path
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from hacpo_core.boxes import boxed
 from hacpo_core.config import HubConfig, ProblemSetConfig
+from hacpo_core.data.boxed import boxed
 from hacpo_core.data.prompts import format_messages
 from hacpo_core.data.rows import DataRow, data_path, has_several_answers, read_rows, warn_once
 from hacpo_core.errors import DataError

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hacpo_core.boxes import boxed
+from hacpo_core.data.boxed import boxed
 from hacpo_core.errors import DataError
 
 _BATCH_ROWS = 256

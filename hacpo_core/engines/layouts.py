@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.columns import TokenRows
-from hacpo_core.engines.products import IMAGES
+from hacpo_core.engines.cpu.products import IMAGES
 
 LAYOUTS = ("padded", "shared_prompts")
 

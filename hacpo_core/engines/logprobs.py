@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.products import product
+from hacpo_core.engines.cpu.products import product
 
 
 class TokenScores(NamedTuple):

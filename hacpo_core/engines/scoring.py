@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hacpo_core.columns import TokenRows
-from hacpo_core.engines.attention import let_rows_share
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
+from hacpo_core.engines.transformers.attention import let_rows_share
 from hacpo_core.errors import EngineError, first_line
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Estimate
 from hacpo_core.records import PhaseCost
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from hacpo_core.phases.update import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import intact_results, read_result, result_phase, shard_kind
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
-if TYPE_CHECKING:  # see hacpo_core.store
+if TYPE_CHECKING:  # see hacpo_core.store.steps
     import pandas as pd
 
 _OF_PLACE, _OF_ESTIMATE = ("step", "benchmark", "agent"), ("metric", "value", "low", "high")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hacpo_core import state
 from hacpo_core.experiment import Experiment
-from hacpo_core.ledger import EstimatedStep
+from hacpo_core.methods import state
 from hacpo_core.methods.base import ScoredStep
 from hacpo_core.methods.checks import checked_estimate
 from hacpo_core.records import Problem
 from hacpo_core.stopwatch import Stopwatch
+from hacpo_core.store.ledger import EstimatedStep
 
 
 def advantage(x: Experiment, step: int, problems: Sequence[Problem]) -> None:

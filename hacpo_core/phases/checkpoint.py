@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hacpo_core.checkpoints import save_checkpoint
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.update import with_agent
+from hacpo_core.store.checkpoints import save_checkpoint
 
 
 def checkpoint(x: Experiment, step: int) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.ledger import Ledger, SampledBatch
 from hacpo_core.methods.base import RowKind
+from hacpo_core.store.ledger import Ledger, SampledBatch
 
 LARGEST_SAMPLER_ERROR = 1e-3
 """mean |s - 1| between sampler and learner, above which a step warns"""

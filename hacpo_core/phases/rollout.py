@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core import state
 from hacpo_core.errors import EngineError
 from hacpo_core.experiment import Experiment
-from hacpo_core.ledger import SampledBatch
+from hacpo_core.methods import state
 from hacpo_core.methods.base import PlanTask, SampleSpec
 from hacpo_core.methods.checks import checked_specs
 from hacpo_core.phases.update import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
+from hacpo_core.store.ledger import SampledBatch
 
 NUM_PROBED = 8
 """responses of a step that the learner scores to compare it with the sampler, where it does not score all"""

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from hacpo_core import state
-from hacpo_core.batches import LearnerBatch, RowReader, learner_batch
 from hacpo_core.config.counts import measures_cosine
+from hacpo_core.data.batches import LearnerBatch, RowReader, learner_batch
 from hacpo_core.engines.replay import NEAR_SHARE, UpdateTrace, compare
 from hacpo_core.errors import AgentLostError, ReplayError
 from hacpo_core.experiment import Experiment
-from hacpo_core.ledger import UpdateRecord, row_table
+from hacpo_core.methods import state
 from hacpo_core.methods.base import History
 from hacpo_core.methods.checks import checked_batches
 from hacpo_core.placement.base import PlacedAgent
+from hacpo_core.store.ledger import UpdateRecord, row_table
 
 MOST_LOSSES = 3
 """times that an agent's process may die under one phase before the phase fails"""

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.experiment import Experiment
-from hacpo_core.ledger import VerifiedBatch
 from hacpo_core.responses import Verdicts
 from hacpo_core.stopwatch import Stopwatch
+from hacpo_core.store.ledger import VerifiedBatch
 
 _log = logging.getLogger(__name__)
 

@@ -13,20 +13,20 @@ from typing import Any, Protocol
 
 import torch
 
-from hacpo_core.agents import AgentTokenizer, AppliedUpdate, Purpose
-from hacpo_core.batches import Minibatch
-from hacpo_core.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.offload import release_unused
+from hacpo_core.data.batches import Minibatch
+from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.placement.agents import AgentTokenizer, AppliedUpdate, Purpose
 from hacpo_core.responses import Responses
+from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
 
 _log = logging.getLogger(__name__)
 
 
 class PlacedAgent(Protocol):
-    """An agent, wherever its weights are; `hacpo_core.agents.Agent` says what the methods do.
+    """An agent, wherever its weights are; `hacpo_core.placement.agents.Agent` says what the methods do.
 
     `version` counts the update phases that its weights have seen. `is_dirty` is True where they are not of that
     version: an update is under way, was broken off, or the process that held them is gone.
@@ -94,7 +94,7 @@ class Placement(ABC):
 
     @abstractmethod
     def _save(self, name: str, folder: Path) -> dict[str, Any]:
-        """Write the agent into a folder, as `hacpo_core.checkpoints.save_agent` does."""
+        """Write the agent into a folder, as `hacpo_core.store.checkpoints.save_agent` does."""
 
     @property
     def shares_devices(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hacpo_core.agents import Agent
-from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
+from hacpo_core.placement.agents import Agent
 from hacpo_core.placement.base import Placement
+from hacpo_core.store.checkpoints import Checkpoint, load_agent, save_agent
 
 
 class LocalPlacement(Placement):

@@ -27,18 +27,18 @@ from typing import Any
 import psutil
 import torch.distributed
 
-from hacpo_core.agents import Agent, AgentTokenizer, AppliedUpdate, Purpose, distinct_problems, share_of
-from hacpo_core.batches import Minibatch
-from hacpo_core.checkpoints import Checkpoint, load_agent, save_agent
 from hacpo_core.columns import Ragged
 from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
-from hacpo_core.engines.folders import find_model
+from hacpo_core.data.batches import Minibatch
+from hacpo_core.engines.models.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.placement.agents import Agent, AgentTokenizer, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
+from hacpo_core.store.checkpoints import Checkpoint, load_agent, save_agent
 
 try:
     import ray

@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.data import arithmetic
 from hacpo_core.data.prompts import render_prompts
-from hacpo_core.engines.lora import save_model
+from hacpo_core.engines.torch.lora import save_model
 from hacpo_core.records import Message
 from hacpo_core.seeds import derive_seed, generator
 from hacpo_core.tiny.folders import tiny_model_folder

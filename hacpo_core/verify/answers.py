@@ -16,7 +16,7 @@ import re
 from collections import deque
 from typing import Literal, get_args
 
-from hacpo_core.boxes import boxed
+from hacpo_core.data.boxed import boxed
 
 AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
 

@@ -18,7 +18,7 @@ from flows.failures import FAILURE_FILE, Failure
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.progress import PROGRESS_FILE, Evaluated, Progress, Spent
 from flows.states import CONFIG_FILE, RESULT_FILE
-from hacpo_core.store import FORMAT
+from hacpo_core.store.steps import FORMAT
 
 START = 1_800_000_000.0
 STEP_S = 2.0

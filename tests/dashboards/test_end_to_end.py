@@ -17,7 +17,7 @@ from flows.plans import Plan
 from flows.processes import end_family
 from flows.schedule import Schedule
 from flows.server import ensure_server, find_reconciler, stop_server
-from hacpo_core.files import read_json
+from hacpo_core.store.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots, wait_until
 
 pytestmark = [

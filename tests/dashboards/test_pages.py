@@ -25,7 +25,7 @@ from flows.gridfile import GridRecord, Place, save_grid
 from flows.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
-from hacpo_core.store import REPLAYS_FILE
+from hacpo_core.store.steps import REPLAYS_FILE
 from tests.dashboards.browsing import wait_until
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps, write_thousand

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from hacpo_core.batches import Minibatch
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import TinyModelConfig, WarmupConfig
+from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.base import Sampled
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.methods.base import Objective, RowKind

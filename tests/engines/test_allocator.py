@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 FAULTS = """
 import resource, torch
-from hacpo_core.engines.allocator import keep_freed_memory
+from hacpo_core.engines.cpu.allocator import keep_freed_memory
 
 is_kept = {} and keep_freed_memory()
 torch.ones(2**26)  # 256 MiB: an aligned block takes a little more than a freed one of its size has

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hacpo_core.engines.attention import _causal_by_products, by_products, pays_by_products
+from hacpo_core.engines.transformers.attention import _causal_by_products, by_products, pays_by_products
 
 
 @pytest.mark.parametrize("is_masked", [False, True])

@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from hacpo_core.config import LoraConfig
-from hacpo_core.engines import decoders
-from hacpo_core.engines.decoders import Decoder, LlamaDecoder, ModelDecoder, decoder_of
-from hacpo_core.engines.lora import add_adapters
 from hacpo_core.engines.scoring import scoring_head
+from hacpo_core.engines.torch.lora import add_adapters
+from hacpo_core.engines.transformers import decoders
+from hacpo_core.engines.transformers.decoders import Decoder, LlamaDecoder, ModelDecoder, decoder_of
 from hacpo_core.errors import ModelError
 from tests.engines.small import small_model
 

@@ -9,7 +9,7 @@ import pytest
 from flows.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.errors import ConfigError, EngineError
 from tests.engines.small import small_model
 

@@ -20,10 +20,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is im
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
-from hacpo_core.engines.deepspeed_learner import DeepspeedLearner, deal
+from hacpo_core.engines.deepspeed.learner import DeepspeedLearner, deal
 from hacpo_core.engines.layouts import micro_batches
 from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 from tests.engines.small import scored, small_model

@@ -41,7 +41,7 @@ class HostCopies(TorchDispatchMode):
 
 def host_bytes_a_weight(engine: EngineConfig, *, num_passes: int) -> float:
     """Of one update's gradients, once AdamW's state is there."""
-    from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 
     model = small_model(num_layers=2).to(torch.bfloat16)
     learner = DeepspeedLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=4)

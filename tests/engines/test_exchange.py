@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from hacpo_core.engines import exchange
-from hacpo_core.engines.exchange import WeightExchange
+from hacpo_core.engines.vllm import exchange
+from hacpo_core.engines.vllm.exchange import WeightExchange
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 

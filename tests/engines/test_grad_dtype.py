@@ -11,7 +11,7 @@ import torch
 from flows.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.sequence_clip import SequenceClip
 from tests.engines.ranks import on_ranks
@@ -33,7 +33,7 @@ def rows() -> list[Row]:
 
 
 def learner_of(engine: EngineConfig) -> BaseLearner:
-    from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 
     kind: Any = DeepspeedLearner if engine.learner == "deepspeed" else TorchLearner
     model = small_model(num_layers=2).to(torch.bfloat16)

@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-import hacpo_core.agents as agents
+import hacpo_core.placement.agents as agents
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, plan
-from hacpo_core.agents import Agent
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.placement.agents import Agent
 from hacpo_core.records import SamplingLimits
 
 PROMPTS = [(1, number) for number in range(128)]

@@ -18,8 +18,8 @@ from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.logprobs import token_scores
 from hacpo_core.engines.scoring import scoring_head
-from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.records import SamplingLimits
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model

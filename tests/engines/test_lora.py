@@ -18,18 +18,18 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreT
 
 from flows.compose import compose
 from flows.plans import Plan
-from hacpo_core.agents import AgentTokenizer, initial_folder
-from hacpo_core.checkpoints import latest_checkpoint, load_agent
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.engines import products
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
+from hacpo_core.engines.cpu import products
 from hacpo_core.engines.scoring import scoring_head
-from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.torch.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.placement.agents import AgentTokenizer, initial_folder
 from hacpo_core.records import SamplingLimits
+from hacpo_core.store.checkpoints import latest_checkpoint, load_agent
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model
 from tests.engines.training import GSPO, HACPO, learner_of, optimizer_tensors, requests, rows_of, run
 from tests.test_resume import break_off, finish

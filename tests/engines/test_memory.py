@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from experiments.published.models import published_models, published_shape, published_shapes
 from flows.compose import compose
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines import memory
-from hacpo_core.engines.memory import (
+from hacpo_core.engines.models import memory
+from hacpo_core.engines.models.memory import (
     ModelShape,
     _activation_bytes,
     agent_memory,

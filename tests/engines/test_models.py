@@ -26,10 +26,9 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hacpo_core.engines.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.layouts import ForwardPass
-from hacpo_core.engines.lora import save_model
-from hacpo_core.engines.models import (
+from hacpo_core.engines.models.folders import check_model_folder, find_model, model_fingerprint
+from hacpo_core.engines.models.loading import (
     check_device,
     check_lengths,
     check_steady,
@@ -40,6 +39,7 @@ from hacpo_core.engines.models import (
     load_tokenizer,
 )
 from hacpo_core.engines.scoring import scoring_head
+from hacpo_core.engines.torch.lora import save_model
 from hacpo_core.errors import ConfigError, EngineError, ModelError
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import FAMILIES, TOKENIZER, VOCAB_SIZE, small_model

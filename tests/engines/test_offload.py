@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from flows.compose import compose
-from hacpo_core.agents import Agent, AgentTokenizer, initial_folder
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.offload import move_data, move_state
-from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.engines.transformers_sampler import TransformersSampler
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.torch.offload import move_data, move_state
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
+from hacpo_core.placement.agents import Agent, AgentTokenizer, initial_folder
 from tests.conftest import specs_of
 from tests.engines.small import scored, small_model
 from tests.engines.training import GSPO, HACPO, optimizer_tensors, requests, rows_of, run
@@ -156,8 +156,8 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
         def synchronise(self, version: int, check: Callable[[], None]) -> None:
             events.append("synchronise")
 
-    monkeypatch.setattr("hacpo_core.agents.release_unused", lambda device: events.append("release"))
-    monkeypatch.setattr("hacpo_core.agents.TransformersSampler", Noted)
+    monkeypatch.setattr("hacpo_core.placement.agents.release_unused", lambda device: events.append("release"))
+    monkeypatch.setattr("hacpo_core.placement.agents.TransformersSampler", Noted)
     config = compose(str(small_models / "small.yaml"), "hacpo")
     folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig, WarmupConfig
 from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.tiny.models import build_model
 from tests.engines.ranks import on_ranks
 from tests.engines.small import TOKENIZER, VOCAB_SIZE, Request, Row, cross_row, own_row, scored, small_model
@@ -109,7 +109,7 @@ def test_only_own_rows_are_scored_anew_and_tokens_of_grpo_too() -> None:
 
 
 def _on_a_rank(rows: list[Row]) -> tuple[float, int]:
-    from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 
     learner = DeepspeedLearner(
         narrow_model(),

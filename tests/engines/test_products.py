@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from hacpo_core.engines import decoders, products
-from hacpo_core.engines.decoders import LlamaDecoder, ModelDecoder, decoder_of
+from hacpo_core.engines.cpu import products
+from hacpo_core.engines.cpu.products import OneDnnLinear, packed, pays, product, use_onednn
 from hacpo_core.engines.layouts import forward_passes
-from hacpo_core.engines.models import load_model
-from hacpo_core.engines.products import OneDnnLinear, packed, pays, product, use_onednn
+from hacpo_core.engines.models.loading import load_model
+from hacpo_core.engines.transformers import decoders
+from hacpo_core.engines.transformers.decoders import LlamaDecoder, ModelDecoder, decoder_of
 from tests.engines.small import small_model, token_rows
 from tests.engines.test_decoders import (
     MODELS,

@@ -13,9 +13,9 @@ from flows.compose import compose
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.config.counts import longest_sequence
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.engines import vllm_sampler
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.engines.vllm import sampler as vllm_sampler
+from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.records import SamplingLimits
 from tests.engines.small import small_model

@@ -29,14 +29,14 @@ from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.lora import add_adapters
-from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.engines.transformers_sampler import TransformersSampler
-from hacpo_core.engines.vllm_sampler import SHARED_MEMORY, VllmSampler
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.torch.lora import add_adapters
+from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.vllm.sampler import SHARED_MEMORY, VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import SamplingLimits
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import TOKENIZER, Request, Response, logprobs_of, responses_of, scored

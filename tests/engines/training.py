@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.base import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.cross_clip import CrossClip
 from hacpo_core.methods.sequence_clip import SequenceClip

@@ -19,11 +19,11 @@ from flows.evaluate import run_evaluation, with_benchmarks
 from flows.experiment import run_experiment
 from flows.plans import Plan, plan, save_plan
 from flows.samples import benchmark_samples
-from hacpo_core.agents import Agent
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.phases.runner import DirectRunner, Phase
+from hacpo_core.placement.agents import Agent
 from hacpo_core.records import Verdict
 from hacpo_core.verify.pool import VerifierPool
 

@@ -20,7 +20,7 @@ from experiments.phase_times import (
 from experiments.planner import RateConfig
 from flows.compose import compose
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.memory import ModelShape
+from hacpo_core.engines.models.memory import ModelShape
 
 ANSWERS = 500 + 5000 + 1319 + 30 * 30 + 40 + 272 + 675
 """of an agent in its last evaluation; AIME is asked 30 times"""

@@ -29,9 +29,9 @@ from flows.results import read_final
 from flows.schedule import ScheduledRun
 from flows.states import RESULT_FILE, standing_of
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
-from hacpo_core.files import read_json, write_json
-from hacpo_core.lock import ExperimentLock
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.files import read_json, write_json
+from hacpo_core.store.lock import ExperimentLock
 
 
 def write_grid(folder: Path, text: str) -> str:

@@ -23,8 +23,8 @@ from flows.schedule import RefusedError, Schedule
 from flows.server import ensure_server, find_server, is_healthy, stop_server
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import find_worker
-from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.files import read_json
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow

@@ -103,7 +103,7 @@ def test_installed_peft_is_tried() -> None:
 
 @needs_peft
 def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hacpo_core.engines import lora
+    from hacpo_core.engines.torch import lora
 
     monkeypatch.setattr(lora, "_merged", lambda layer, weight: weight)
     with pytest.raises(RuntimeError, match="merged weights differ from its adapters by "):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.engine_trial import Workload, trial_report
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
 
 STEPS = ["load", "hand over and sample", "sample again", "score", "update", "checkpoint", "resume", "replay"]
 SMALL = Workload(num_problems=4, num_samples=2, max_tokens=16)

@@ -16,7 +16,7 @@ from flows.experiment import run_experiment, waited_for
 from flows.plans import Plan, find_plan
 from flows.states import CONFIG_FILE, standing_of
 from flows.tracking import store_of
-from hacpo_core.addresses import STATE_FILE
+from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.phases.runner import DirectRunner
 
 

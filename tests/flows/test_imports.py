@@ -62,7 +62,7 @@ def test_first_sampling_waits_for_no_package_that_it_does_not_need(module: str, 
 def test_saving_a_model_warns_of_nothing(tmp_path: Path) -> None:
     model = "LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_attention_heads=2))"
     saved = f"from transformers import LlamaConfig, LlamaForCausalLM; save_model({model}, Path({str(tmp_path)!r}))"
-    code = f"from pathlib import Path; from hacpo_core.engines.lora import save_model; {saved}"
+    code = f"from pathlib import Path; from hacpo_core.engines.torch.lora import save_model; {saved}"
     plain = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=plain)
     assert done.returncode == 0
@@ -71,4 +71,4 @@ def test_saving_a_model_warns_of_nothing(tmp_path: Path) -> None:
 
 
 def test_agents_are_imported_behind_transformers() -> None:
-    subprocess.run([sys.executable, "-c", "import transformers, hacpo_core.agents"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", "import transformers, hacpo_core.placement.agents"], check=True, timeout=120)

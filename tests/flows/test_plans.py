@@ -14,7 +14,7 @@ from flows.plans import Plan, with_ranks
 from flows.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
-from hacpo_core.engines.memory import peak_gib, sizes_of
+from hacpo_core.engines.models.memory import peak_gib, sizes_of
 from hacpo_core.errors import ConfigError
 
 SHARED = ("placement.kind=ray", "placement.num_ranks=auto", "engine.learner=deepspeed")

@@ -13,7 +13,7 @@ from flows.experiment import run_experiment
 from flows.plans import plan, save_plan
 from flows.samples import step_samples
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 
 pytestmark = [
     pytest.mark.slow,

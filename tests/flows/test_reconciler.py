@@ -19,9 +19,9 @@ from flows.failures import FAILURE_FILE, record_failure
 from flows.host import Patience
 from flows.reconciler import MOST_RESTARTS, Reconciler
 from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
-from hacpo_core.addresses import STATE_FILE, tracking_uri
+from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import ServerError
-from hacpo_core.lock import ExperimentLock
+from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.tracking import Tracker
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)

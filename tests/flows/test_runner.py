@@ -24,8 +24,8 @@ from flows.plans import Plan
 from flows.processes import Record
 from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from flows.states import standing_of
-from hacpo_core.lock import ExperimentLock
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ use_server(find_server(runs_dir), runs_dir)
 from flows.plans import find_plan
 from flows.display import QuietWatcher
 from flows.runner import run_with_prefect
-from hacpo_core.engines.torch_learner import TorchLearner
+from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError
 inner, calls = TorchLearner._step, []
 FAULTS = {"config": ConfigError("broken for good"), "memory": RuntimeError("out of memory")}

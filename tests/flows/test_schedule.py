@@ -29,7 +29,7 @@ from flows.server import auth_file, ensure_server, find_reconciler, find_server,
 from flows.states import RESULT_FILE, standing_of
 from flows.worker import set_pool_limit
 from hacpo_core.errors import ServerError
-from hacpo_core.lock import ExperimentLock
+from hacpo_core.store.lock import ExperimentLock
 
 pytestmark = pytest.mark.slow
 

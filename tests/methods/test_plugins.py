@@ -18,7 +18,7 @@ from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import Carried, Estimate, PlanTask, RowKind, SampleSpec, ScoredStep
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey, SamplingLimits
-from hacpo_core.store import StepStore
+from hacpo_core.store.steps import StepStore
 from tests import plugins
 from tests.experiments_outcome import outcome
 from tests.test_resume import run_process

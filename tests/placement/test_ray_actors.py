@@ -22,12 +22,12 @@ from safetensors import SafetensorError
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan, find_plan, models_dir
-from hacpo_core.agents import initial_folder
 from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
-from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.store import REPLAYS_FILE
+from hacpo_core.placement.agents import initial_folder
+from hacpo_core.store.files import read_json
+from hacpo_core.store.steps import REPLAYS_FILE
 from tests.experiments_outcome import outcome
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
@@ -59,10 +59,10 @@ class DyingRank(ray_actors._Rank):
 
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         super().__init__(config, name, *arguments)
-        from hacpo_core import checkpoints
-        from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
-        from hacpo_core.engines.torch_learner import TorchLearner
-        from hacpo_core.engines.transformers_sampler import TransformersSampler
+        from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
+        from hacpo_core.engines.torch.learner import TorchLearner
+        from hacpo_core.engines.transformers.sampler import TransformersSampler
+        from hacpo_core.store import checkpoints
 
         orders = orders_of(config.runtime.runs_dir, name)
         if not orders.exists():
@@ -149,8 +149,8 @@ class NoisyRank(DyingRank):
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         import torch
 
-        from hacpo_core import agents
-        from hacpo_core.engines.torch_learner import TorchLearner
+        from hacpo_core.engines.torch.learner import TorchLearner
+        from hacpo_core.placement import agents
 
         step, setup = TorchLearner._step, agents.this_setup
 
@@ -273,7 +273,7 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
 ) -> None:
     class Full(ray_actors._Rank):
         def save(self, *arguments: Any) -> dict[str, Any]:
-            from hacpo_core import checkpoints
+            from hacpo_core.store import checkpoints
 
             def full(*_: Any) -> None:
                 raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")

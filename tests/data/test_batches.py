@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
+from hacpo_core.data.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
 from hacpo_core.data.retokenize import EosRule, Retokenizer, decode_response
 from hacpo_core.methods.base import Carried, Estimate, RowKind
 from hacpo_core.methods.cross_clip import CrossClip

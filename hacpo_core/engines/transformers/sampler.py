@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.decoders import Decoder, LlamaDecoder, decoder_of
+from hacpo_core.engines.transformers.decoders import Decoder, LlamaDecoder, decoder_of
 from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 

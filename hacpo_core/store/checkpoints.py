@@ -21,14 +21,14 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.agents import Agent, AgentTokenizer
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.lora import save_model
-from hacpo_core.engines.tensor_files import TensorFile, write_tensors
+from hacpo_core.engines.models.tensor_files import TensorFile, write_tensors
+from hacpo_core.engines.torch.lora import save_model
 from hacpo_core.engines.weights import DIGEST_KIND
 from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json, sha256_of, sync, write_json
-from hacpo_core.store import MANIFEST
+from hacpo_core.placement.agents import Agent, AgentTokenizer
+from hacpo_core.store.files import read_json, sha256_of, sync, write_json
+from hacpo_core.store.steps import MANIFEST
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 _log = logging.getLogger(__name__)

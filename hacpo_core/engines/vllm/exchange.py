@@ -16,8 +16,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hacpo_core.engines.ranks import all_ranks, this_rank
-from hacpo_core.engines.tensor_files import TensorPart, write_tensors
+from hacpo_core.engines.deepspeed.ranks import all_ranks, this_rank
+from hacpo_core.engines.models.tensor_files import TensorPart, write_tensors
 from hacpo_core.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")

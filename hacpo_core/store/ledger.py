@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hacpo_core.batches import BatchCounts, Minibatch
+from hacpo_core.data.batches import BatchCounts, Minibatch
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes
 from hacpo_core.engines.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.responses import Responses, as_arrow, from_arrow, verdicts_as_arrow, verdicts_from_arrow
-from hacpo_core.store import REPLAYS_FILE, StepStore
+from hacpo_core.store.files import read_json, write_json
+from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

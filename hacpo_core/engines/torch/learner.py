@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
-from hacpo_core.batches import Minibatch
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
-from hacpo_core.engines.offload import move_data, move_state, release_unused
-from hacpo_core.engines.optimizer import adamw
+from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.tensor_files import TensorPart
+from hacpo_core.engines.torch.offload import move_data, move_state, release_unused
+from hacpo_core.engines.torch.optimizer import adamw
 from hacpo_core.engines.weights import Fingerprint, fingerprint
 from hacpo_core.methods.base import Objective
 

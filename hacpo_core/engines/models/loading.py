@@ -20,9 +20,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.engines.attention import rotations
-from hacpo_core.engines.folders import read_settings
-from hacpo_core.engines.products import use_onednn
+from hacpo_core.engines.cpu.products import use_onednn
+from hacpo_core.engines.models.folders import read_settings
+from hacpo_core.engines.transformers.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
 _log = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
-from hacpo_core.engines.attention import by_products, is_plain, pays_by_products
+from hacpo_core.engines.cpu.products import FrozenLinear, OneDnnLinear, pays
 from hacpo_core.engines.logprobs import widened
-from hacpo_core.engines.products import FrozenLinear, OneDnnLinear, pays
+from hacpo_core.engines.transformers.attention import by_products, is_plain, pays_by_products
 from hacpo_core.errors import ModelError, first_line
 
 _log = logging.getLogger(__name__)

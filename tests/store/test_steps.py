@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from hacpo_core.errors import LockedError, StoreError
-from hacpo_core.files import read_json, write_json
-from hacpo_core.lock import ExperimentLock, is_locked
-from hacpo_core.store import StepStore
+from hacpo_core.store.files import read_json, write_json
+from hacpo_core.store.lock import ExperimentLock, is_locked
+from hacpo_core.store.steps import StepStore
 
 TABLE = {"id": ["a", "b"], "tokens": [[1, 2], [3]]}
 
@@ -88,7 +88,7 @@ def test_really_full_disk_gives_one_clear_error_and_keeps_what_was_there(small_d
 
 def test_lock_is_refused_to_another_process_and_free_after_its_death(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from hacpo_core.lock import ExperimentLock\n"
+        "import sys, time; from pathlib import Path; from hacpo_core.store.lock import ExperimentLock\n"
         "with ExperimentLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

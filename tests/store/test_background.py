@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hacpo_core.background import Background
+from hacpo_core.store.background import Background
 
 
 def test_work_is_done_in_its_order_and_awaited() -> None:

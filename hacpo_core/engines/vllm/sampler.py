@@ -28,8 +28,8 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.exchange import SHARED_MEMORY, WeightExchange
-from hacpo_core.engines.lora import merged_weights
+from hacpo_core.engines.torch.lora import merged_weights
+from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 

@@ -15,19 +15,18 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hacpo_core.batches import Minibatch
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.config.counts import longest_sequence, total_updates
+from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.prompts import check_template_arguments, render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
-from hacpo_core.engines.allocator import keep_freed_memory
 from hacpo_core.engines.base import Sampled, Sampler, SampleRequest, UpdateOutcome
-from hacpo_core.engines.deepspeed_learner import DeepspeedLearner
-from hacpo_core.engines.folders import find_model
+from hacpo_core.engines.cpu.allocator import keep_freed_memory
+from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.lora import add_adapters, base_head
-from hacpo_core.engines.models import (
+from hacpo_core.engines.models.folders import find_model
+from hacpo_core.engines.models.loading import (
     check_lengths,
     check_vocabulary,
     eos_ids,
@@ -35,12 +34,13 @@ from hacpo_core.engines.models import (
     load_tokenizer,
     use_deterministic_kernels,
 )
-from hacpo_core.engines.offload import release_unused
 from hacpo_core.engines.replay import UpdateTrace, this_setup
 from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.torch_learner import TorchLearner
-from hacpo_core.engines.transformers_sampler import TransformersSampler
-from hacpo_core.engines.vllm_sampler import VllmSampler
+from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.torch.lora import add_adapters, base_head
+from hacpo_core.engines.torch.offload import release_unused
+from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec

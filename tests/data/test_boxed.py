@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hacpo_core.boxes import boxed
+from hacpo_core.data.boxed import boxed
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hacpo_core.engines.tensor_files import TensorPart
+from hacpo_core.engines.models.tensor_files import TensorPart
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -52,7 +52,7 @@ class JsonWatcher:
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
         """Step, reward per agent, time left."""
-        rewards = {k: value["reward/mean"] for k, value in metrics["agents"].items()}
+        rewards = {agent: value["reward/mean"] for agent, value in metrics["agents"].items()}
         self._print("step", step=step, num_steps=num_steps, reward=rewards, seconds_left=seconds_left)
 
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:

@@ -65,7 +65,7 @@ def with_benchmarks(plan: Plan, words: Sequence[str]) -> Plan:
 
 def last_trained_step(plan: Plan) -> int:
     """The last step that every agent was updated in; 0 before training."""
-    store, updates = StepStore(plan.root), {f"update.{k}" for k in plan.config.pair.agents}
+    store, updates = StepStore(plan.root), {f"update.{agent}" for agent in plan.config.pair.agents}
     steps = range(store.last_step(), 0, -1)
     return next((step for step in steps if updates <= set(store.committed(step))), 0)
 
@@ -96,15 +96,15 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
     names = list(plan.config.evaluate.benchmarks)
     is_complete = read_final(plan) is not None
-    with open_experiment(plan) as (x, benchmarks):
-        _check_questions(x, benchmarks)
-        with waited_for(x, runner):
-            evaluate_agents(x, step, names, benchmarks, runner, watcher)
+    with open_experiment(plan) as (experiment, benchmarks):
+        _check_questions(experiment, benchmarks)
+        with waited_for(experiment, runner):
+            evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
         if read_progress(plan.root) is not None:  # what was never trained has no progress, and is not broken off
-            store, past = x.ledger.store, intact_results(plan.root)
+            store, past = experiment.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
             ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # is written as it is made
-        tracking = ExperimentTracking(plan, x)
+        tracking = ExperimentTracking(plan, experiment)
         try:
             tracking.log_evaluations()
         finally:
@@ -113,12 +113,12 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
 
 
-def _check_questions(x: Experiment, benchmarks: Mapping[str, Benchmark]) -> None:
+def _check_questions(experiment: Experiment, benchmarks: Mapping[str, Benchmark]) -> None:
     """Refuse to ask something else under the name of an evaluation of any step: no curve mixes two questions."""
-    digests = {name: question_digest(x, benchmark) for name, benchmark in benchmarks.items()}
-    store = x.ledger.store
-    for step, name, k in itertools.product(range(store.last_step() + 1), digests, x.names):
-        phase = result_phase(name, k)
+    digests = {name: question_digest(experiment, benchmark) for name, benchmark in benchmarks.items()}
+    store = experiment.ledger.store
+    for step, name, agent in itertools.product(range(store.last_step() + 1), digests, experiment.agents):
+        phase = result_phase(name, agent)
         if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
             raise other_question_error(step, name)
 

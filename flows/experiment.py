@@ -44,14 +44,16 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # without it nobody finds the experiment again
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
-    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (x, benchmarks):
+    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (experiment, benchmarks):
         past = intact_results(plan.root)
-        watcher = ProgressFile(x.ledger.store, plan.config, step=x.first_version, evaluations=past, inner=watcher)
-        tracking = ExperimentTracking(plan, x)
+        watcher = ProgressFile(
+            experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher
+        )
+        tracking = ExperimentTracking(plan, experiment)
         try:
-            with waited_for(x, runner):
-                _train(plan, x, benchmarks, tracking.watched(runner), watcher, tracking)
-            return _finish(plan, x, tracking)
+            with waited_for(experiment, runner):
+                _train(plan, experiment, benchmarks, tracking.watched(runner), watcher, tracking)
+            return _finish(plan, experiment, tracking)
         except BaseException as error:
             has_failed = isinstance(error, Exception) and not isinstance(error, ServerError)  # not Ctrl-C, nor SIGTERM
             status = "FAILED" if has_failed else "KILLED"
@@ -60,7 +62,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
 
 
 @contextmanager
-def waited_for(x: Experiment, runner: Runner) -> Iterator[None]:
+def waited_for(experiment: Experiment, runner: Runner) -> Iterator[None]:
     """At the end nothing that the runner has started is under way.
 
     When a phase fails, the others that have begun end and commit what they make; Ctrl-C and SIGTERM break them off.
@@ -69,7 +71,7 @@ def waited_for(x: Experiment, runner: Runner) -> Iterator[None]:
         yield
     except BaseException as error:
         if not isinstance(error, Exception):
-            x.placement.break_off()
+            experiment.placement.break_off()
         raise
     finally:
         runner.wait()
@@ -77,31 +79,31 @@ def waited_for(x: Experiment, runner: Runner) -> Iterator[None]:
 
 def _train(
     plan: Plan,
-    x: Experiment,
+    experiment: Experiment,
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
     watcher: Watcher,
     tracking: ExperimentTracking,
 ) -> None:
     config = plan.config
-    num_steps, version = config.train.num_steps, x.first_version
+    num_steps, version = config.train.num_steps, experiment.first_version
     if version == 0:
-        tracking.log_results(evaluate_agents(x, 0, benchmarks_after(config, 0), benchmarks, runner, watcher))
+        tracking.log_results(evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, watcher))
     for step in range(1, version + 1):
         tracking.log_step(step)
     begun_at = time.monotonic()
 
     def complete(started: StartedStep) -> None:
-        finish_step(x, started)
+        finish_step(experiment, started)
         tracking.log_step(started.step)
         seconds_left = (time.monotonic() - begun_at) / (started.step - version) * (num_steps - started.step)
-        metrics = x.ledger.store.metrics(started.step)
+        metrics = experiment.ledger.store.metrics(started.step)
         watcher.stepped(started.step, num_steps, metrics, seconds_left)
 
-    is_pipelined = x.placement.is_side_by_side and config.placement.pipelined
+    is_pipelined = experiment.placement.is_side_by_side and config.placement.pipelined
     before: StartedStep | None = None
     for step in range(version + 1, num_steps + 1):
-        started = train_step(x, step, runner, before=before)
+        started = train_step(experiment, step, runner, before=before)
         if before is not None:
             complete(before)
         before = started
@@ -111,13 +113,13 @@ def _train(
             continue
         complete(started)
         before = None
-        tracking.log_results(evaluate_agents(x, step, names, benchmarks, runner, watcher))
+        tracking.log_results(evaluate_agents(experiment, step, names, benchmarks, runner, watcher))
         if saves:
-            checkpoint(x, step)
+            checkpoint(experiment, step)
 
 
 def evaluate_agents(
-    x: Experiment,
+    experiment: Experiment,
     step: int,
     names: Sequence[str],
     benchmarks: Mapping[str, Benchmark],
@@ -127,22 +129,26 @@ def evaluate_agents(
     """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
     started: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks come one after the other
-    for k, name in itertools.product(x.names, dict.fromkeys(names)):  # agents that share a device change places once
-        after = [busy[k]] if k in busy else []
-        last = started[name, k] = start_evaluation(x, step, k, benchmarks[name], runner, after=after)
+    for agent, name in itertools.product(
+        experiment.agents, dict.fromkeys(names)
+    ):  # agents that share a device change places once
+        after = [busy[agent]] if agent in busy else []
+        last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
         if last is not None:
-            busy[k] = last
+            busy[agent] = last
     found = []
-    for name, k in itertools.product(dict.fromkeys(names), x.names):
-        result = finish_evaluation(x, step, k, benchmarks[name], started[name, k])
-        watcher.evaluated(step, name, k, result.value)
+    for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):
+        result = finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent])
+        watcher.evaluated(step, name, agent, result.value)
         found.append(result)
     return found
 
 
-def _finish(plan: Plan, x: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
-    table = result_table(x)
-    digests = {k: x.ledger.update(plan.config.train.num_steps, k).trace.digest for k in x.names}
+def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
+    table = result_table(experiment)
+    digests = {
+        agent: experiment.ledger.update(plan.config.train.num_steps, agent).trace.digest for agent in experiment.agents
+    }
     tracking.log_evaluations()
     tracking.log_result(table)
     tracking.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open

@@ -20,9 +20,9 @@ CURVES = {
 }
 
 
-def curves_figure(x: Experiment) -> dict[str, Figure]:
+def curves_figure(experiment: Experiment) -> dict[str, Figure]:
     """The training curves as figures, by name."""
-    frame = read_curves(x.ledger.store.root, x.config)
+    frame = read_curves(experiment.ledger.store.root, experiment.config)
     figures = {}
     for name, (pattern, label) in {**CURVES, "accuracy": (r"evaluate/(.+)_accuracy", "accuracy")}.items():
         part = frame[frame.metric.str.fullmatch(pattern)]
@@ -34,7 +34,7 @@ def curves_figure(x: Experiment) -> dict[str, Figure]:
         for (agent, metric), curve in part.groupby(["agent", "metric"]):
             benchmark = re.sub(pattern, r"\1", str(metric)) if "(" in pattern else ""
             axes.plot(curve.step, curve.value, label=f"{agent} {benchmark}".strip())
-        axes.set(xlabel="step", ylabel=label, title=x.id)
+        axes.set(xlabel="step", ylabel=label, title=experiment.id)
         axes.legend(frameon=False)
         figures[name] = figure
     return figures

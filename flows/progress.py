@@ -117,9 +117,9 @@ class ProgressFile:
         self._write()
 
     def _count(self, metrics: Mapping[str, Any]) -> None:
-        for k, values in metrics["agents"].items():
-            self._spent[k] = self._spent[k].plus(values)
-            self._rewards[k] = values["reward/mean"]
+        for agent, values in metrics["agents"].items():
+            self._spent[agent] = self._spent[agent].plus(values)
+            self._rewards[agent] = values["reward/mean"]
 
     def _note(self, step: int, benchmark: str, agent: str, value: float) -> None:
         self._evaluations[step, benchmark, agent] = Evaluated(step, benchmark, agent, value, self._spent[agent])

@@ -69,20 +69,25 @@ def result_values(result: EvaluationResult) -> dict[str, float]:
     return values
 
 
-def result_table(x: Experiment) -> pd.DataFrame:
+def result_table(experiment: Experiment) -> pd.DataFrame:
     """One row per agent: each final benchmark's own metric before and after, tokens sampled and trained on, seconds."""
     import pandas as pd
 
-    num_steps, store = x.config.train.num_steps, x.ledger.store
+    num_steps, store = experiment.config.train.num_steps, experiment.ledger.store
     metrics = [store.metrics(step) for step in range(1, num_steps + 1)]
     rows = []
-    for k in x.names:
-        row: dict[str, Any] = {"pair": x.config.pair.name, "method": x.method.name, "seed": x.config.seed, "agent": k}
-        for name in dict.fromkeys(x.config.evaluate.final):
+    for agent in experiment.agents:
+        row: dict[str, Any] = {
+            "pair": experiment.config.pair.name,
+            "method": experiment.method.name,
+            "seed": experiment.config.seed,
+            "agent": agent,
+        }
+        for name in dict.fromkeys(experiment.config.evaluate.final):
             for when, step in (("before", 0), ("after", num_steps)):
-                row[f"{name}_{when}"] = read_result(store, step, result_phase(name, k)).value
+                row[f"{name}_{when}"] = read_result(store, step, result_phase(name, agent)).value
         spent = Spent()
-        own = [of_step["agents"][k] for of_step in metrics]
+        own = [of_step["agents"][agent] for of_step in metrics]
         for values in own:
             spent = spent.plus(values)
         row["tokens_sampled"] = spent.tokens
@@ -105,7 +110,7 @@ def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
     for step in range(config.train.num_steps + 1):
         if "metrics" in store.committed(step):
             agents = store.metrics(step)["agents"]
-            rows += [(step, k, name, value) for k, found in agents.items() for name, value in found.items()]
+            rows += [(step, agent, name, value) for agent, found in agents.items() for name, value in found.items()]
     for result in results(root):
         rows += [(result.step, result.agent, name, value) for name, value in result_values(result).items()]
     return pd.DataFrame(rows, columns=["step", "agent", "metric", "value"])

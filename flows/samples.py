@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from flows.plans import Plan
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations, read_responses
-from hacpo_core.store.steps import StepStore
+from hacpo_core.store.steps import StepStore, phase_name
 
 
 def step_samples(plan: Plan, step: int) -> pd.DataFrame:
-    """One row per response: problem, agent, text, verdict, and per learner its advantage, ratio and stopped share.
+    """One row per response: problem, agent, text, verdict, raw and shaped reward, and per learner its advantage, ratio
+    and stopped share.
 
     Raises:
         ConfigError: the step has no committed advantages.
@@ -20,20 +23,25 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     if "advantage" not in store.committed(step):
         raise ConfigError(f"--step: {plan.id} has no complete step {step}; its last one is {store.last_step()}")
     keys = ["problem_id", "agent", "sample"]
-    rollouts = [store.read_table(step, f"rollout.{k}", f"rollouts.{k}.parquet") for k in names]
-    verdicts = [store.read_table(step, f"verify.{k}", f"verdicts.{k}.parquet") for k in names]
-    frame = pd.concat(rollouts)[[*keys, "tag", "text", "finish_reason"]].merge(
-        pd.concat(verdicts)[[*keys, "status", "extracted", "reason"]], on=keys
+    rounds = [(agent, n) for agent in names for n in range(store.num_rounds(step, agent))]
+
+    def tables(phase: str, file: str, columns: Sequence[str]) -> pd.DataFrame:
+        parts = [(phase_name(phase, *each), f"{phase_name(file, *each)}.parquet") for each in rounds]
+        return pd.concat([store.read_table(step, *part, columns=[*keys, *columns]) for part in parts])
+
+    frame = tables("rollout", "rollouts", ["tag", "text", "finish_reason"]).merge(
+        tables("verify", "verdicts", ["status", "raw_reward", "extracted", "reason"]), on=keys
     )
     advantages = store.read_table(step, "advantage", "advantages.parquet")
-    for k in names:
-        part = advantages[advantages.learner == k].rename(columns={"advantage": f"advantage_for_{k}"})
-        frame = frame.merge(part[[*keys, f"advantage_for_{k}"]], on=keys, how="left")
-        if f"update.{k}" in store.committed(step):
-            rows = store.read_table(step, f"update.{k}", f"update.{k}.parquet")
+    frame = frame.merge(advantages[[*keys, "reward"]].drop_duplicates(keys), on=keys, how="left")
+    for agent in names:
+        part = advantages[advantages.learner == agent].rename(columns={"advantage": f"advantage_for_{agent}"})
+        frame = frame.merge(part[[*keys, f"advantage_for_{agent}"]], on=keys, how="left")
+        if f"update.{agent}" in store.committed(step):
+            rows = store.read_table(step, f"update.{agent}", f"update.{agent}.parquet")
             rows = rows[rows["step"] == step].drop_duplicates(keys)  # the first update of a row that has several
             seen = rows[[*keys, "ratio", "stopped_share"]]
-            seen = seen.rename(columns={"ratio": f"ratio_for_{k}", "stopped_share": f"stopped_for_{k}"})
+            seen = seen.rename(columns={"ratio": f"ratio_for_{agent}", "stopped_share": f"stopped_for_{agent}"})
             frame = frame.merge(seen, on=keys, how="left")
     return frame
 
@@ -60,7 +68,10 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
         raise ConfigError(f"--step: got {step}, but {plan.id} was evaluated on {benchmark} after steps {known}")
     agents = dict.fromkeys(frame[(frame.benchmark == benchmark) & (frame.step == step)]["agent"])
     return pd.concat(
-        [read_responses(plan.root, step=step, benchmark=benchmark, agent=k).assign(agent=k) for k in agents],
+        [
+            read_responses(plan.root, step=step, benchmark=benchmark, agent=agent).assign(agent=agent)
+            for agent in agents
+        ],
         ignore_index=True,
     )
 

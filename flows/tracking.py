@@ -51,9 +51,9 @@ class ExperimentTracking:
     raises, or the next phase of a runner that is `watched`; `finish` at the latest.
     """
 
-    def __init__(self, plan: Plan, x: Experiment) -> None:
+    def __init__(self, plan: Plan, experiment: Experiment) -> None:
         """Begin to open the runs, or those that an earlier process left open."""
-        self._x = x
+        self._experiment = experiment
         self._uri = store_of(plan)
         self._thread = Background("mlflow")
         self._tracker: Tracker | None = None
@@ -118,19 +118,19 @@ class ExperimentTracking:
         from hacpo_core.tracking import Tracker
 
         assert self._uri is not None, "nothing is done where tracking is off"
-        config, x = plan.config, self._x
+        config, experiment = plan.config, self._experiment
         tracker = Tracker(
             self._uri,
             experiment=config.tracking.experiment,
             artifacts=Path(config.runtime.runs_dir) / "mlartifacts",
             run_name=plan.id,
             state_file=plan.root / STATE_FILE,
-            agents=x.names,
+            agents=experiment.agents,
         )
         self._tracker = tracker
-        method, fields = x.method, flatten(as_dict(config))
+        method, fields = experiment.method, flatten(as_dict(config))
         params = {
-            "model_pair": " + ".join(x.names),
+            "model_pair": " + ".join(experiment.agents),
             "pair": config.pair.name,
             "method": method.name,
             **{symbol: fields[name] for symbol, name in _SYMBOLS.items() if name in fields},
@@ -152,18 +152,18 @@ class ExperimentTracking:
 
     def _log_step(self, tracker: Tracker, step: int) -> None:
         if step not in self._logged:
-            tracker.log_step(step, self._x.ledger.store.metrics(step))
+            tracker.log_step(step, self._experiment.ledger.store.metrics(step))
 
     def _log_results(self, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
         for result in found:
             phase = result_phase(result.benchmark, result.agent)
-            timestamp_ms = self._x.ledger.store.committed_at_ms(result.step, phase)
+            timestamp_ms = self._experiment.ledger.store.committed_at_ms(result.step, phase)
             tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
 
     def _log_evaluations(self, tracker: Tracker) -> None:
         from flows.figures import benchmarks_figure
 
-        root = self._x.ledger.store.root
+        root = self._experiment.ledger.store.root
         self._log_results(tracker, intact_results(root))
         tracker.log_table("evaluations.json", read_evaluations(root))
         figure = benchmarks_figure(root)
@@ -174,8 +174,10 @@ class ExperimentTracking:
         from flows.figures import curves_figure
 
         tracker.log_table("result.json", table)
-        tracker.log_table("rollouts.json", _sample_of_rollouts(self._x, self._x.config.train.num_steps))
-        for name, figure in curves_figure(self._x).items():
+        tracker.log_table(
+            "rollouts.json", _sample_of_rollouts(self._experiment, self._experiment.config.train.num_steps)
+        )
+        for name, figure in curves_figure(self._experiment).items():
             tracker.log_figure(f"{name}.svg", figure)
 
 
@@ -195,16 +197,16 @@ class _Watched:
         self._runner.wait()
 
 
-def _sample_of_rollouts(x: Experiment, step: int) -> pd.DataFrame:
+def _sample_of_rollouts(experiment: Experiment, step: int) -> pd.DataFrame:
     """The first responses of every agent in a step, with their verdicts."""
     import pandas as pd
 
     frames = []
-    for k in x.names:
-        responses = x.ledger.verdicts(step, k).responses
-        responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(x.names))))
+    for agent in experiment.agents:
+        responses = experiment.ledger.verdicts(step, agent).responses
+        responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(experiment.agents))))
         assert responses.verdicts is not None, "a complete step is verified"
-        columns = {"agent": k, "problem": responses.problem_id, "text": responses.text}
+        columns = {"agent": agent, "problem": responses.problem_id, "text": responses.text}
         verdicts = {"status": responses.verdicts.status, "extracted": responses.verdicts.extracted}
         frames.append(pd.DataFrame(columns | verdicts))
     return pd.concat(frames, ignore_index=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.advantage import advantage
@@ -28,39 +29,49 @@ class StartedStep:
     updates: Mapping[str, Handle]
 
 
-def train_step(x: Experiment, step: int, runner: Runner, *, before: StartedStep | None = None) -> StartedStep:
+def train_step(experiment: Experiment, step: int, runner: Runner, *, before: StartedStep | None = None) -> StartedStep:
     """Start one step of Algorithm 1; an agent samples as soon as its own update of the step before is done.
 
     Args:
-        x: the experiment.
+        experiment: the experiment.
         step: 1-based.
         runner: where and when the phases run.
         before: the step before, where it is still under way.
     Source: HACPO, Algorithm 1.
     """
-    problems = x.batch(step)  # line 5
-    rollouts = {  # line 10: sample G outputs from every agent's old policy
-        k: runner.start(
-            Phase("rollout", step, k),
-            lambda k=k: rollout(x, step, k, problems),  # type: ignore[misc]
-            after=[before.updates[k]] if before is not None else [],
-        )
-        for k in x.names
-    }
-    verdicts = [  # line 11: verify
-        runner.start(Phase("verify", step, k), lambda k=k: verify(x, step, k), after=[rollouts[k]])  # type: ignore[misc]
-        for k in x.names
-    ]
-    joint = runner.start(Phase("advantage", step), lambda: advantage(x, step, problems), after=verdicts)  # 12, 15
+    problems = experiment.batch(step)  # line 5
+    verdicts: list[Handle] = []
+    for round in range(
+        experiment.method.plan.num_rounds
+    ):  # one, but for methods that sample again by what was verified
+        rollouts = {  # line 10: sample G outputs from every agent's old policy
+            agent: runner.start(
+                Phase("rollout", step, agent, round),
+                partial(rollout, experiment, step, agent, problems, round=round),
+                after=verdicts or ([before.updates[agent]] if before is not None else []),
+            )
+            for agent in experiment.agents
+        }
+        verdicts = [  # line 11: verify
+            runner.start(
+                Phase("verify", step, agent, round),
+                partial(verify, experiment, step, agent, round=round),
+                after=[rollouts[agent]],
+            )
+            for agent in experiment.agents
+        ]
+    estimated = runner.start(  # lines 12, 15: advantages of all agents' responses
+        Phase("advantage", step), partial(advantage, experiment, step, problems), after=verdicts
+    )
     updates = {  # lines 16-18: update every agent on its mini-batches
-        k: runner.start(Phase("update", step, k), lambda k=k: update(x, step, k), after=[joint])  # type: ignore[misc]
-        for k in x.names
+        agent: runner.start(Phase("update", step, agent), partial(update, experiment, step, agent), after=[estimated])
+        for agent in experiment.agents
     }
     return StartedStep(step, updates)
 
 
-def finish_step(x: Experiment, started: StartedStep) -> None:
+def finish_step(experiment: Experiment, started: StartedStep) -> None:
     """Wait for a step's updates, and commit what is measured of it."""
     for update_done in started.updates.values():
         update_done.result()
-    metrics(x, started.step)
+    metrics(experiment, started.step)

@@ -45,7 +45,7 @@ class Experiment:
         return self.config.method
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def agents(self) -> tuple[str, ...]:
         """The agents' names, in order."""
         return self.ledger.agents
 
@@ -66,7 +66,7 @@ class Experiment:
 
     def sources(self, learner: str) -> tuple[str, ...]:
         """Agents whose rows a learner may train on, itself first."""
-        return (learner, *(j for j in self.names if j != learner and self.method.shares_rollouts))
+        return (learner, *(j for j in self.agents if j != learner and self.method.shares_rollouts))
 
     def state_before(self, step: int, phase: str) -> dict[str, Any]:
         """What a phase's seam starts from: what it handed out in the step before, {} at first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -86,6 +87,13 @@ class PhaseCost:
     seconds: float
     gpu_seconds: float = 0.0
     num_tokens: int = 0
+
+    @classmethod
+    def total(cls, costs: Iterable[PhaseCost]) -> PhaseCost:
+        """The sum of several."""
+        each = list(costs)
+        gpu_seconds, num_tokens = sum(cost.gpu_seconds for cost in each), sum(cost.num_tokens for cost in each)
+        return cls(sum(cost.seconds for cost in each), gpu_seconds, num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

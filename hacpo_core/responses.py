@@ -27,7 +27,6 @@ class Verdicts:
     Attributes:
         status: "correct", "wrong", "partial" or "unscored", see `Verdict`.
         raw_reward_R: verified reward in [0, 1]; nan where unscored.
-        reward_R: what the objective reads: the raw reward, where nothing shapes it.
         extracted: the answer that was found in the text, None where there was none.
         seconds_R: what verification took.
         reason: why a response is unscored, else "".
@@ -35,7 +34,6 @@ class Verdicts:
 
     status: tuple[str, ...]
     raw_reward_R: NDArray[np.float64]
-    reward_R: NDArray[np.float64]
     extracted: tuple[str | None, ...]
     seconds_R: NDArray[np.float64]
     reason: tuple[str, ...]
@@ -43,11 +41,9 @@ class Verdicts:
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> Verdicts:
         """From one verdict per response."""
-        raw_reward_R = np.array([v.reward for v in verdicts], dtype=np.float64)  # None becomes nan
         return cls(
             status=tuple(v.status for v in verdicts),
-            raw_reward_R=raw_reward_R,
-            reward_R=raw_reward_R,
+            raw_reward_R=np.array([v.reward for v in verdicts], dtype=np.float64),  # None becomes nan
             extracted=tuple(v.extracted for v in verdicts),
             seconds_R=np.array([v.seconds for v in verdicts], dtype=np.float64),
             reason=tuple(v.reason for v in verdicts),
@@ -126,10 +122,22 @@ class Responses:
         return replace(self, **{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
 
     @classmethod
+    def none(cls, step: int, agent: str) -> Responses:
+        """No response of that agent and step."""
+        nothing = np.empty(0, np.int64)
+        tokens, values = Ragged.of([], np.int32), Ragged.of([], np.float32)
+        return cls(step, agent, (), nothing, (), nothing, tokens, tokens, values, (), ())
+
+    @classmethod
     def joined(cls, parts: Sequence[Responses]) -> Responses:
-        """The responses of all parts (at least one) of one agent and step, one part after another."""
+        """The responses of all parts (at least one) of one agent and step, one part after another.
+
+        Where some parts have old log-probabilities of their own, the sampler's stand in for the others'.
+        """
         if len(parts) == 1:
             return parts[0]
+        if any(part.old_logprobs is not None for part in parts):
+            parts = [replace(part, old_logprobs=part.behaviour_logprobs) for part in parts]
         return replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
 
@@ -183,7 +191,6 @@ def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
         | {
             "status": _strings(verdicts.status),
             "raw_reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),  # nan becomes null
-            "reward": pyarrow.array(verdicts.reward_R, from_pandas=True),
             "extracted": _strings(verdicts.extracted),
             "seconds": verdicts.seconds_R,
             "reason": _strings(verdicts.reason),
@@ -214,7 +221,6 @@ def verdicts_from_arrow(table: pyarrow.Table) -> Verdicts:
     return Verdicts(
         status=tuple(table["status"].to_pylist()),
         raw_reward_R=table["raw_reward"].to_numpy(),  # null becomes nan
-        reward_R=table["reward"].to_numpy(),
         extracted=tuple(table["extracted"].to_pylist()),
         seconds_R=table["seconds"].to_numpy(),
         reason=tuple(table["reason"].to_pylist()),

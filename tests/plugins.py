@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.config.fields import setting
@@ -26,6 +27,8 @@ from hacpo_core.methods.base import (
     State,
     Surrogate,
 )
+from hacpo_core.methods.capability import CapabilityEstimator
+from hacpo_core.methods.every_problem import EveryProblem
 from hacpo_core.methods.sequence_clip import SequenceClip
 from hacpo_core.methods.shuffled import Shuffled
 from hacpo_core.records import Problem, RowKey
@@ -120,6 +123,59 @@ class HalfForeign(SequenceClip):
         found = super().surrogate(rows, logprob_BT, update=update)
         foreign_B = self.share * found.value_B * (rows.advantage_B > 0)
         return replace(found, value_B=foreign_B.where(rows.is_foreign_B, found.value_B))
+
+
+@dataclass(frozen=True)
+class Resample(EveryProblem):
+    """As often again where all agents' responses to a problem have one reward; how often that was is remembered."""
+
+    most_rounds: int = setting(3, "rounds of sampling", at_least=1, at_most=100)
+
+    @property
+    def num_rounds(self) -> int:
+        return self.most_rounds
+
+    def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
+        if task.round == 0:
+            return super().plan(task, state)
+        differ = [problem for problem in task.problems if len(self.rewards_of(task, problem)) > 1]
+        alike = [problem for problem in task.problems if problem not in differ]
+        first = task.round * task.num_samples
+        samples = range(first, first + task.num_samples)
+        specs = [SampleSpec(problem, i, task.limits) for problem in alike for i in samples]
+        return specs, {"again": state.get("again", 0) + len(alike)}
+
+    @staticmethod
+    def rewards_of(task: PlanTask, problem: Problem) -> set[float]:
+        return {
+            float(reward)
+            for responses in task.verified.values()
+            for problem_id, reward in zip(responses.problem_id, rewards(responses), strict=True)
+            if problem_id == problem.id
+        }
+
+
+@dataclass(frozen=True)
+class Brief(CapabilityEstimator):
+    """HACPO's advantages of rewards that are less for longer responses."""
+
+    penalty: float = setting(0.01, "taken away for each token", at_least=0, at_most=1)
+
+    def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
+        return {
+            agent: scored.raw_reward_R(agent) - self.penalty * responses.token_ids.lengths
+            for agent, responses in scored.responses.items()
+        }
+
+
+class NonsenseShape(CapabilityEstimator):
+    """Returns whatever a test puts here."""
+
+    returned: Any = None
+
+    def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
+        found = type(self).returned
+        return found(scored) if callable(found) else found
 
 
 class Nonsense(Estimator):

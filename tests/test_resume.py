@@ -30,7 +30,7 @@ from hacpo_core.store.files import read_json
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
-from tests.test_store import noted_syncs
+from tests.store.test_steps import noted_syncs
 
 NUM_KILLS = 24
 

@@ -46,7 +46,7 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     assert parent.data.tags["version.torch"].startswith("2.13.0")
     assert "mlflow.source.git.commit" in parent.data.tags
     assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == [
-        "train",
+        "train sums",
         "benchmark dev",
         "benchmark test",
     ]

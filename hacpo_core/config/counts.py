@@ -52,7 +52,7 @@ def sharing_agents(config: ExperimentConfig) -> list[str]:
     """Agents whose number of ranks `placement.num_ranks: auto` leaves open."""
     if config.placement.num_ranks != AUTO:
         return []
-    return [k for k, agent in config.pair.agents.items() if agent.num_ranks is None]
+    return [name for name, agent in config.pair.agents.items() if agent.num_ranks is None]
 
 
 def shared_out(weights: Mapping[str, float], total: int, *, least: int) -> dict[str, int]:
@@ -97,7 +97,7 @@ def num_processes(config: ExperimentConfig) -> int:
     """
     if config.placement.kind == "local":
         return 1
-    ranks = [num_ranks(config, k) for k in config.pair.agents]
+    ranks = [num_ranks(config, agent) for agent in config.pair.agents]
     return max(ranks) if config.placement.colocated else sum(ranks)
 
 

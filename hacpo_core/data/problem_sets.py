@@ -138,7 +138,7 @@ def _download(field: str, config: ProblemSetConfig, path: Path) -> Path:
     columns = ", ".join(filter(None, (config.id_field, config.problem_field, config.answer_field)))
     remedy = f"put the file at {path}, with the fields {columns}"
     if not hub.name:
-        raise DataError(f"{field}.file: {path} is not there; set HACPO_DATA_DIR, or {remedy}")
+        raise DataError(f"{field}.file: {path} is not there; set data.directory or HACPO_DATA_DIR, or {remedy}")
     # A silent hub costs its time-out, 23 s, at each question; its cache is asked all the same.
     is_silent = constants.ENDPOINT in _silent_hubs
     try:

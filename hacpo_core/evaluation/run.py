@@ -34,29 +34,33 @@ _log = logging.getLogger(__name__)
 
 
 def start_evaluation(
-    x: Experiment, step: int, k: str, benchmark: Benchmark, runner: Runner, *, after: Sequence[Handle] = ()
+    experiment: Experiment, step: int, agent: str, benchmark: Benchmark, runner: Runner, *, after: Sequence[Handle] = ()
 ) -> Handle | None:
-    """Start to answer every problem with agent k as it is after `step`, to verify and to sum up, shard after shard.
+    """Start to answer every problem with an agent as it is after `step`, to verify and to sum up, shard after shard.
 
     Returns:
         the last phase; None where the figures are committed already.
     """
-    if x.ledger.store.is_intact(step, result_phase(benchmark.name, k)):
+    if experiment.ledger.store.is_intact(step, result_phase(benchmark.name, agent)):
         return None
-    shards = _shards(len(benchmark.problems), x.config.evaluate.shard_problems)
+    shards = _shards(len(benchmark.problems), experiment.config.evaluate.shard_problems)
     for shard in shards:
         done = runner.start(
-            Phase(shard_kind(benchmark.name, shard), step, k),
-            lambda shard=shard: answer_shard(x, step, k, benchmark, shard),  # type: ignore[misc]
+            Phase(shard_kind(benchmark.name, shard), step, agent),
+            lambda shard=shard: answer_shard(experiment, step, agent, benchmark, shard),  # type: ignore[misc]
             after=after,
         )
         after = [done]
     return runner.start(
-        Phase(f"evaluate.{benchmark.name}", step, k), lambda: sum_up(x, step, k, benchmark, shards), after=after
+        Phase(f"evaluate.{benchmark.name}", step, agent),
+        lambda: sum_up(experiment, step, agent, benchmark, shards),
+        after=after,
     )
 
 
-def finish_evaluation(x: Experiment, step: int, k: str, benchmark: Benchmark, last: Handle | None) -> EvaluationResult:
+def finish_evaluation(
+    experiment: Experiment, step: int, agent: str, benchmark: Benchmark, last: Handle | None
+) -> EvaluationResult:
     """Wait for an evaluation's last phase and read its figures.
 
     Raises:
@@ -64,8 +68,8 @@ def finish_evaluation(x: Experiment, step: int, k: str, benchmark: Benchmark, la
     """
     if last is not None:
         last.result()
-    result = read_result(x.ledger.store, step, result_phase(benchmark.name, k))
-    if result.digest != question_digest(x, benchmark):
+    result = read_result(experiment.ledger.store, step, result_phase(benchmark.name, agent))
+    if result.digest != question_digest(experiment, benchmark):
         raise other_question_error(step, benchmark.name)
     return result
 
@@ -82,28 +86,28 @@ def _shards(num_problems: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_problems)) for first in range(0, num_problems, size)]
 
 
-def question_digest(x: Experiment, benchmark: Benchmark) -> str:
+def question_digest(experiment: Experiment, benchmark: Benchmark) -> str:
     """Digest of what is asked and how: problems, gold answers, sampling, limit, verification."""
     asked = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
     ]
-    verification = [x.config.verifier.equality, _style(x, benchmark)]
-    return digest_of([asked, asdict(_limits(x, benchmark.config)), benchmark.config.num_samples, verification])
+    verification = [experiment.config.verifier.equality, _style(experiment, benchmark)]
+    return digest_of([asked, asdict(_limits(experiment, benchmark.config)), benchmark.config.num_samples, verification])
 
 
-def _limits(x: Experiment, config: BenchmarkConfig) -> SamplingLimits:
+def _limits(experiment: Experiment, config: BenchmarkConfig) -> SamplingLimits:
     is_greedy = config.temperature == 0
     return SamplingLimits(
         temperature=1.0 if is_greedy else config.temperature,
         top_p=1.0 if is_greedy else config.top_p,
-        max_tokens=config.max_response_tokens or x.config.evaluate.max_response_tokens,
+        max_tokens=config.max_response_tokens or experiment.config.evaluate.max_response_tokens,
         is_greedy=is_greedy,
     )
 
 
-def _style(x: Experiment, benchmark: Benchmark) -> str:
-    return benchmark.config.style or x.config.verifier.style
+def _style(experiment: Experiment, benchmark: Benchmark) -> str:
+    return benchmark.config.style or experiment.config.verifier.style
 
 
 def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
@@ -115,23 +119,23 @@ def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
     return is_same
 
 
-def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: range) -> None:
+def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range) -> None:
     """Answer and verify the problems of one shard, and commit every response."""
-    phase, digest = f"{shard_kind(benchmark.name, shard)}.{k}", question_digest(x, benchmark)
-    if _is_done(x.ledger.store, step, phase, digest):
+    phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment, benchmark)
+    if _is_done(experiment.ledger.store, step, phase, digest):
         return
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
-    limits = _limits(x, benchmark.config)
+    limits = _limits(experiment, benchmark.config)
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
 
-    def sample(agent: PlacedAgent) -> tuple[Responses, PhaseCost]:
-        with x.stopwatch(k) as watch:
-            responses = agent.sample(specs, step=step, purpose="evaluate")
+    def sample(placed: PlacedAgent) -> tuple[Responses, PhaseCost]:
+        with experiment.stopwatch(agent) as watch:
+            responses = placed.sample(specs, step=step, purpose="evaluate")
         return responses, watch.cost(responses.num_tokens)
 
-    responses, cost = with_agent(x, k, step, sample)
+    responses, cost = with_agent(experiment, agent, step, sample)
     golds = [spec.problem.gold for spec in specs]
-    verdicts = Verdicts.of(x.verifier.verify(responses.text, golds, style=_style(x, benchmark)))  # type: ignore[arg-type]
+    verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=_style(experiment, benchmark)))  # type: ignore[arg-type]
     table = {
         "problem_id": responses.problem_id,
         "sample": responses.sample_R,
@@ -146,15 +150,15 @@ def answer_shard(x: Experiment, step: int, k: str, benchmark: Benchmark, shard: 
         "reason": verdicts.reason,
     }
     outputs = {f"{phase}.parquet": table, f"{phase}.json": {"digest": digest, "cost": asdict(cost)}}
-    x.ledger.store.commit(step, phase, outputs)
+    experiment.ledger.store.commit(step, phase, outputs)
 
 
-def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Sequence[range]) -> None:
+def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shards: Sequence[range]) -> None:
     """Commit the figures of an evaluation whose shards are all committed; texts are not read again."""
     import pandas as pd
 
-    store, num_samples = x.ledger.store, benchmark.config.num_samples
-    phases = [f"{shard_kind(benchmark.name, shard)}.{k}" for shard in shards]
+    store, num_samples = experiment.ledger.store, benchmark.config.num_samples
+    phases = [f"{shard_kind(benchmark.name, shard)}.{agent}" for shard in shards]
     frames = [
         store.read_table(step, phase, f"{phase}.parquet", columns=["reward", "finish_reason"]) for phase in phases
     ]
@@ -163,14 +167,14 @@ def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Seque
     reward_PK = frame["reward"].to_numpy(dtype=np.float64).reshape(len(benchmark.problems), num_samples)
     unscored_share = float(np.isnan(reward_PK).mean())
     if unscored_share:
-        _log.warning("step %d, %s on %s: %.1f %% unscored", step, k, benchmark.name, 100 * unscored_share)
+        _log.warning("step %d, %s on %s: %.1f %% unscored", step, agent, benchmark.name, 100 * unscored_share)
     result = EvaluationResult(
         benchmark=benchmark.name,
-        agent=k,
+        agent=agent,
         step=step,
-        digest=question_digest(x, benchmark),
+        digest=question_digest(experiment, benchmark),
         declaration=as_dict(benchmark.config),
-        estimates=tuple(estimates(reward_PK, seed=x.config.seed)),
+        estimates=tuple(estimates(reward_PK, seed=experiment.config.seed)),
         headline=f"{benchmark.config.metric}@{num_samples}",
         num_problems=len(benchmark.problems),
         num_samples=num_samples,
@@ -183,5 +187,5 @@ def sum_up(x: Experiment, step: int, k: str, benchmark: Benchmark, shards: Seque
             num_tokens=sum(cost.num_tokens for cost in costs),
         ),
     )
-    phase = result_phase(benchmark.name, k)
+    phase = result_phase(benchmark.name, agent)
     store.commit(step, phase, {f"{phase}.json": asdict(result)})

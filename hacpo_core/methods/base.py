@@ -69,7 +69,18 @@ class SampleSpec:
 
 @dataclass(frozen=True, slots=True)
 class PlanTask:
-    """What a plan works from: an agent's problems of a step, and the configured number of samples and limits."""
+    """What a plan works from.
+
+    Attributes:
+        step: 1-based.
+        agent: who samples.
+        problems: of the step.
+        num_samples: `rollout.num_samples`.
+        limits: as configured; the most that a spec may have.
+        seed: of the experiment.
+        round: of sampling in this step, from 0.
+        verified: all agents' verified responses of the step's earlier rounds, by agent; empty in the first round.
+    """
 
     step: int
     agent: str
@@ -77,11 +88,18 @@ class PlanTask:
     num_samples: int
     limits: SamplingLimits
     seed: int
+    round: int = 0
+    verified: Mapping[str, Responses] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan(Seam):
     """Which responses an agent samples in a step, and how."""
+
+    @property
+    def num_rounds(self) -> int:
+        """How often a step asks the plan; in later rounds it sees what all agents' earlier ones were judged to be."""
+        return 1
 
     def samples_per_problem(self, num_samples: int) -> int:
         """Responses to a problem, where `rollout.num_samples` asks for `num_samples`: for sums that are made ahead."""
@@ -89,7 +107,10 @@ class Plan(Seam):
 
     @abstractmethod
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """The responses to sample, in any order; (problem, sample) of each must be different."""
+        """The responses to sample, in any order; (problem, sample) must be different in all rounds of the step.
+
+        The first round samples something; a later one may return nothing.
+        """
 
 
 # --- estimate ---
@@ -104,17 +125,29 @@ class ScoredStep:
         problem_ids: of the step's problems, in order.
         responses: by agent, with verdicts.
         seed: of the experiment.
+        shaped_R: what `Estimator.shape` made of the rewards, by agent.
     """
 
     step: int
     problem_ids: tuple[str, ...]
     responses: Mapping[str, Responses]
     seed: int
+    shaped_R: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def agents(self) -> tuple[str, ...]:
         """Names, in order."""
         return tuple(self.responses)
+
+    def raw_reward_R(self, agent: str) -> NDArray[np.float64]:
+        """Verified rewards, which capability, means and standard deviations read; nan where unscored."""
+        verdicts = self.responses[agent].verdicts
+        assert verdicts is not None, "a scored step is verified"
+        return verdicts.raw_reward_R
+
+    def reward_R(self, agent: str) -> NDArray[np.float64]:
+        """Rewards that advantages are made from: shaped ones where there are any, else the raw ones."""
+        return self.shaped_R[agent] if agent in self.shaped_R else self.raw_reward_R(agent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,6 +177,13 @@ class Estimate:
 @dataclass(frozen=True)
 class Estimator(Seam):
     """Advantage and weight of each row for each learner."""
+
+    def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
+        """Rewards that advantages are made from, by agent, such as raw ones less a penalty; nan where unscored.
+
+        Agents that are left out keep their raw rewards. Both are stored, and `estimate` is given both.
+        """
+        return {}
 
     @abstractmethod
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hacpo_core.errors import HacpoError, MethodError
 from hacpo_core.methods.base import (
@@ -34,12 +36,15 @@ def checked_specs(plan: Plan, task: PlanTask, state: State) -> tuple[list[Sample
         MethodError: it raised an error, or returned no sample specs.
     """
     owner = f"method.plan ({plan.name}), step {task.step}, {task.agent}"
+    if task.round:
+        owner += f", round {task.round + 1}"
     specs, after = _pair(owner, lambda: plan.plan(task, state))
     found = _sequence(specs, SampleSpec, owner, "sample specs")
-    if not found:
+    if not found and task.round == 0:
         raise MethodError(f"{owner}: returned no sample specs, expected at least one; an agent has to sample something")
     known = {problem.id for problem in task.problems}
-    seen: set[tuple[str, int]] = set()
+    earlier = task.verified.get(task.agent)
+    seen = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
     for spec in found:
         key = spec.problem.id, spec.sample
         if spec.problem.id not in known:
@@ -62,6 +67,24 @@ def checked_specs(plan: Plan, task: PlanTask, state: State) -> tuple[list[Sample
                 "rollout.max_response_tokens; raise that"
             )
     return found, after
+
+
+def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
+    """The step with the rewards that the estimator shapes.
+
+    Raises:
+        MethodError: it raised an error, or returned no rewards of the step's agents.
+    """
+    owner = f"method.estimate ({estimator.name}), step {scored.step}: shape"
+    shaped_R = _called(owner, lambda: estimator.shape(scored))
+    if not isinstance(shaped_R, Mapping):
+        raise MethodError(f"{owner}: returned {type(shaped_R).__name__}, expected rewards by agent")
+    for agent, reward_R in shaped_R.items():
+        if agent not in scored.responses:
+            raise MethodError(f"{owner}: {agent!r} is no agent; they are {', '.join(scored.responses)}")
+        raw_R = scored.raw_reward_R(agent)
+        _check_column(reward_R, len(raw_R), f"{owner}: rewards of {agent}", is_scored_R=~np.isnan(raw_R))
+    return replace(scored, shaped_R=dict(shaped_R))
 
 
 def checked_estimate(
@@ -105,14 +128,17 @@ def checked_estimate(
     return estimate, after
 
 
-def _check_column(column: object, num_rows: int, what: str) -> None:
+def _check_column(column: object, num_rows: int, what: str, *, is_scored_R: NDArray[np.bool_] | None = None) -> None:
     expected = f"expected a float array of shape ({num_rows},), one number per response"
     if not isinstance(column, np.ndarray):
         raise MethodError(f"{what} is {type(column).__name__}, {expected}")
     if column.dtype.kind != "f" or column.shape != (num_rows,):
         raise MethodError(f"{what} is {column.dtype} of shape {column.shape}, {expected}")
-    if not np.isfinite(column).all():
-        raise MethodError(f"{what} holds values that are no finite numbers; give unscored responses 0")
+    if is_scored_R is None:
+        if not np.isfinite(column).all():
+            raise MethodError(f"{what} holds values that are no finite numbers; give unscored responses 0")
+    elif not np.array_equal(np.isfinite(column), is_scored_R):
+        raise MethodError(f"{what}: expected a finite number for each scored response and nan for the others")
 
 
 def checked_batches(builder: Builder, history: History, state: State) -> tuple[list[list[RowKey]], State]:
@@ -152,17 +178,22 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
 
 def _pair(owner: str, call: Callable[[], Any]) -> tuple[Any, Any]:
     """What a seam's method returned: two values."""
+    found = _called(owner, call)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise MethodError(f"{owner}: returned {type(found).__name__}, expected a pair: what it made, and its state")
+    return found
+
+
+def _called(owner: str, call: Callable[[], Any]) -> Any:
+    """What a seam's method returned."""
     try:
-        found = call()
+        return call()
     except HacpoError:
         raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename}, line {last.lineno}"
         raise MethodError(f"{owner}: {type(error).__name__}: {error} ({where}); fix the class") from error
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise MethodError(f"{owner}: returned {type(found).__name__}, expected a pair: what it made, and its state")
-    return found
 
 
 def _sequence(value: object, kind: type[T], owner: str, what: str) -> list[T]:

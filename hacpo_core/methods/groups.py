@@ -11,7 +11,7 @@ import numpy as np
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import Carried, Estimate, Estimator, ScoredStep, State
-from hacpo_core.responses import ORDINARY, Responses
+from hacpo_core.responses import ORDINARY
 
 if TYPE_CHECKING:
     from hacpo_core.algo.advantages import JointAdvantages
@@ -51,19 +51,16 @@ def rectangle_of(scored: ScoredStep) -> Rectangle:
     advantage of its own row alone.
     """
     place = {problem_id: p for p, problem_id in enumerate(scored.problem_ids)}
-    return algo.rectangle.rectangle(
-        [_rewards(responses, place) for responses in scored.responses.values()], len(scored.problem_ids)
-    )
-
-
-def _rewards(responses: Responses, place: Mapping[str, int]) -> algo.rectangle.AgentRewards:
-    assert responses.verdicts is not None, "a scored step is verified"
-    return algo.rectangle.AgentRewards(
-        problem_R=np.array([place[problem_id] for problem_id in responses.problem_id], dtype=np.int64),
-        reward_R=responses.verdicts.raw_reward_R,
-        shaped_R=responses.verdicts.reward_R,
-        counts_R=np.array([tag == ORDINARY for tag in responses.tag], dtype=bool),
-    )
+    rewards = [
+        algo.rectangle.AgentRewards(
+            problem_R=np.array([place[problem_id] for problem_id in responses.problem_id], dtype=np.int64),
+            reward_R=scored.raw_reward_R(agent),
+            shaped_R=scored.reward_R(agent),
+            counts_R=np.array([tag == ORDINARY for tag in responses.tag], dtype=bool),
+        )
+        for agent, responses in scored.responses.items()
+    ]
+    return algo.rectangle.rectangle(rewards, len(scored.problem_ids))
 
 
 def estimate_of(

@@ -7,19 +7,19 @@ from hacpo_core.phases.update import with_agent
 from hacpo_core.store.checkpoints import save_checkpoint
 
 
-def checkpoint(x: Experiment, step: int) -> None:
+def checkpoint(experiment: Experiment, step: int) -> None:
     """Save all agents as they are after `step`; one whose process dies meanwhile is replaced and saved again.
 
     Raises:
         StoreError: the disk is full or not writable.
     """
-    x.ledger.store.sync()  # what the checkpoint was made from does not come after it
-    phases = ["advantage", *(f"{kind}.{agent}" for kind in ("rollout", "update") for agent in x.names)]
+    experiment.ledger.store.sync()  # what the checkpoint was made from does not come after it
+    phases = ["advantage", *(f"{kind}.{agent}" for kind in ("rollout", "update") for agent in experiment.agents)]
     save_checkpoint(
-        x.ledger.store.root,
+        experiment.ledger.store.root,
         step,
-        x.names,
-        lambda agent, folder: with_agent(x, agent, step, lambda _: x.placement.save(agent, folder)),
-        {phase: x.ledger.state(step, phase) for phase in phases},
-        keep=x.config.checkpoint.keep,
+        experiment.agents,
+        lambda agent, folder: with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, folder)),
+        {phase: experiment.ledger.state(step, phase) for phase in phases},
+        keep=experiment.config.checkpoint.keep,
     )

@@ -82,19 +82,19 @@ DEFINITIONS: dict[str, str] = {
 }
 
 
-def metrics(x: Experiment, step: int) -> None:
+def metrics(experiment: Experiment, step: int) -> None:
     """Commit what is measured of the step, with the one timestamp that it will always have."""
-    if x.ledger.store.is_intact(step, "metrics"):
+    if experiment.ledger.store.is_intact(step, "metrics"):
         return
-    values = step_metrics(x.ledger, step, is_token_level=x.method.objective.is_token_level)
+    values = step_metrics(experiment.ledger, step, is_token_level=experiment.method.objective.is_token_level)
     closer = "set engine.dtype=float32 or engine.head_dtype=float32"
-    remedy = f"set old_logprobs=learner, or {closer}" if x.config.old_logprobs == "sampler" else closer
+    remedy = f"set old_logprobs=learner, or {closer}" if experiment.config.old_logprobs == "sampler" else closer
     for agent, found in values["agents"].items():
         error = found.get("sampler/ratio_error_mean", 0.0)
         if not error <= LARGEST_SAMPLER_ERROR:
             words = "step %d, %s: sampler and learner differ, mean |s - 1| is %.1e, expected at most %.0e; %s"
             _log.warning(words, step, agent, error, LARGEST_SAMPLER_ERROR, remedy)
-    x.ledger.store.commit(step, "metrics", {"metrics.json": values})
+    experiment.ledger.store.commit(step, "metrics", {"metrics.json": values})
 
 
 def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Phase rollout.<agent>: an agent samples what its plan asks for."""
+"""Phase rollout.<agent>, and rollout-<n>.<agent> of later rounds: an agent samples what its plan asks for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hacpo_core.methods.base import PlanTask, SampleSpec
 from hacpo_core.methods.checks import checked_specs
 from hacpo_core.phases.update import with_agent
 from hacpo_core.placement.base import PlacedAgent
-from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.records import PhaseCost, Problem, SamplingLimits
 from hacpo_core.responses import Responses
 from hacpo_core.store.ledger import SampledBatch
+from hacpo_core.store.steps import phase_name
 
 NUM_PROBED = 8
 """responses of a step that the learner scores to compare it with the sampler, where it does not score all"""
@@ -25,50 +26,65 @@ SAME_LOGPROB = 1e-5
 """nats; a sampler all of whose probed tokens are as near to the learner works with its weights and numerics"""
 
 
-def rollout(x: Experiment, step: int, agent: str, problems: Sequence[Problem]) -> None:
-    """An agent samples its responses of a step.
+def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], *, round: int = 0) -> None:
+    """An agent samples its responses of a step, or of one round of it.
 
     Raises:
         EngineError: log-probabilities are no numbers.
         MethodError: the plan returned no plan.
     """
-    phase = f"rollout.{agent}"
-    if x.ledger.has(step, phase):
+    if experiment.ledger.has(step, phase_name("rollout", agent, round)):
         return
-    specs, planned_state = _plan(x, step, agent, problems)
+    specs, planned_state = _plan(experiment, step, agent, problems, round)
 
     def sample(placed: PlacedAgent) -> SampledBatch:
-        shares = len(x.names) > 1 and x.method.shares_rollouts  # others compare their ratios with these values
-        with x.stopwatch(agent) as watch:
+        # other agents compare their ratios with these log-probabilities
+        shares = len(experiment.agents) > 1 and experiment.method.shares_rollouts
+        with experiment.stopwatch(agent) as watch:
             responses = placed.sample(specs, step=step, purpose="rollout")
             probes: dict[int, NDArray[np.float32]] = {}
-            if not (x.config.old_logprobs == "learner" and shares):
+            if not (experiment.config.old_logprobs == "learner" and shares):
                 places = sorted({len(responses) * i // NUM_PROBED for i in range(NUM_PROBED)})
                 probes = dict(zip(places, placed.score(responses.take(places)), strict=True))
-            reuses = x.config.old_logprobs == "checked" and _agree(responses, probes)
-            recomputes_own = not (reuses or x.config.old_logprobs == "sampler")
+            reuses = experiment.config.old_logprobs == "checked" and _agree(responses, probes)
+            recomputes_own = not (reuses or experiment.config.old_logprobs == "sampler")
             if recomputes_own and shares:
                 responses, probes = replace(responses, old_logprobs=placed.score(responses)), {}
         cost = watch.cost(responses.num_tokens)
         return SampledBatch(responses, cost, probes, recomputes_own=recomputes_own, state=planned_state)
 
-    batch = with_agent(x, agent, step - 1, sample)
+    if specs:
+        batch = with_agent(experiment, agent, step - 1, sample)
+    else:
+        batch = SampledBatch(Responses.none(step, agent), PhaseCost(0.0), state=planned_state)
     if not np.isfinite(batch.responses.behaviour_logprobs.value_N).all():
         raise EngineError(
             f"step {step}, {agent}: some log-probabilities are no numbers, so its weights are spoilt; start again "
             "with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
-    x.ledger.save_rollouts(step, agent, batch)
+    experiment.ledger.save_rollouts(step, agent, batch, round)
 
 
 def _plan(
-    x: Experiment, step: int, agent: str, problems: Sequence[Problem]
+    experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], round: int
 ) -> tuple[Sequence[SampleSpec], dict[str, object]]:
     """What the agent's plan asks for, and the state behind it, encoded."""
-    rollout, plan = x.config.rollout, x.method.plan
-    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
-    task = PlanTask(step, agent, problems, rollout.num_samples, limits, x.config.seed)
-    specs, after = checked_specs(plan, task, x.state_before(step, f"rollout.{agent}"))
+    rollout, plan, ledger = experiment.config.rollout, experiment.method.plan, experiment.ledger
+    task = PlanTask(
+        step=step,
+        agent=agent,
+        problems=problems,
+        num_samples=rollout.num_samples,
+        limits=SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens),
+        seed=experiment.config.seed,
+        round=round,
+        verified={k: ledger.verdicts(step, k, rounds=round).responses for k in experiment.agents} if round else {},
+    )
+    if round:
+        before = state.decode(ledger.sampled_round(step, agent, round - 1).state)
+    else:
+        before = experiment.state_before(step, f"rollout.{agent}")
+    specs, after = checked_specs(plan, task, before)
     return specs, state.encode(after, owner=f"method.plan ({plan.name})")
 
 

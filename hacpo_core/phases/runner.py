@@ -6,19 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hacpo_core.store.steps import phase_name
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One unit of work: what, at which step, for which agent (None: for all together)."""
+    """One unit of work: what, at which step, for which agent (None: for all together), in which round of sampling."""
 
     kind: str
     step: int
     agent: str | None = None
+    round: int = 0
 
     @property
     def name(self) -> str:
         """Name under which the step store knows it."""
-        return self.kind if self.agent is None else f"{self.kind}.{self.agent}"
+        return self.kind if self.agent is None else phase_name(self.kind, self.agent, self.round)
 
     @property
     def needs_gpu(self) -> bool:

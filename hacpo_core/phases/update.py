@@ -27,19 +27,19 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def update(x: Experiment, step: int, agent: str) -> None:
+def update(experiment: Experiment, step: int, agent: str) -> None:
     """Update an agent on its mini-batches; repeats a committed update when the agent has not seen it yet.
 
     Raises:
         MethodError: the builder returned no mini-batches.
         ReplayError: a repeated update ends in other weights, and `checkpoint.accept_divergence` is off.
     """
-    if x.ledger.has(step, f"update.{agent}") and x.placement.has_seen(agent, step):
+    if experiment.ledger.has(step, f"update.{agent}") and experiment.placement.has_seen(agent, step):
         return
-    with_agent(x, agent, step - 1, lambda placed: _apply_update(x, placed, step))
+    with_agent(experiment, agent, step - 1, lambda placed: _apply_update(experiment, placed, step))
 
 
-def with_agent(x: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
+def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
     """Result of `work` on an agent with the weights of that version.
 
     The agent is restored from a checkpoint and stored rollouts if need be. One whose process dies meanwhile is
@@ -47,12 +47,12 @@ def with_agent(x: Experiment, agent: str, version: int, work: Callable[[PlacedAg
     """
 
     def replay(placed: PlacedAgent, step: int) -> None:
-        _apply_update(x, placed, step)
+        _apply_update(experiment, placed, step)
 
     for losses in range(1, MOST_LOSSES + 1):
         try:
-            with x.placement.turn():
-                return work(x.placement.agent_at(agent, version, replay=replay))
+            with experiment.placement.turn():
+                return work(experiment.placement.agent_at(agent, version, replay=replay))
         except AgentLostError as error:
             if losses == MOST_LOSSES:
                 raise
@@ -60,66 +60,68 @@ def with_agent(x: Experiment, agent: str, version: int, work: Callable[[PlacedAg
     raise AssertionError("the last loss is raised")
 
 
-def _apply_update(x: Experiment, placed: PlacedAgent, step: int) -> None:
+def _apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None:
     agent = placed.name
-    with x.stopwatch(agent) as watch:
-        batch, after = _build(x, step, agent)
+    with experiment.stopwatch(agent) as watch:
+        batch, after = _build(experiment, step, agent)
         applied = placed.update(
             batch.minibatches,
-            x.method.objective,
+            experiment.method.objective,
             version=step,
-            measures_cosine=measures_cosine(x.config) and step % x.config.diagnostics.every == 0,
-            recomputes_own=x.ledger.rollouts(step, agent).recomputes_own,
+            measures_cosine=measures_cosine(experiment.config) and step % experiment.config.diagnostics.every == 0,
+            recomputes_own=experiment.ledger.rollouts(step, agent).recomputes_own,
         )
-    if x.ledger.has(step, f"update.{agent}"):
-        _judge_replay(x, step, agent, applied.trace)
+    if experiment.ledger.has(step, f"update.{agent}"):
+        _judge_replay(experiment, step, agent, applied.trace)
         return
     rows = row_table(batch.minibatches, applied.outcome.rows)
     minibatches, trace = applied.outcome.minibatches, applied.trace
-    x.ledger.save_update(step, agent, UpdateRecord(minibatches, rows, trace, batch.counts, after, watch.cost()))
+    experiment.ledger.save_update(
+        step, agent, UpdateRecord(minibatches, rows, trace, batch.counts, after, watch.cost())
+    )
 
 
-def _build(x: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
+def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
     """A learner's mini-batches of a step, and the builder's state behind it, encoded."""
-    config, builder, tokens = x.config, x.method.build, x.placement.tokenizers[agent]
-    sources = x.sources(agent)
+    config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
+    sources = experiment.sources(agent)
     history = History(
         step=step,
-        problem_ids=tuple(problem.id for problem in x.batch(step)),
+        problem_ids=tuple(problem.id for problem in experiment.batch(step)),
         sources=sources,
         num_samples=config.rollout.num_samples,
         seed=config.seed,
-        responses=lambda at, of: x.ledger.verdicts(at, of).responses,
-        estimate=lambda at: x.ledger.estimate(at).estimate,
+        responses=lambda at, of: experiment.ledger.verdicts(at, of).responses,
+        estimate=lambda at: experiment.ledger.estimate(at).estimate,
     )
-    batches, after = checked_batches(builder, history, x.state_before(step, f"update.{agent}"))
+    batches, after = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
     encoded = state.encode(after, owner=f"method.build ({builder.name})")
-    of_sources = {source: x.placement.tokenizers[source] for source in sources}
-    with x.text_lock:
+    of_sources = {source: experiment.placement.tokenizers[source] for source in sources}
+    with experiment.text_lock:
         reader = RowReader(
             learner=agent,
-            agents=x.names,
+            agents=experiment.agents,
             step=step,
             responses=history.responses,
             estimate=history.estimate,
-            prompt_ids=lambda problem_id: tokens.prompt_ids(x.problem(problem_id)),
-            retokenizers={source: x.retokenizer(of_sources[source], tokens) for source in sources[1:]},
+            prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
+            retokenizers={source: experiment.retokenizer(of_sources[source], tokens) for source in sources[1:]},
             eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
             drops_eos=config.retokenize.eos == "drop",
         )
         limit = config.rollout.max_response_tokens
-        return learner_batch(reader, batches, x.method.objective, max_response_tokens=limit), encoded
+        return learner_batch(reader, batches, experiment.method.objective, max_response_tokens=limit), encoded
 
 
-def _judge_replay(x: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:
+def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:
     """Note how a repeated update ended; raise a ReplayError where it is another one."""
-    recorded = x.ledger.update(step, agent).trace
+    recorded = experiment.ledger.update(step, agent).trace
     replay = compare(recorded, repeated)
-    x.ledger.add_replay(step, agent, replay)
+    experiment.ledger.add_replay(step, agent, replay)
     words = f"replay of step {step}, {agent}: {replay.kind}, {replay.distance:.1e} of the update's length apart"
     if replay.kind == "exact":
         _log.info("%s", words)
-    elif replay.kind == "near" or x.config.checkpoint.accept_divergence:
+    elif replay.kind == "near" or experiment.config.checkpoint.accept_divergence:
         _log.warning("%s; training goes on from there", words)
     else:
         must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact

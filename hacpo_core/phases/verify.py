@@ -1,4 +1,4 @@
-"""Phase verify.<agent>: an agent's responses get their rewards."""
+"""Phase verify.<agent>, and verify-<n>.<agent> of later rounds: an agent's responses get their rewards."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.responses import Verdicts
 from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.store.ledger import VerifiedBatch
+from hacpo_core.store.steps import phase_name
 
 _log = logging.getLogger(__name__)
 
 
-def verify(x: Experiment, step: int, agent: str) -> None:
-    """Verify an agent's responses.
+def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> None:
+    """Verify an agent's responses of a step, or of one round of it.
 
     Raises:
         VerificationError: more responses than `verifier.max_unscored_fraction`, rounded up, are unscored, or all.
         MethodError: a reward function returned no reward.
     """
-    if x.ledger.has(step, f"verify.{agent}"):
+    if experiment.ledger.has(step, phase_name("verify", agent, round)):
         return
-    responses = x.ledger.rollouts(step, agent).responses
-    problems = [x.problem(problem_id) for problem_id in responses.problem_id]
+    responses = experiment.ledger.sampled_round(step, agent, round).responses
+    problems = [experiment.problem(problem_id) for problem_id in responses.problem_id]
     with Stopwatch() as watch:
-        verdicts = Verdicts.of(x.rewards.judge(problems, responses.text))
-    num_unscored, most = int((~verdicts.is_scored_R).sum()), x.config.verifier.max_unscored_fraction
+        verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text))
+    num_unscored, most = int((~verdicts.is_scored_R).sum()), experiment.config.verifier.max_unscored_fraction
     if num_unscored:
         _log.warning("step %d, %s: %d of %d responses are unscored", step, agent, num_unscored, len(verdicts))
-    if num_unscored == len(verdicts) or num_unscored > math.ceil(most * len(verdicts)):
+    if num_unscored and (num_unscored == len(verdicts) or num_unscored > math.ceil(most * len(verdicts))):
         raise VerificationError(
             f"step {step}, {agent}: {num_unscored} of {len(verdicts)} responses are unscored, all of them or more than "
             f"verifier.max_unscored_fraction={most} (first: {next(filter(None, verdicts.reason), 'no reason')}); "
             "resume to try once more, or begin anew with a larger verifier.timeout_s or verifier.memory_mb"
         )
-    x.ledger.save_verdicts(step, agent, VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost()))
+    batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
+    experiment.ledger.save_verdicts(step, agent, batch, round)

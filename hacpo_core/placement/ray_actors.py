@@ -249,7 +249,9 @@ class RayPlacement(Placement):
         Raises:
             EngineError: Ray is not installed, no cluster answers, or the cluster lacks what the agents ask for.
         """
-        super().__init__(config, root=root.absolute(), initial={k: path.absolute() for k, path in initial.items()})
+        super().__init__(
+            config, root=root.absolute(), initial={agent: path.absolute() for agent, path in initial.items()}
+        )
         self._generation = 0
         self._turn = threading.Lock() if config.placement.colocated else None
         self._groups: dict[str, Any] = {}
@@ -277,7 +279,7 @@ class RayPlacement(Placement):
         bundle = {"CPU": float(config.engine.num_threads)}
         if num_gpus(config):
             bundle["GPU"] = float(num_gpus(config))
-        ranks = {k: num_ranks(config, k) for k in names}
+        ranks = {agent: num_ranks(config, agent) for agent in names}
         counts = {"": max(ranks.values())} if config.placement.colocated else ranks
         for resource, each in bundle.items():
             wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
@@ -286,13 +288,13 @@ class RayPlacement(Placement):
                     f"placement: {len(names)} agents ask for {wanted:g} {resource}s, but Ray's cluster has {there:g}; "
                     "lower num_ranks, set placement.colocated=true, or join more machines"
                 )
-        groups = {k: placement_group([bundle] * count, strategy="PACK") for k, count in counts.items()}
+        groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
         self._groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
-        for k, group in groups.items():
+        for agent, group in groups.items():
             if not group.wait(timeout_s := config.placement.ray.timeout_s):
                 raise EngineError(
-                    f"placement: Ray found no room for {counts[k]} x {bundle} within {timeout_s:g} s; wait until the "
-                    "cluster is less busy, or raise placement.ray.timeout_s"
+                    f"placement: Ray found no room for {counts[agent]} x {bundle} within {timeout_s:g} s; wait until "
+                    "the cluster is less busy, or raise placement.ray.timeout_s"
                 )
 
     def _load(self, name: str, checkpoint: Checkpoint | None) -> RemoteAgent:

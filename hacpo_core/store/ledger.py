@@ -25,7 +25,7 @@ from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.responses import Responses, as_arrow, from_arrow, verdicts_as_arrow, verdicts_from_arrow
 from hacpo_core.store.files import read_json, write_json
-from hacpo_core.store.steps import REPLAYS_FILE, StepStore
+from hacpo_core.store.steps import REPLAYS_FILE, StepStore, phase_name
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -57,9 +57,14 @@ class VerifiedBatch:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedStep:
-    """Outcome of the advantage phase; `state` is the estimator's, encoded."""
+    """Outcome of the advantage phase.
+
+    `reward_R` are the rewards that advantages were made from, by agent: raw ones where the estimator shapes none; nan
+    where unscored. `state` is the estimator's, encoded.
+    """
 
     estimate: Estimate
+    reward_R: Mapping[str, NDArray[np.float64]]
     state: Mapping[str, Any]
     cost: PhaseCost
 
@@ -140,26 +145,46 @@ class Ledger:
             self._keep(step, phase, found)
         return found
 
-    def save_rollouts(self, step: int, agent: str, batch: SampledBatch) -> None:
-        """Commit phase rollout.<agent>."""
+    def save_rollouts(self, step: int, agent: str, batch: SampledBatch, round: int = 0) -> None:
+        """Commit a round of phase rollout.<agent>."""
         value = {
             "cost": asdict(batch.cost),
             "probes": {place: list(map(float, probe)) for place, probe in batch.probes.items()},
             "recomputes_own": batch.recomputes_own,
             "state": dict(batch.state),
         }
-        outputs = {f"rollouts.{agent}.parquet": as_arrow(batch.responses), f"rollouts.{agent}.json": value}
-        made_from_it = [f"verify.{agent}", "advantage"]  # sampled again, a response need not be the same one
-        self.store.commit(step, f"rollout.{agent}", outputs, outdates=made_from_it)
-        self._keep(step, f"rollout.{agent}", batch)
+        phase, name = phase_name("rollout", agent, round), phase_name("rollouts", agent, round)
+        outputs = {f"{name}.parquet": as_arrow(batch.responses), f"{name}.json": value}
+        # Sampled again, a response need not be the same one.
+        made_from_it = ["advantage", phase_name("verify", agent, round), *self._later_rounds(step, round)]
+        self.store.commit(step, phase, outputs, outdates=made_from_it)
+        self._keep(step, phase, batch)
 
     def rollouts(self, step: int, agent: str) -> SampledBatch:
-        """Output of phase rollout.<agent>."""
-        phase = f"rollout.{agent}"
+        """Output of phase rollout.<agent>, all verified rounds of it as one."""
+        rounds = [self.sampled_round(step, agent, n) for n in range(self.store.num_rounds(step, agent))]
+        if len(rounds) == 1:
+            return rounds[0]
+        first_rows = np.cumsum([0, *(len(each.responses) for each in rounds)]).tolist()
+        return SampledBatch(
+            responses=Responses.joined([each.responses for each in rounds]),
+            cost=PhaseCost.total(each.cost for each in rounds),
+            probes={
+                first + row: probe
+                for first, each in zip(first_rows, rounds, strict=False)
+                for row, probe in each.probes.items()
+            },
+            recomputes_own=any(each.recomputes_own for each in rounds),
+            state=rounds[-1].state,
+        )
+
+    def sampled_round(self, step: int, agent: str, round: int) -> SampledBatch:
+        """Output of one round of phase rollout.<agent>."""
+        phase, name = phase_name("rollout", agent, round), phase_name("rollouts", agent, round)
 
         def load() -> SampledBatch:
-            table = self.store.read_arrow(step, phase, f"rollouts.{agent}.parquet")
-            value = self.store.read_value(step, phase, f"rollouts.{agent}.json")
+            table = self.store.read_arrow(step, phase, f"{name}.parquet")
+            value = self.store.read_value(step, phase, f"{name}.json")
             return SampledBatch(
                 responses=from_arrow(table, step=step, agent=agent),
                 cost=PhaseCost(**value["cost"]),
@@ -170,24 +195,39 @@ class Ledger:
 
         return self._read(step, phase, load)
 
-    def save_verdicts(self, step: int, agent: str, batch: VerifiedBatch) -> None:
-        """Commit phase verify.<agent>."""
-        table = verdicts_as_arrow(batch.responses)
-        outputs = {f"verdicts.{agent}.parquet": table, f"verdicts.{agent}.json": asdict(batch.cost)}
-        self.store.commit(step, f"verify.{agent}", outputs, outdates=["advantage"])
-        self._keep(step, f"verify.{agent}", batch)
+    def save_verdicts(self, step: int, agent: str, batch: VerifiedBatch, round: int = 0) -> None:
+        """Commit a round of phase verify.<agent>."""
+        phase, name = phase_name("verify", agent, round), phase_name("verdicts", agent, round)
+        outputs = {f"{name}.parquet": verdicts_as_arrow(batch.responses), f"{name}.json": asdict(batch.cost)}
+        made_from_it = ["advantage", *self._later_rounds(step, round)]
+        self.store.commit(step, phase, outputs, outdates=made_from_it)
+        self._keep(step, phase, batch)
 
-    def verdicts(self, step: int, agent: str) -> VerifiedBatch:
-        """Output of phase verify.<agent>."""
-        phase = f"verify.{agent}"
+    def verdicts(self, step: int, agent: str, *, rounds: int | None = None) -> VerifiedBatch:
+        """Output of phase verify.<agent>, all rounds of it, or the first ones, as one."""
+        num_rounds = self.store.num_rounds(step, agent) if rounds is None else rounds
+        batches = [self._verified_round(step, agent, n) for n in range(num_rounds)]
+        if len(batches) == 1:
+            return batches[0]
+        cost = PhaseCost.total(batch.cost for batch in batches)
+        return VerifiedBatch(Responses.joined([batch.responses for batch in batches]), cost)
+
+    def _verified_round(self, step: int, agent: str, round: int) -> VerifiedBatch:
+        phase, name = phase_name("verify", agent, round), phase_name("verdicts", agent, round)
 
         def load() -> VerifiedBatch:
-            table = self.store.read_arrow(step, phase, f"verdicts.{agent}.parquet")
-            cost = PhaseCost(**self.store.read_value(step, phase, f"verdicts.{agent}.json"))
-            responses = self.rollouts(step, agent).responses
+            table = self.store.read_arrow(step, phase, f"{name}.parquet")
+            cost = PhaseCost(**self.store.read_value(step, phase, f"{name}.json"))
+            responses = self.sampled_round(step, agent, round).responses
             return VerifiedBatch(replace(responses, verdicts=verdicts_from_arrow(table)), cost)
 
         return self._read(step, phase, load)
+
+    def _later_rounds(self, step: int, round: int) -> list[str]:
+        """Phases of rounds after this one, which were planned from it."""
+        rounds = range(round + 1, max(self.store.num_rounds(step, agent) for agent in self.agents) + 1)
+        kinds = ("rollout", "verify")
+        return [phase_name(kind, agent, n) for n in rounds for agent in self.agents for kind in kinds]
 
     def save_estimate(self, step: int, estimated: EstimatedStep) -> None:
         """Commit phase advantage: one row per learner and response."""
@@ -199,6 +239,7 @@ class Ledger:
                 "agent": [source] * len(responses),
                 "problem_id": responses.problem_id,
                 "sample": responses.sample_R,
+                "reward": estimated.reward_R[source],
                 "advantage": carried.advantage_R,
                 "weight": carried.weight_R,
             }
@@ -223,11 +264,13 @@ class Ledger:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
             carried: dict[str, dict[str, Carried]] = {}
+            reward_R: dict[str, NDArray[np.float64]] = {}
             for (learner, source), rows in frame.groupby(["learner", "agent"], sort=False):
                 column = Carried(rows["advantage"].to_numpy(), rows["weight"].to_numpy())
                 carried.setdefault(str(learner), {})[str(source)] = column
-            found = Estimate(carried, value["figures"], value["run_figures"])
-            return EstimatedStep(found, value["state"], PhaseCost(**value["cost"]))
+                reward_R[str(source)] = rows["reward"].to_numpy()
+            estimate = Estimate(carried, value["figures"], value["run_figures"])
+            return EstimatedStep(estimate, reward_R, value["state"], PhaseCost(**value["cost"]))
 
         return self._read(step, "advantage", load)
 

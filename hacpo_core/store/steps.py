@@ -15,6 +15,7 @@ which makes its step's phases run again.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import threading
 import time
@@ -38,6 +39,11 @@ REPLAYS_FILE = "replays.json"
 
 FORMAT = 2
 """of the tables; raised when a version cannot read what another one wrote"""
+
+
+def phase_name(kind: str, agent: str, round: int = 0) -> str:
+    """Name of an agent's phase: rollout.qwen in the first round of sampling, rollout-2.qwen in the second."""
+    return f"{kind}.{agent}" if round == 0 else f"{kind}-{round + 1}.{agent}"
 
 
 def _as_parquet(table: pyarrow.Table | Mapping[str, Any]) -> memoryview:
@@ -83,6 +89,11 @@ class StepStore:
     def committed(self, step: int) -> tuple[str, ...]:
         """Names of the step's committed phases, in the order of their commit."""
         return tuple(self._manifest(step)["phases"])
+
+    def num_rounds(self, step: int, agent: str) -> int:
+        """Rounds of sampling whose responses are committed and verified, the first ones without a gap."""
+        phases = self.committed(step)
+        return next(n for n in itertools.count() if phase_name("verify", agent, n) not in phases)
 
     def committed_at_ms(self, step: int, phase: str) -> int:
         """When the phase was committed, in milliseconds since the epoch."""
@@ -171,7 +182,7 @@ class StepStore:
         return read_json(self._checked(step, phase, name))
 
     def metrics(self, step: int) -> dict[str, Any]:
-        """What was measured of a step, as `hacpo_core.metrics.step_metrics` made it."""
+        """What was measured of a step, as `hacpo_core.phases.metrics.step_metrics` made it."""
         value: dict[str, Any] = self.read_value(step, "metrics", "metrics.json")
         return value
 

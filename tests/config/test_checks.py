@@ -43,8 +43,11 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
             r"method.objective.token_low \(in the command line\): cross_clip has no such",
         ),
         ("method.objective.cross_power=half", r"method.objective.cross_power: got 'half', expected one of ratio, clip"),
-        ("engine.device=gpu", r"engine.device: got 'gpu', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses the GPU"),
-        ("engine.device=cuda:1", r"engine.device: got 'cuda:1', expected cpu or cuda; CUDA_VISIBLE_DEVICES chooses"),
+        (
+            "engine.device=gpu",
+            r"engine.device: got 'gpu', expected one of cpu, cuda \(CUDA_VISIBLE_DEVICES chooses the GPU\)",
+        ),
+        ("engine.device=cuda:1", r"engine.device: got 'cuda:1', expected one of cpu, cuda"),
         ("conformance=[paper]", r"conformance: got \['paper'\], expected one of official, paper"),
         (
             "pair.agents.qwen-tiny.tiny.num_layers=0",
@@ -61,7 +64,7 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("pair.agents.qwen-tiny.tiny.max_positions=0", r"qwen-tiny.tiny.max_positions: got 0"),
         (
             "pair.agents.qwen-tiny.tiny.warmup.steps=-1",
-            r"qwen-tiny.tiny.warmup.steps: got -1, expected a value in \[0,",
+            r"qwen-tiny.tiny.warmup.steps: got -1, expected a value of at least 0",
         ),
         ("pair.agents.qwen-tiny.tiny.warmup.batch_size=0", r"qwen-tiny.tiny.warmup.batch_size: got 0"),
         ("nonsense", r"'nonsense': expected section.field=value"),
@@ -77,8 +80,11 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("evaluate.final={a: b}", r"the command line: a list where a mapping belongs, or the reverse"),
         ("engine.lora.targets={}", r"the command line: a list where a mapping belongs, or the reverse"),
         ("pair=[1]", r"\(in the command line\): .*list"),
-        ("data.template=solve", r"data.template: got 'solve'; write \{problem\} where the problem goes"),
-        ("data.system=${nobody}", r"data.system: .*nobody.*mend the value"),
+        (
+            "data.sets.arithmetic.template=solve",
+            r"data.sets.arithmetic.template: got 'solve'; write \{problem\} where the problem goes",
+        ),
+        ("data.sets.arithmetic.system=${nobody}", r"data.sets.arithmetic.system: .*nobody.*mend the value"),
         ("seed=${oc.env:HOME}", r"seed: .*mend the value"),
     ],
 )
@@ -332,7 +338,8 @@ def test_declaration_that_extends_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_declared_benchmark_can_be_evaluated() -> None:
-    config = compose("tiny", "hacpo", overrides=[f"evaluate.final=[{','.join(available('benchmark'))}]"])
+    words = [f"evaluate.final=[{','.join(available('benchmark'))}]", "data.development_share=0.1"]
+    config = compose("tiny", "hacpo", overrides=words)
     assert set(config.evaluate.benchmarks) == set(available("benchmark"))
 
 
@@ -373,9 +380,12 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
         (["evaluate.during=[maths]"], r"benchmark: got 'maths', expected one of aime2025, .*or a path to a YAML file"),
         (["evaluate.benchmarks.gsm8k.limit=2"], r"gsm8k.limit cannot take effect: gsm8k is neither in evaluate.during"),
         (["evaluate.benchmarks.arithmetic_dev.limt=2"], r"arithmetic_dev.limt.*hacpo show lists all fields"),
-        (["evaluate.benchmarks.arithmetic_dev.limit=0"], r"arithmetic_dev.limit: got 0, expected a value in \[1,"),
+        (
+            ["evaluate.benchmarks.arithmetic_dev.limit=0"],
+            r"arithmetic_dev.limit: got 0, expected a value of at least 1",
+        ),
         (["evaluate.benchmarks.arithmetic_dev.metric=mean"], r"metric: got 'mean', expected one of avg, best"),
-        (["evaluate.benchmarks.arithmetic_dev.top_p=0.9"], r"top_p cannot take effect: .*temperature is 0, greedy"),
+        (["evaluate.benchmarks.arithmetic_dev.top_p=0.9"], r"top_p cannot take effect: .*temperature is 0.0, greedy"),
         (["evaluate.benchmarks.arithmetic_dev.count=9"], r"count cannot take effect: .*source is arithmetic"),
         (["evaluate.benchmarks.arithmetic_dev.num_samples=9"], r"num_samples: got 9 with temperature 0"),
         (["evaluate.benchmarks.arithmetic_dev.metric=best"], r"metric: got best with num_samples 1"),

@@ -14,8 +14,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from flows.compose import available, benchmark
-from hacpo_core.config import BenchmarkConfig, HubConfig
-from hacpo_core.data import benchmarks, rows
+from hacpo_core.config import BenchmarkConfig, DataConfig, HubConfig
+from hacpo_core.data import problem_sets, rows
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold
@@ -47,7 +47,7 @@ CONFIG = BenchmarkConfig(
 
 @pytest.fixture(autouse=True)
 def no_silent_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmarks, "_silent_hubs", set())
+    monkeypatch.setattr(problem_sets, "_silent_hubs", set())
 
 
 def write(folder: Path, *lines: object) -> None:
@@ -56,7 +56,7 @@ def write(folder: Path, *lines: object) -> None:
 
 
 def load(folder: Path, config: BenchmarkConfig = CONFIG) -> Benchmark:
-    return load_benchmark("mine", config, str(folder))
+    return load_benchmark("mine", config, DataConfig(directory=str(folder)))
 
 
 def test_rows_become_problems_with_all_that_is_known_of_the_answer(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_file_of_the_hub_is_read_by_its_own_columns(tmp_path: Path, monkeypatch:
     copy = tmp_path / "t.parquet"
     pd.DataFrame({"question": ["x", "y", "z"], "answer": ["so\n#### 4", "#### 5", "6 #### 7"]}).to_parquet(copy)
     asked: list[Any] = []
-    monkeypatch.setattr(benchmarks, "hf_hub_download", lambda *args, **options: asked.append((args, options)) or copy)
+    monkeypatch.setattr(problem_sets, "hf_hub_download", lambda *args, **options: asked.append((args, options)) or copy)
     assert [(p.id, p.answer) for p in load(tmp_path, HUB).problems] == [
         ("mine/1", "4"),
         ("mine/2", "5"),
@@ -159,7 +159,7 @@ def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeyp
     def unreachable(*args: Any, **options: Any) -> str:
         raise LocalEntryNotFoundError("no network")
 
-    monkeypatch.setattr(benchmarks, "hf_hub_download", unreachable)
+    monkeypatch.setattr(problem_sets, "hf_hub_download", unreachable)
     message = rf"no hub answers for owner/set/data/t.parquet \(LocalEntryNotFoundError\); put the file at {tmp_path}"
     with pytest.raises(DataError, match=message):
         load(tmp_path, HUB)
@@ -172,7 +172,7 @@ def test_missing_file_without_a_hub_and_unknown_folder_are_named(
         load(tmp_path)
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     with pytest.raises(DataError, match=r"mine.file: data/b.jsonl is not there; .* or put the file at data/b.jsonl"):
-        load_benchmark("mine", CONFIG, None)
+        load_benchmark("mine", CONFIG, DataConfig())
 
 
 def test_hub_is_tried_without_a_data_folder_and_its_cache_alone_once_it_is_silent(
@@ -185,17 +185,17 @@ def test_hub_is_tried_without_a_data_folder_and_its_cache_alone_once_it_is_silen
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
-    monkeypatch.setattr(benchmarks, "hf_hub_download", unreachable)
+    monkeypatch.setattr(problem_sets, "hf_hub_download", unreachable)
     for name in ("one", "two"):
         with pytest.raises(DataError, match=rf"{name}.file: data/b.jsonl is not there and no hub answers for owner/se"):
-            load_benchmark(name, HUB, None)
+            load_benchmark(name, HUB, DataConfig())
     assert asked == [False, True]
 
 
 def real(name: str) -> Benchmark:
     if not os.environ.get("HACPO_DATA_DIR"):
         pytest.skip("HACPO_DATA_DIR is not set: no benchmark files here")
-    return load_benchmark(name, benchmark(name), None)
+    return load_benchmark(name, benchmark(name), DataConfig())
 
 
 def test_the_seven_are_declared() -> None:

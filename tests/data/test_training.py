@@ -44,7 +44,7 @@ def row(name: str, answer: str = "1") -> dict[str, str]:
 def test_template_is_filled_and_braces_of_latex_survive(tmp_path: Path) -> None:
     (problem,) = load_problems(jsonl(tmp_path, row("a")))
     assert problem.messages[-1].content == "Q: 1 \\cdot 1 = \\boxed{?}"
-    assert (problem.id, problem.answer, problem.source) == ("a", "1", "train.jsonl:1")
+    assert (problem.id, problem.answer, problem.source) == ("a", "1", f"{tmp_path / 'train.jsonl'}, line 1")
 
 
 def test_numbers_nulls_and_the_mark_of_a_windows_editor_are_read(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_batch_larger_than_the_set_is_refused() -> None:
 def test_real_math_problems_load_without_the_two_that_have_no_answer() -> None:
     if not os.environ.get("HACPO_DATA_DIR"):
         pytest.skip("HACPO_DATA_DIR is not set")
-    assert len(load_problems(compose("qwen3-1.7b+qwen3-4b", "hacpo").data)) == 7498
+    assert len(load_problems(compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo").data)) == 7498
 
 
 ROWS = [{"key": f"r{i}", "question": f"{i} + 1", "solution": f"so \\boxed{{{i + 1}}}"} for i in range(20)]
@@ -156,7 +156,7 @@ def test_columns_have_any_name_and_the_form_says_where_the_answer_is(tmp_path: P
 
 def test_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_rows(tmp_path / "own.jsonl")
-    with pytest.raises(DataError, match=r"field 'problem' is missing or no text; the row has key, question, solution"):
+    with pytest.raises(DataError, match=r"field 'answer' is missing or no text; the row has key, question, solution"):
         load_problems(one_set(tmp_path, "own.jsonl", id_field="key"))
 
 
@@ -231,7 +231,7 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
     ("words", "message"),
     [
         (["data.train=[]"], r"data.train: got none, expected at least one training set"),
-        (["data.train=[absent]"], r"train_set absent: .*"),
+        (["data.train=[absent]"], r"train_set: got 'absent', expected one of arithmetic, gsm8k, math or a path"),
         (["data.sets.math.template=x"], r"data.sets.math.template cannot take effect: math is not in data.train"),
         (["data.sets.arithmetic.share=2"], r"data.sets.arithmetic.share cannot take effect: data.train names one set"),
         (["data.sets.arithmetic.template=x"], r"data.sets.arithmetic.template: got 'x'; write \{problem\}"),
@@ -241,7 +241,10 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
             ["data.train=[arithmetic,math]", "data.sets.math.share=0.001"],
             r"data.sets.math.share: got 0.001, none of \d+ problems a step",
         ),
-        (["data.train_file=x.jsonl"], r"data.train_file: .*data.sets.<name>.file"),
+        (
+            ["data.train_file=x.jsonl"],
+            r"data.train_file .*the field is data.sets.<name>.file, with data.train=\[<name>\] now; rename it",
+        ),
         (["data.development_share=0.95"], r"data.development_share: got 0.95, expected a value in \[0, 0.9\]"),
         (["data.development_seed=1"], r"data.development_seed cannot take effect: data.development_share is 0"),
         (["evaluate.during=[development]"], r"development.source: got development with data.development_share=0"),

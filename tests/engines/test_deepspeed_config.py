@@ -21,8 +21,8 @@ DEEPSPEED = "engine.learner=deepspeed"
     [
         (["engine.learner=fsdp"], "engine.learner: got 'fsdp', expected one of torch, deepspeed"),
         (["engine.deepspeed.stage=2"], "engine.deepspeed.stage cannot take effect: engine.learner is torch"),
-        ([DEEPSPEED, "engine.deepspeed.stage=4"], r"engine.deepspeed.stage: got 4, expected .*\[0, 3\]"),
-        ([DEEPSPEED, "engine.deepspeed.stage=-1"], r"engine.deepspeed.stage: got -1, expected .*\[0, 3\]"),
+        ([DEEPSPEED, "engine.deepspeed.stage=4"], r"engine.deepspeed.stage: got 4, expected one of 0, 1, 2, 3"),
+        ([DEEPSPEED, "engine.deepspeed.stage=-1"], r"engine.deepspeed.stage: got -1, expected one of 0, 1, 2, 3"),
         (
             [DEEPSPEED, "engine.deepspeed.stage=2", "engine.deepspeed.offload_parameters=true"],
             "engine.deepspeed.offload_parameters: stage 2 keeps whole weights on every device; set engine.deepspeed.st",

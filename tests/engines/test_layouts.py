@@ -304,7 +304,9 @@ def test_model_that_shares_prompts_computes_and_is_saved_as_before(tmp_path: Pat
 
 
 def test_layout_is_checked_and_part_of_the_id() -> None:
-    with pytest.raises(ConfigError, match=r"engine.row_layout: got 'loose', expected one of auto, padded, shared"):
+    with pytest.raises(
+        ConfigError, match=r"engine.row_layout: got 'loose', expected one of padded, shared_prompts, auto"
+    ):
         compose("tiny", "hacpo", overrides=["engine.row_layout=loose"])
     ids = {
         experiment_id(compose("tiny", "hacpo", overrides=[f"engine.row_layout={layout}"]), {})

@@ -97,7 +97,7 @@ def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dic
     planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
     save_plan(planned)
     data, weights = tmp_path / "data" / "train.jsonl", folders["two"] / "model.safetensors"
-    for path, named in ((data, "train"), (weights, "two")):
+    for path, named in ((data, "train sums"), (weights, "two")):
         before = path.read_bytes()
         path.write_bytes(before.replace(b'"1"', b'"9"') if path == data else before[:-1] + bytes([before[-1] ^ 1]))
         with (
@@ -175,7 +175,7 @@ def test_broken_data_line_is_named(folders: dict[str, Path], tmp_path: Path) -> 
 
 
 def test_too_few_problems_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train.problems: got 16, but there are 8"):
+    with pytest.raises(ConfigError, match=r"train.problems: got 16, of which 16 are from data.sets.sums, but it has 8"):
         plan_of(tmp_path, "train.problems=16")
 
 

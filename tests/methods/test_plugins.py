@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
+from flows.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import Carried, Estimate, PlanTask, RowKind, SampleSpec, ScoredStep
 from hacpo_core.phases.runner import DirectRunner
@@ -27,6 +29,8 @@ UNSCORED = "verifier.max_unscored_fraction=0.9"
 PLUGINS = {
     "estimate": ["method.estimate.name=tests.plugins:RunningMean", "method.estimate.share=0.25"],
     "plan": ["method.plan.name=tests.plugins:TwoTags", "method.build.problems=1"],
+    "rounds": ["method.plan.name=tests.plugins:Resample"],
+    "shape": ["method.estimate.name=tests.plugins:Brief"],
     "build": ["method.build.name=tests.plugins:WithOld"],
     "objective": ["method.objective.name=tests.plugins:HalfForeign"],
     "reward": ["reward.functions=[verifier,tests.plugins:brevity]", "reward.weights=[3,1]", UNSCORED],
@@ -47,8 +51,9 @@ def states(store: StepStore, num_steps: int) -> dict[str, Any]:
     for step in range(1, num_steps + 1):
         for phase in store.committed(step):
             kind, _, agent = phase.partition(".")
-            name = "advantages.json" if kind == "advantage" else f"{files.get(kind)}.{agent}.json"
-            if kind in (*files, "advantage"):
+            file = re.sub("^(rollout|update)", lambda match: files[match[0]], kind)
+            name = "advantages.json" if kind == "advantage" else f"{file}.{agent}.json"
+            if kind.partition("-")[0] in (*files, "advantage"):
                 found[f"{step} {phase}"] = store.read_value(step, phase, name)["state"]
     return found
 
@@ -83,7 +88,7 @@ def test_estimator_remembers_from_step_to_step(small_plan: Callable[..., Plan]) 
         mean = 0.75 * mean + 0.25 * found["reward/mean"]
         assert found["running/mean"] == pytest.approx(mean)
         table = store.read_table(step, "advantage", "advantages.parquet")
-        rewards = store.read_table(step, "verify.qwen", "verdicts.qwen.parquet")["reward"]
+        rewards = store.read_table(step, "verify.qwen", "verdicts.qwen.parquet")["raw_reward"]
         of_llama = table[(table.learner == "llama") & (table.agent == "qwen")]["advantage"]
         assert of_llama.to_numpy() == pytest.approx(rewards.to_numpy() - mean)
 
@@ -103,6 +108,66 @@ def test_plan_with_two_tags_samples_both_and_only_ordinary_rows_count_in_means(
     rows = store.read_table(1, "update.llama", "update.llama.parquet")
     assert rows["problem_id"].nunique() > 1
     assert (rows["agent"] == "qwen").any()
+
+
+def test_groups_of_equal_rewards_are_sampled_again_by_what_all_agents_were_judged(
+    small_plan: Callable[..., Plan],
+) -> None:
+    planned = small_plan("hacpo", *PLUGINS["rounds"], *SHORT)
+    store = trained(planned)
+    num_again = 0
+    for step in range(1, 5):
+        phases = [f"{kind}{round}.qwen" for round in ("", "-2", "-3") for kind in ("rollout", "verify")]
+        assert [phase for phase in store.committed(step) if "qwen" in phase][:6] == phases
+        samples = step_samples(planned, step)
+        for round in (1, 2):
+            before = samples[samples["sample"] < 4 * round].groupby("problem_id")["raw_reward"].nunique()
+            again = samples[samples["sample"].between(4 * round, 4 * round + 3)].groupby(["problem_id", "agent"]).size()
+            assert again.to_dict() == {(p, agent): 4 for p in before[before == 1].index for agent in ("qwen", "llama")}
+            num_again += len(before[before == 1])
+        metrics = store.metrics(step)["agents"]["qwen"]
+        own = samples[samples.agent == "qwen"]
+        assert metrics["reward/mean"] == pytest.approx(own["raw_reward"].mean())
+        rows = store.read_table(step, "update.llama", "update.llama.parquet")
+        assert set(rows[rows.agent == "qwen"]["sample"]) <= set(own["sample"])
+    assert num_again > 0, "some groups are alike, or nothing is tested"
+    assert store.read_value(4, "rollout-3.qwen", "rollouts-3.qwen.json")["state"] == {"again": num_again}
+
+
+def test_shaped_rewards_make_advantages_and_raw_ones_capability(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", *PLUGINS["shape"], *SHORT, "train.num_steps=1")
+    store = trained(planned)
+    samples = step_samples(planned, 1)
+    lengths = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")["token_ids"].map(len)
+    own = samples[samples.agent == "qwen"]
+    assert (own["raw_reward"] - own["reward"]).to_numpy() == pytest.approx(0.01 * lengths.to_numpy())
+    assert store.metrics(1)["agents"]["qwen"]["capability/batch"] == pytest.approx(own["raw_reward"].mean())
+    by_problem = own.groupby("problem_id")
+    spread = by_problem["reward"].transform("nunique") > 1
+    ranks = [by_problem[column].rank() for column in ("reward", "advantage_for_qwen")]
+    differ = spread & (samples.groupby("problem_id")["raw_reward"].transform("nunique") > 1)[own.index]
+    assert differ.any()
+    assert ranks[0][differ].tolist() == ranks[1][differ].tolist()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "shape: returned NoneType, expected rewards by agent"),
+        ({"gpt": np.ones(16)}, "'gpt' is no agent; they are qwen, llama"),
+        ({"qwen": np.ones(3)}, r"rewards of qwen is float64 of shape \(3,\)"),
+        ({"qwen": np.full(16, np.nan)}, "expected a finite number for each scored response and nan for the others"),
+        (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_shaping_that_returns_nonsense_is_refused_in_one_sentence(
+    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.NonsenseShape, "returned", returned)
+    planned = small_plan("hacpo", "method.estimate.name=tests.plugins:NonsenseShape", *SHORT)
+    with pytest.raises(MethodError, match=message) as caught:
+        trained(planned)
+    assert "method.estimate (tests.plugins:NonsenseShape), step 1" in str(caught.value)
 
 
 def test_rows_of_the_step_before_are_trained_on_once_more(small_plan: Callable[..., Plan]) -> None:

@@ -218,12 +218,14 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
         is_least: see `agent_memory`.
     """
     found = {
-        k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=gpu_gib, is_least=is_least)
-        for k, shape in shapes.items()
+        agent: agent_memory(config, shape, ranks=num_ranks(config, agent), gpu_gib=gpu_gib, is_least=is_least)
+        for agent, shape in shapes.items()
     }
     shares_gpu = config.placement.kind == "local" or config.placement.colocated
-    resting = {k: sum(other.resting for j, other in found.items() if j != k) if shares_gpu else 0.0 for k in found}
-    return max(max(each.updating, each.sampling) + resting[k] for k, each in found.items())
+    resting = {
+        agent: sum(other.resting for j, other in found.items() if j != agent) if shares_gpu else 0.0 for agent in found
+    }
+    return max(max(each.updating, each.sampling) + resting[agent] for agent, each in found.items())
 
 
 def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
@@ -252,7 +254,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     hands_over = engine.sampler == "vllm" and engine.vllm.process == "own"
     takes_turns = config.placement.kind == "local" or config.placement.colocated
     held, working, peaks = 0.0, [0.0], [0.0]
-    for k, shape in shapes.items():
+    for agent, shape in shapes.items():
         total, trained = shape.num_parameters, _num_trained(config, shape)
         own = 0.0
         if is_deepspeed:
@@ -260,7 +262,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
             own += width * total if engine.deepspeed.offload_parameters else 0.0
         elif engine.offloads:
             own += (12 if width == 2 else 8) * trained + width * total
-        loading = num_ranks(config, k) * width * total
+        loading = num_ranks(config, agent) * width * total
         peaks.append(held + max(own, loading))
         working.append(max(width * trained if has_cosine else 0.0, width * total if hands_over else 0.0))
         if config.placement.ray.address is not None:

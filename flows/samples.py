@@ -23,7 +23,7 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     if "advantage" not in store.committed(step):
         raise ConfigError(f"--step: {plan.id} has no complete step {step}; its last one is {store.last_step()}")
     keys = ["problem_id", "agent", "sample"]
-    rounds = [(agent, n) for agent in names for n in range(store.num_rounds(step, agent))]
+    rounds = [(agent, n) for agent in names for n in range(store.num_rounds(step, "verify", agent))]
 
     def tables(phase: str, file: str, columns: Sequence[str]) -> pd.DataFrame:
         parts = [(phase_name(phase, *each), f"{phase_name(file, *each)}.parquet") for each in rounds]

@@ -161,8 +161,10 @@ class Ledger:
         self._keep(step, phase, batch)
 
     def rollouts(self, step: int, agent: str) -> SampledBatch:
-        """Output of phase rollout.<agent>, all verified rounds of it as one."""
-        rounds = [self.sampled_round(step, agent, n) for n in range(self.store.num_rounds(step, agent))]
+        """Output of phase rollout.<agent>, all rounds of it as one."""
+        rounds = [
+            self.sampled_round(step, agent, n) for n in range(max(1, self.store.num_rounds(step, "rollout", agent)))
+        ]
         if len(rounds) == 1:
             return rounds[0]
         first_rows = np.cumsum([0, *(len(each.responses) for each in rounds)]).tolist()
@@ -205,8 +207,8 @@ class Ledger:
 
     def verdicts(self, step: int, agent: str, *, rounds: int | None = None) -> VerifiedBatch:
         """Output of phase verify.<agent>, all rounds of it, or the first ones, as one."""
-        num_rounds = self.store.num_rounds(step, agent) if rounds is None else rounds
-        batches = [self._verified_round(step, agent, n) for n in range(num_rounds)]
+        num_rounds = self.store.num_rounds(step, "verify", agent) if rounds is None else rounds
+        batches = [self._verified_round(step, agent, n) for n in range(max(1, num_rounds))]
         if len(batches) == 1:
             return batches[0]
         cost = PhaseCost.total(batch.cost for batch in batches)
@@ -225,7 +227,7 @@ class Ledger:
 
     def _later_rounds(self, step: int, round: int) -> list[str]:
         """Phases of rounds after this one, which were planned from it."""
-        rounds = range(round + 1, max(self.store.num_rounds(step, agent) for agent in self.agents) + 1)
+        rounds = range(round + 1, max(self.store.num_rounds(step, "rollout", agent) for agent in self.agents) + 1)
         kinds = ("rollout", "verify")
         return [phase_name(kind, agent, n) for n in rounds for agent in self.agents for kind in kinds]
 

@@ -90,10 +90,10 @@ class StepStore:
         """Names of the step's committed phases, in the order of their commit."""
         return tuple(self._manifest(step)["phases"])
 
-    def num_rounds(self, step: int, agent: str) -> int:
-        """Rounds of sampling whose responses are committed and verified, the first ones without a gap."""
+    def num_rounds(self, step: int, kind: str, agent: str) -> int:
+        """Rounds of an agent's phase, rollout or verify, that are committed, the first ones without a gap."""
         phases = self.committed(step)
-        return next(n for n in itertools.count() if phase_name("verify", agent, n) not in phases)
+        return next(n for n in itertools.count() if phase_name(kind, agent, n) not in phases)
 
     def committed_at_ms(self, step: int, phase: str) -> int:
         """When the phase was committed, in milliseconds since the epoch."""

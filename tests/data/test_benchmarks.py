@@ -108,7 +108,7 @@ def test_bad_row_is_named_with_file_line_and_remedy(tmp_path: Path, line: object
 
 def test_wrong_count_is_named_with_the_expected_one(tmp_path: Path) -> None:
     write(tmp_path, *ROWS[:2])
-    with pytest.raises(DataError, match=r"b.jsonl: got 2 problems, expected the 3 of mine; get the whole file, or set"):
+    with pytest.raises(DataError, match=r"b.jsonl: got 2 problems, expected 3; get the whole file, or set"):
         load(tmp_path)
     assert len(load(tmp_path, replace(CONFIG, count=None)).problems) == 2
 
@@ -168,7 +168,9 @@ def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeyp
 def test_missing_file_without_a_hub_and_unknown_folder_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DataError, match=r"mine.file: .*b.jsonl is not there; set HACPO_DATA_DIR, or put the file at"):
+    with pytest.raises(
+        DataError, match=r"mine.file: .*b.jsonl is not there; set data.directory or HACPO_DATA_DIR, or put"
+    ):
         load(tmp_path)
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     with pytest.raises(DataError, match=r"mine.file: data/b.jsonl is not there; .* or put the file at data/b.jsonl"):

@@ -17,7 +17,7 @@ from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost, Verdict
-from hacpo_core.responses import Verdicts
+from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.ledger import EstimatedStep, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.store.steps import MANIFEST, StepStore
@@ -77,12 +77,36 @@ def test_verdicts_are_read_as_they_were_given_with_their_responses(
     assert plain(after.verdicts(1, "qwen")) == plain(batch)
 
 
+def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later_ones(tmp_path: Path) -> None:
+    before, after = two_ledgers(tmp_path)
+    first = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
+    second = replace(responses_of([replace(ROLLOUT, index=2)]), verdicts=None, old_logprobs=None)
+    rounds = [(first, (RIGHT, WRONG)), (Responses.none(1, "qwen"), ()), (second, (UNSCORED,))]
+    for n, (responses, verdicts) in enumerate(rounds):
+        before.save_rollouts(1, "qwen", SampledBatch(responses, COST, {0: [-0.5]} if len(responses) else {}), n)
+        judged = replace(responses, verdicts=Verdicts.of(verdicts))
+        before.save_verdicts(1, "qwen", VerifiedBatch(judged, COST), n)
+    for ledger in (before, after):
+        sampled, verified = ledger.rollouts(1, "qwen"), ledger.verdicts(1, "qwen")
+        assert list(sampled.probes) == [0, 2]
+        assert sampled.cost == PhaseCost.total([COST] * 3)
+        assert verified.responses.sample_R.tolist() == [0, 1, 2]
+        assert verified.responses.verdicts is not None
+        assert verified.responses.verdicts.status == (RIGHT.status, WRONG.status, UNSCORED.status)
+        assert len(ledger.verdicts(1, "qwen", rounds=1).responses) == 2
+        last = verified.responses.behaviour_logprobs[2]
+        assert last.tolist() == second.logprobs[0].tolist(), "the sampler's own, where the round has no others"
+    before.save_rollouts(1, "qwen", SampledBatch(second, COST), 1)
+    assert before.store.committed(1) == ("rollout.qwen", "verify.qwen", "rollout-2.qwen")
+
+
 def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
     before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
     carried = {"qwen": {"qwen": Carried(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
-    estimated = EstimatedStep(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), STATE, COST)
+    reward_R = {"qwen": np.array([0.25, np.nan])}
+    estimated = EstimatedStep(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), reward_R, STATE, COST)
     before.save_estimate(1, estimated)
     assert plain(after.estimate(1)) == plain(estimated)
     assert after.state(1, "advantage") == STATE

@@ -227,10 +227,17 @@ def show(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Print the resolved configuration of a pair and a method, or list pairs, methods and experiments."""
+    """Print the resolved configuration of a pair and a method; `show fields [PREFIX]`: what each field is; nothing
+    given: list pairs, methods and experiments.
+    """
     from flows.compose import KINDS, available, compose, to_yaml
     from hacpo_core.config import as_dict
 
+    if pair == "fields":
+        from flows.field_table import print_fields
+
+        print_fields(method or "", as_json=as_json)
+        return
     if pair is None:
         from flows.folders import experiment_ids
 

@@ -18,6 +18,7 @@ from dashboards.settings import differences, read_settings
 from dashboards.site import Link, Site, fragment, part
 from dashboards.timeline import KINDS, timeline
 from dashboards.tracebacks import frames
+from flows.field_table import about
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.store.files import read_json
@@ -45,6 +46,7 @@ def run_routes(site: Site) -> APIRouter:
             steps=phases["timeline"],
             replays=_replays(site.runs.root(experiment)),
             settings=settings,
+            about=about(settings),
             against=other,
             differences=differences(settings, read_settings(site.runs.root(other))) if other else [],
             others=_others(site, experiment),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hacpo_core.errors import ConfigError
 
@@ -189,3 +191,73 @@ def _expand(
             yield from _expand(entry, config, f"{name}.{key}", declared, is_identity, inert)
     else:
         yield Field(name, value, declared, is_identity, inert)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaField:
+    """One field of a schema, filled or not.
+
+    Attributes:
+        name: dotted; `<name>` stands for the keys of a mapping.
+        kind: its type, as YAML has it.
+        default: as YAML has it; empty where it is a mapping's entry or a section's.
+        declared: at its place in the schema.
+        is_identity: whether it and all sections around it are part of the experiment's id.
+    """
+
+    name: str
+    kind: str
+    default: str
+    declared: Declaration
+    is_identity: bool
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the names of filled fields that this one stands for."""
+        return re.compile(re.escape(self.name).replace("<name>", "[^=]+?"))
+
+
+def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True) -> Iterator[SchemaField]:
+    """All fields of a configuration dataclass and of its sections, in order.
+
+    Args:
+        schema: the dataclass.
+        prefix: of the names, with its dot.
+        is_identity: whether the section itself is part of the id.
+    """
+    kinds = get_type_hints(schema)
+    for each in dataclasses.fields(schema):
+        declared, name = declaration(each), f"{prefix}{each.name}"
+        counts = is_identity and declared.identity
+        options = [option for option in _options(kinds[each.name]) if option is not type(None)]
+        section = options[0]
+        if get_origin(section) is dict and dataclasses.is_dataclass(get_args(section)[1]):
+            section, name = get_args(section)[1], f"{name}.<name>"
+        if dataclasses.is_dataclass(section):
+            yield from schema_fields(section, f"{name}.", counts)  # type: ignore[arg-type]
+            continue
+        default = each.default if each.default is not dataclasses.MISSING else each.default_factory()  # type: ignore[misc]
+        yield SchemaField(name, _kind(kinds[each.name]), _as_yaml(default), declared, counts)
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if isinstance(kind, types.UnionType) or get_origin(kind) is Union else (kind,)
+
+
+def _kind(kind: Any) -> str:
+    names = {str: "text", int: "int", float: "float", bool: "bool", type(None): "null", Any: "any"}
+    if kind in names:
+        return names[kind]
+    if get_origin(kind) is list:
+        return f"list of {_kind(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return f"map of {_kind(get_args(kind)[1])}"
+    return " or ".join(_kind(option) for option in _options(kind))
+
+
+def _as_yaml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_yaml, value))}]"
+    if isinstance(value, bool | None):
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value) or "''"

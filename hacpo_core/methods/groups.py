@@ -26,7 +26,9 @@ class GroupEstimator(Estimator):
     """
 
     baseline: str = setting(
-        "own", "own: the agent's own group; pooled: all agents' responses", choices=("own", "pooled")
+        "own",
+        "what rewards are compared with",
+        choices={"own": "the agent's own group", "pooled": "all agents' responses to the problem"},
     )
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:

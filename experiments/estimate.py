@@ -31,7 +31,7 @@ from hacpo_core.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CostEstimate:
     """Of one experiment or of several. Hours are of one device (GPU, or CPU core where the device is cpu).
 
     `busy_hours` are those in which a device works, `occupied_hours` those in which no other experiment can have it.
@@ -67,7 +67,7 @@ class _Measured:
         )
 
 
-def estimate(grid: GridPlan, plans: Sequence[Plan]) -> Estimate:
+def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
     """Sum over experiments; the weakest basis of any of them is the sum's.
 
     Args:
@@ -77,7 +77,7 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> Estimate:
     measured = _measure(grid)
     parts = [_of_one(planned.config, measured, grid.config.rates) for planned in plans]
     order = ("measured", "stated", "limit")
-    return Estimate(
+    return CostEstimate(
         experiments=len(parts),
         rollouts=sum(part.rollouts for part in parts),
         evaluation_responses=sum(part.evaluation_responses for part in parts),
@@ -93,7 +93,7 @@ def _sum(hours: Sequence[float | None]) -> float | None:
     return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
-def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> Estimate:
+def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
     rollouts_each = num_rollouts(config)
     answers_each = num_evaluation_responses(config)
     sampled = trained = 0.0
@@ -117,7 +117,7 @@ def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig 
             hours[k] = seconds / 3600
     is_measured = None not in found
     is_known = is_measured or rates is not None
-    return Estimate(
+    return CostEstimate(
         experiments=1,
         rollouts=rollouts_each * len(agents),
         evaluation_responses=answers_each * len(agents),
@@ -185,7 +185,7 @@ def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
 
 def num_problems(benchmark: BenchmarkConfig) -> int:
     """Problems that are asked; 0 where the declaration does not say how many the set has."""
-    is_embedded = benchmark.source == "arithmetic"
+    is_embedded = benchmark.kind == "arithmetic"
     stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
     return min((size for size in (stated, benchmark.limit) if size), default=0)
 

@@ -24,7 +24,7 @@ from hacpo_core.records import Problem
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import StepStore
-from hacpo_core.tiny.models import Progress
+from hacpo_core.tiny.models import WarmupProgress
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import RewardFunction, Rewards, UserReward, VerifierReward
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def open_experiment(
-    plan: Plan, *, progress: Mapping[str, Progress] | None = None
+    plan: Plan, *, progress: Mapping[str, WarmupProgress] | None = None
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and hand it out with its benchmarks by name.
 

@@ -36,14 +36,14 @@ class Gold:
 class Problem:
     """A question with a verifiable answer.
 
-    `messages` is the prompt before any chat template; `gold` is the reference answer; `source` names the data set and
+    `messages` is the prompt before any chat template; `gold` is the reference answer; `place` names the data set and
     the row.
     """
 
     id: str
     messages: tuple[Message, ...]
     gold: Gold
-    source: str
+    place: str
 
     @property
     def answer(self) -> str:

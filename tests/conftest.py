@@ -25,8 +25,7 @@ from flows.processes import home_of
 from flows.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.methods.base import Plan as SamplingPlan
-from hacpo_core.methods.base import PlanTask, SampleSpec
+from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.tracking import prepare_store

@@ -20,9 +20,9 @@ from hacpo_core.methods.base import (
     Estimator,
     History,
     LossRows,
-    Plan,
     PlanTask,
     SampleSpec,
+    SamplingPlan,
     ScoredStep,
     State,
     Surrogate,
@@ -82,7 +82,7 @@ class RunningMean(Estimator):
 
 
 @dataclass(frozen=True)
-class TwoTags(Plan):
+class TwoTags(SamplingPlan):
     """G ordinary responses to each problem, and a short, colder one; how often each was short is remembered."""
 
     short_tokens: int = setting(8, "limit of the short response", at_least=1, at_most=1e6)
@@ -188,7 +188,7 @@ class Nonsense(Estimator):
         return found(scored) if callable(found) else found
 
 
-class NonsensePlan(Plan):
+class NonsensePlan(SamplingPlan):
     """Returns whatever a test puts here."""
 
     returned: Any = None

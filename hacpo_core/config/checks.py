@@ -70,7 +70,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:
-    if problems.source == "file" and not problems.file:
+    if problems.kind == "file" and not problems.file:
         raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
     if "{problem}" not in problems.template:
         raise ConfigError(f"{field}.template: got {problems.template!r}; write {{problem}} where the problem goes")
@@ -103,9 +103,9 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
         if not _SET_NAME.fullmatch(name):
             raise ConfigError(f"evaluate.benchmarks: got the name {name!r}, expected letters, digits, '_' and '-' only")
         _check_problem_set(field, benchmark)
-        if benchmark.source == "development" and config.data.development_share == 0:
+        if benchmark.kind == "development" and config.data.development_share == 0:
             raise ConfigError(
-                f"{field}.source: got development with data.development_share=0, which holds nothing out; set a share"
+                f"{field}.kind: got development with data.development_share=0, which holds nothing out; set a share"
             )
         if benchmark.temperature == 0 and benchmark.num_samples > 1:
             raise ConfigError(

@@ -236,7 +236,7 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
         if dataclasses.is_dataclass(section):
             yield from schema_fields(section, f"{name}.", counts)  # type: ignore[arg-type]
             continue
-        default = each.default if each.default is not dataclasses.MISSING else each.default_factory()  # type: ignore[misc]
+        default = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
         yield SchemaField(name, _kind(kinds[each.name]), _as_yaml(default), declared, counts)
 
 

@@ -23,7 +23,7 @@ ANSWER_FORMS = {
 }
 TEMPLATE = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
 
-_NOT_FILE = unless(".source", "file")
+_NOT_FILE = unless(".kind", "file")
 _NOT_READ = either(_NOT_FILE, when("verifier.equality", "normalised", note=", which compares letters alone"))
 
 
@@ -44,7 +44,7 @@ class HubConfig:
 class ProblemSetConfig:
     """A set of problems with verifiable answers: where it comes from, by which columns, and how it is asked."""
 
-    source: str = setting("file", "where problems come from", choices={"arithmetic": "embedded", "file": ""})
+    kind: str = setting("file", "where problems come from", choices={"arithmetic": "embedded", "file": ""})
     file: str | None = setting(None, "JSONL or Parquet, by its path in data.directory", identity=False, inert=_NOT_FILE)
     hub: HubConfig = setting(HubConfig, "where the file can be downloaded from", identity=False, inert=_NOT_FILE)
     count: int | None = setting(
@@ -81,7 +81,7 @@ class TrainSetConfig(ProblemSetConfig):
 
 def _reads_no_file(_: Any, config: Any) -> str | None:
     sets = [*config.data.sets.values(), *config.evaluate.benchmarks.values()]
-    return None if any(each.source == "file" for each in sets) else "nothing is read from a file"
+    return None if any(each.kind == "file" for each in sets) else "nothing is read from a file"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class DataConfig:
     )
     development_share: float = setting(
         0.0,
-        "share of every training set that is held out of training, for a benchmark of source development",
+        "share of every training set that is held out of training, for a benchmark of kind development",
         at_least=0,
         at_most=0.9,
     )
@@ -119,15 +119,15 @@ class DataConfig:
 class BenchmarkConfig(ProblemSetConfig):
     """A set of problems that agents are evaluated on: where it comes from, how it is asked, what is measured."""
 
-    source: str = setting(
+    kind: str = setting(
         "file",
         "where problems come from",
         choices={"arithmetic": "embedded", "file": "", "development": "held out of the training sets"},
     )
-    template: str = setting(TEMPLATE, "the user's message; {problem} is replaced", inert=when(".source", "development"))
-    system: str | None = setting(None, "the system's message; null: none", inert=when(".source", "development"))
+    template: str = setting(TEMPLATE, "the user's message; {problem} is replaced", inert=when(".kind", "development"))
+    system: str | None = setting(None, "the system's message; null: none", inert=when(".kind", "development"))
     split: str = setting(
-        "dev", "part of the embedded problems", choices=("dev", "test"), inert=unless(".source", "arithmetic")
+        "dev", "part of the embedded problems", choices=("dev", "test"), inert=unless(".kind", "arithmetic")
     )
     style: str | None = setting(
         None, "where the answer stands in a response; null: as verifier.style says", choices=STYLES

@@ -105,7 +105,7 @@ def problems(split: Split) -> list[Problem]:
             id=f"arithmetic/{expression}",
             messages=(Message("user", str(expression)),),
             gold=Gold(str(expression.work()[2])),
-            source=f"arithmetic/{split}",
+            place=f"arithmetic/{split}",
         )
         for expression in split_expressions(split)
     ]

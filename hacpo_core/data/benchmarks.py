@@ -31,9 +31,9 @@ def load_benchmark(name: str, config: BenchmarkConfig, data: DataConfig) -> Benc
     Raises:
         DataError: a file, a field or an answer is missing, an id occurs twice, or the number of rows is not `count`.
     """
-    if config.source == "development":
+    if config.kind == "development":
         found = load_training(data).development
-    elif config.source == "arithmetic":
+    elif config.kind == "arithmetic":
         found = asked(arithmetic.problems("test" if config.split == "test" else "dev"), config)
     else:
         field = f"evaluate.benchmarks.{name}"

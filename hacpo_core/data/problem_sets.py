@@ -31,7 +31,7 @@ def problem_file(field: str, config: ProblemSetConfig, directory: str | None) ->
     Raises:
         DataError: it is not there and cannot be downloaded; the message names the path to put it at.
     """
-    if config.source != "file":
+    if config.kind != "file":
         return None
     assert config.file is not None, "validate() lets no set of a file pass without it"
     path = data_path(config.file, directory)
@@ -99,7 +99,7 @@ def _problem(row: DataRow, config: ProblemSetConfig, columns: ProblemSetConfig |
             tolerance=_tolerance(row, config.tolerance_field),
             is_multiple=_truth(row, config.multiple_field),
         ),
-        source=row.place,
+        place=row.place,
     )
 
 

@@ -42,7 +42,7 @@ def load_training(config: DataConfig) -> TrainingData:
     development: list[Problem] = []
     for name in config.train:
         declared = config.sets[name]
-        if declared.source == "arithmetic":
+        if declared.kind == "arithmetic":
             found = arithmetic.problems("train")
         else:
             found = read_problems(f"data.sets.{name}", declared, config.directory, drops_unanswerable=True)

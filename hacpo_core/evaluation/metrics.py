@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MetricEstimate:
     """A mean over problems with its bootstrap interval; all three are nan where no problem has a value.
 
     `num_problems` counts the problems that have one.
@@ -127,7 +127,7 @@ def pass_at(reward_PK: Floats, *, k: int) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> Estimate:
+def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> MetricEstimate:
     """Mean over problems and its percentile bootstrap interval of 95 %: problems are drawn with replacement.
 
     Args:
@@ -137,7 +137,7 @@ def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> Estimate:
     """
     known_P = value_P[~np.isnan(value_P)]
     if not len(known_P):
-        return Estimate(metric, math.nan, math.nan, math.nan, 0)
+        return MetricEstimate(metric, math.nan, math.nan, math.nan, 0)
     rng = generator(seed, "bootstrap")
     mean_R = np.concatenate(
         [
@@ -146,10 +146,10 @@ def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> Estimate:
         ]
     )[:NUM_RESAMPLES]
     low, high = np.quantile(mean_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(metric, float(known_P.mean()), float(low), float(high), len(known_P))
+    return MetricEstimate(metric, float(known_P.mean()), float(low), float(high), len(known_P))
 
 
-def estimates(reward_PK: Floats, *, seed: int) -> list[Estimate]:
+def estimates(reward_PK: Floats, *, seed: int) -> list[MetricEstimate]:
     """avg@K; with several samples also best@K, bootstrap_best@K, and pass@k for the powers of two below K.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.metrics import Estimate
+from hacpo_core.evaluation.metrics import MetricEstimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
 
@@ -29,7 +29,7 @@ class EvaluationResult:
     step: int
     digest: str
     declaration: dict[str, Any]
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[MetricEstimate, ...]
     headline: str
     num_problems: int
     num_samples: int
@@ -39,7 +39,7 @@ class EvaluationResult:
     cost: PhaseCost
 
     @property
-    def headline_estimate(self) -> Estimate:
+    def headline_estimate(self) -> MetricEstimate:
         """The estimate of the benchmark's own metric."""
         return next(estimate for estimate in self.estimates if estimate.metric == self.headline)
 
@@ -70,7 +70,7 @@ def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
         return EvaluationResult(
             **{
                 **value,
-                "estimates": tuple(Estimate(**estimate) for estimate in value["estimates"]),
+                "estimates": tuple(MetricEstimate(**estimate) for estimate in value["estimates"]),
                 "shards": tuple((first, end) for first, end in value["shards"]),
                 "cost": PhaseCost(**value["cost"]),
             }

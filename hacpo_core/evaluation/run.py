@@ -159,12 +159,11 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
 
     store, num_samples = experiment.ledger.store, benchmark.config.num_samples
     phases = [f"{shard_kind(benchmark.name, shard)}.{agent}" for shard in shards]
-    frames = [
-        store.read_table(step, phase, f"{phase}.parquet", columns=["reward", "finish_reason"]) for phase in phases
-    ]
+    columns = ["problem_id", "sample", "reward", "finish_reason"]
+    frame = pd.concat([store.read_table(step, phase, f"{phase}.parquet", columns=columns) for phase in phases])
     costs = [PhaseCost(**store.read_value(step, phase, f"{phase}.json")["cost"]) for phase in phases]
-    frame = pd.concat(frames)
-    reward_PK = frame["reward"].to_numpy(dtype=np.float64).reshape(len(benchmark.problems), num_samples)
+    by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
+    reward_PK = by_key.loc[[problem.id for problem in benchmark.problems]].to_numpy(dtype=np.float64)
     unscored_share = float(np.isnan(reward_PK).mean())
     if unscored_share:
         _log.warning("step %d, %s on %s: %.1f %% unscored", step, agent, benchmark.name, 100 * unscored_share)
@@ -181,11 +180,7 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
         cut_share=float((frame["finish_reason"] == "length").mean()),
         unscored_share=unscored_share,
         shards=tuple((shard.start, shard.stop) for shard in shards),
-        cost=PhaseCost(
-            seconds=sum(cost.seconds for cost in costs),
-            gpu_seconds=sum(cost.gpu_seconds for cost in costs),
-            num_tokens=sum(cost.num_tokens for cost in costs),
-        ),
+        cost=PhaseCost.total(costs),
     )
     phase = result_phase(benchmark.name, agent)
     store.commit(step, phase, {f"{phase}.json": asdict(result)})

@@ -93,7 +93,7 @@ class PlanTask:
 
 
 @dataclass(frozen=True)
-class Plan(Seam):
+class SamplingPlan(Seam):
     """Which responses an agent samples in a step, and how."""
 
     @property

@@ -17,19 +17,19 @@ from hacpo_core.methods.base import (
     Estimate,
     Estimator,
     History,
-    Plan,
     PlanTask,
     SampleSpec,
+    SamplingPlan,
     ScoredStep,
     Seam,
     State,
 )
 from hacpo_core.records import RowKey, SamplingLimits
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def checked_specs(plan: Plan, task: PlanTask, state: State) -> tuple[list[SampleSpec], State]:
+def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[list[SampleSpec], State]:
     """What a plan asks for, and its state.
 
     Raises:
@@ -196,7 +196,7 @@ def _called(owner: str, call: Callable[[], Any]) -> Any:
         raise MethodError(f"{owner}: {type(error).__name__}: {error} ({where}); fix the class") from error
 
 
-def _sequence(value: object, kind: type[T], owner: str, what: str) -> list[T]:
+def _sequence(value: object, kind: type[_T], owner: str, what: str) -> list[_T]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise MethodError(f"{owner}: returned {type(value).__name__}, expected a list of {what}")
     for each in value:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import Plan, PlanTask, SampleSpec, State
+from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan, State
 
 
 @dataclass(frozen=True)
-class EveryProblem(Plan):
+class EveryProblem(SamplingPlan):
     """G responses to each problem, or a multiple of it.
 
     Source: HACPO, Algorithm 1, line 10; GSPO x 2 takes twice as many.

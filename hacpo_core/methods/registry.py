@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping
 
 from hacpo_core.errors import ConfigError
-from hacpo_core.methods.base import Builder, Estimator, Objective, Plan, Seam
+from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
 from hacpo_core.methods.capability import CapabilityEstimator
 from hacpo_core.methods.cross_clip import CrossClip
 from hacpo_core.methods.every_problem import EveryProblem
@@ -16,7 +16,12 @@ from hacpo_core.methods.sequence_clip import SequenceClip
 from hacpo_core.methods.shuffled import Shuffled
 from hacpo_core.methods.token_clip import TokenClip
 
-KINDS: Mapping[str, type[Seam]] = {"plan": Plan, "estimate": Estimator, "build": Builder, "objective": Objective}
+SEAM_CLASSES: Mapping[str, type[Seam]] = {
+    "plan": SamplingPlan,
+    "estimate": Estimator,
+    "build": Builder,
+    "objective": Objective,
+}
 """what an implementation of each seam is derived from"""
 SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
     "plan": {"every_problem": EveryProblem},
@@ -49,7 +54,7 @@ def find(seam: str, name: str) -> type[Seam]:
             f"method.{seam}.name: {name} cannot be imported ({type(error).__name__}: {error}); name a class of an "
             "importable module"
         ) from error
-    kind = KINDS[seam]
+    kind = SEAM_CLASSES[seam]
     if not (isinstance(found, type) and issubclass(found, kind) and dataclasses.is_dataclass(found)):
         raise ConfigError(
             f"method.{seam}.name: {name} is no {kind.__name__}; derive a frozen dataclass from "

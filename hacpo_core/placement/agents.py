@@ -47,7 +47,7 @@ from hacpo_core.methods.base import Objective, SampleSpec
 from hacpo_core.records import Message, Problem, SamplingLimits
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
-from hacpo_core.tiny.models import Progress, ensure_tiny_model
+from hacpo_core.tiny.models import WarmupProgress, ensure_tiny_model
 
 PROBE_TOKENS = 64
 """first tokens of a response that are compared after a hand-over of weights"""
@@ -58,7 +58,7 @@ UNUSUAL_FACTOR = 10
 _log = logging.getLogger(__name__)
 
 
-def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress: Progress | None = None) -> Path:
+def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress: WarmupProgress | None = None) -> Path:
     """Folder of an agent's initial model: found, or made here if it is a tiny one.
 
     Raises:

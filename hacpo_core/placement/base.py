@@ -60,7 +60,7 @@ class PlacedAgent(Protocol):
         """End what was started for it."""
 
 
-Replay = Callable[[PlacedAgent, int], None]
+ReplayUpdate = Callable[[PlacedAgent, int], None]
 
 
 class Placement(ABC):
@@ -137,7 +137,7 @@ class Placement(ABC):
         agent = self._agents.get(name)
         return agent is not None and not agent.is_dirty and agent.version >= version
 
-    def agent_at(self, name: str, version: int, *, replay: Replay) -> PlacedAgent:
+    def agent_at(self, name: str, version: int, *, replay: ReplayUpdate) -> PlacedAgent:
         """The agent with the weights of that version.
 
         An agent that failed in mid-update, that was lost, or that is elsewhere, is loaded from a checkpoint and taken

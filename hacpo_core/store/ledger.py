@@ -27,7 +27,7 @@ from hacpo_core.responses import Responses, as_arrow, from_arrow, verdicts_as_ar
 from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore, phase_name
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -137,9 +137,9 @@ class Ledger:
             fresh = {key: kept for key, kept in self._fresh.items() if key[0] >= step - 1}
             self._fresh = fresh | {(step, phase): value}
 
-    def _read(self, step: int, phase: str, load: Callable[[], T]) -> T:
+    def _read(self, step: int, phase: str, load: Callable[[], _T]) -> _T:
         """The phase's output, loaded where it is not at hand."""
-        found: T | None = self._fresh.get((step, phase))
+        found: _T | None = self._fresh.get((step, phase))
         if found is None:
             found = load()
             self._keep(step, phase, found)

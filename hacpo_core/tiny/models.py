@@ -34,10 +34,10 @@ from hacpo_core.seeds import derive_seed, generator
 from hacpo_core.tiny.folders import tiny_model_folder
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
-Progress = Callable[[int, int, float], None]
+WarmupProgress = Callable[[int, int, float], None]
 
 
-def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: Progress | None = None) -> Path:
+def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: WarmupProgress | None = None) -> Path:
     """Make and warm up the model unless the cache has it; safe to call from several processes.
 
     Args:
@@ -109,7 +109,7 @@ def warm_up(
     tokenizer: PreTrainedTokenizerFast,
     config: TinyModelConfig,
     *,
-    progress: Progress | None = None,
+    progress: WarmupProgress | None = None,
 ) -> None:
     """Supervised training on noisy worked answers to training problems, in place.
 

@@ -22,10 +22,9 @@ from typing import Any, Protocol, Self
 
 from hacpo_core.errors import MethodError, VerificationError
 from hacpo_core.records import Problem, Verdict
-from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.pool import START_TIMEOUT_S, VerifierPool
 from hacpo_core.verify.reward_worker import READY
 
-START_TIMEOUT_S = 120.0
 _log = logging.getLogger(__name__)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.compose import KINDS, available, compose, load_config, to_yaml
+from flows.compose import DECLARATION_FOLDERS, available, compose, load_config, to_yaml
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.checks import validate
 from hacpo_core.config.counts import num_minibatches
@@ -128,7 +128,7 @@ def test_tracking_address_without_a_password_is_taken(uri: str) -> None:
 def test_two_benchmarks_of_one_name_are_refused(tmp_path: Path) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-        (folder / "mine.yaml").write_text("{source: arithmetic, split: dev}", encoding="utf-8")
+        (folder / "mine.yaml").write_text("{kind: arithmetic, split: dev}", encoding="utf-8")
     words = [f"evaluate.during=[{tmp_path}/a/mine.yaml]", f"evaluate.final=[{tmp_path}/b/mine.yaml]"]
     with pytest.raises(ConfigError, match=r"a/mine.yaml and .*b/mine.yaml have one name; rename a file"):
         compose("tiny", "gspo", overrides=words)
@@ -203,7 +203,7 @@ def test_command_line_beats_hardware_beats_method_beats_pair_beats_preset() -> N
 def test_both_presets_set_every_field_in_which_they_differ() -> None:
     names, composed = [], []
     for preset in ("paper", "official"):
-        file = Path(__file__).parents[2] / "experiments" / KINDS["conformance"] / f"{preset}.yaml"
+        file = Path(__file__).parents[2] / "experiments" / DECLARATION_FOLDERS["conformance"] / f"{preset}.yaml"
         names.append(set(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))))
         composed.append(flatten(as_dict(compose("tiny", "hacpo", overrides=[f"conformance={preset}"]))))
     paper, official = composed
@@ -306,9 +306,9 @@ def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
     found = {method: experiment_id(compose("tiny", method), {}) for method in ("hacpo", "gspo", "naive")}
     assert ALGORITHM_VERSION == 2
     assert found == {
-        "hacpo": "tiny-hacpo-s0-3f3ea9ac",
-        "gspo": "tiny-gspo-s0-b113b200",
-        "naive": "tiny-naive-s0-70d6320e",
+        "hacpo": "tiny-hacpo-s0-e221d189",
+        "gspo": "tiny-gspo-s0-b90d1f94",
+        "naive": "tiny-naive-s0-807734a1",
     }
 
 
@@ -386,12 +386,12 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
         ),
         (["evaluate.benchmarks.arithmetic_dev.metric=mean"], r"metric: got 'mean', expected one of avg, best"),
         (["evaluate.benchmarks.arithmetic_dev.top_p=0.9"], r"top_p cannot take effect: .*temperature is 0.0, greedy"),
-        (["evaluate.benchmarks.arithmetic_dev.count=9"], r"count cannot take effect: .*source is arithmetic"),
+        (["evaluate.benchmarks.arithmetic_dev.count=9"], r"count cannot take effect: .*kind is arithmetic"),
         (["evaluate.benchmarks.arithmetic_dev.num_samples=9"], r"num_samples: got 9 with temperature 0"),
         (["evaluate.benchmarks.arithmetic_dev.metric=best"], r"metric: got best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.metric=bootstrap_best"], r"got bootstrap_best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.template=x"], r"arithmetic_dev.template: got 'x'; write {problem}"),
-        (["evaluate.benchmarks.arithmetic_dev.source=file"], r"arithmetic_dev.file: got none; name a JSONL or Parquet"),
+        (["evaluate.benchmarks.arithmetic_dev.kind=file"], r"arithmetic_dev.file: got none; name a JSONL or Parquet"),
         (["evaluate.shard_problems=0"], r"evaluate.shard_problems: got 0"),
     ],
 )

@@ -44,7 +44,7 @@ def row(name: str, answer: str = "1") -> dict[str, str]:
 def test_template_is_filled_and_braces_of_latex_survive(tmp_path: Path) -> None:
     (problem,) = load_problems(jsonl(tmp_path, row("a")))
     assert problem.messages[-1].content == "Q: 1 \\cdot 1 = \\boxed{?}"
-    assert (problem.id, problem.answer, problem.source) == ("a", "1", f"{tmp_path / 'train.jsonl'}, line 1")
+    assert (problem.id, problem.answer, problem.place) == ("a", "1", f"{tmp_path / 'train.jsonl'}, line 1")
 
 
 def test_numbers_nulls_and_the_mark_of_a_windows_editor_are_read(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_file_that_is_not_here_comes_from_the_hub_with_the_columns_there(
 def two_sets(folder: Path, **fields: Any) -> DataConfig:
     write_rows(folder / "own.jsonl")
     sets = {
-        "sums": TrainSetConfig(source="arithmetic", template="{problem}", share=3.0),
+        "sums": TrainSetConfig(kind="arithmetic", template="{problem}", share=3.0),
         "own": TrainSetConfig(file="own.jsonl", template="Q: {problem}", **COLUMNS),
     }
     return DataConfig(directory=str(folder), train=["sums", "own"], sets=sets, **fields)
@@ -235,7 +235,7 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
         (["data.sets.math.template=x"], r"data.sets.math.template cannot take effect: math is not in data.train"),
         (["data.sets.arithmetic.share=2"], r"data.sets.arithmetic.share cannot take effect: data.train names one set"),
         (["data.sets.arithmetic.template=x"], r"data.sets.arithmetic.template: got 'x'; write \{problem\}"),
-        (["data.sets.arithmetic.source=hub"], r"data.sets.arithmetic.source: got 'hub', expected one of"),
+        (["data.sets.arithmetic.kind=hub"], r"data.sets.arithmetic.kind: got 'hub', expected one of"),
         (["data.train=[own]", "data.sets.own.system=x"], r"data.sets.own.file: got none; name a JSONL or Parquet file"),
         (
             ["data.train=[arithmetic,math]", "data.sets.math.share=0.001"],
@@ -247,7 +247,7 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
         ),
         (["data.development_share=0.95"], r"data.development_share: got 0.95, expected a value in \[0, 0.9\]"),
         (["data.development_seed=1"], r"data.development_seed cannot take effect: data.development_share is 0"),
-        (["evaluate.during=[development]"], r"development.source: got development with data.development_share=0"),
+        (["evaluate.during=[development]"], r"development.kind: got development with data.development_share=0"),
     ],
 )
 def test_training_data_that_cannot_be_is_one_clear_error(words: list[str], message: str) -> None:

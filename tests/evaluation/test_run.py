@@ -152,9 +152,9 @@ def test_other_declaration_under_a_name_of_the_experiment_is_refused(
     planned = small_plan("hacpo", *SAMPLED)
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "test.yaml").write_text("{source: arithmetic, limit: 5}", encoding="utf-8")
-    (tmp_path / "one" / "mine.yaml").write_text("{source: arithmetic, limit: 5}", encoding="utf-8")
-    (tmp_path / "two" / "mine.yaml").write_text("{source: arithmetic, limit: 6}", encoding="utf-8")
+    (tmp_path / "test.yaml").write_text("{kind: arithmetic, limit: 5}", encoding="utf-8")
+    (tmp_path / "one" / "mine.yaml").write_text("{kind: arithmetic, limit: 5}", encoding="utf-8")
+    (tmp_path / "two" / "mine.yaml").write_text("{kind: arithmetic, limit: 6}", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"{planned.id} declares test differently than .*; give the file another"):
         with_benchmarks(planned, [str(tmp_path / "test.yaml")])
     with pytest.raises(ConfigError, match=r"another of these files declares mine differently than .*two/mine.yaml"):
@@ -165,10 +165,10 @@ def test_name_of_an_earlier_evaluation_keeps_its_question_at_every_step(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     planned, path = small_plan("gspo", *SAMPLED, "train.num_steps=1"), tmp_path / "mine.yaml"
-    path.write_text("{source: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
+    path.write_text("{kind: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
     run_evaluation(with_benchmarks(planned, [str(path)]), 0, DirectRunner(), QuietWatcher())
     run_experiment(planned, DirectRunner(), QuietWatcher())
-    path.write_text("{source: arithmetic, limit: 6, max_response_tokens: 40}", encoding="utf-8")
+    path.write_text("{kind: arithmetic, limit: 6, max_response_tokens: 40}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"benchmark mine: after step 0 .* give the new declaration another name"):
         run_evaluation(with_benchmarks(planned, [str(path)]), 1, DirectRunner(), QuietWatcher())
 
@@ -210,7 +210,7 @@ def test_trained_agents_are_evaluated_after_any_step_on_any_benchmark(
     again = run_evaluation(with_benchmarks(planned, ["dev"]), 2, DirectRunner(), QuietWatcher())
     pd.testing.assert_frame_equal(read_responses(planned.root, step=2, benchmark="dev", agent="llama"), during)
     assert set(again.step) == {2}
-    (tmp_path / "mine.yaml").write_text("{source: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text("{kind: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
     new = run_evaluation(with_benchmarks(planned, [str(tmp_path / "mine.yaml")]), None, DirectRunner(), QuietWatcher())
     assert set(zip(new.step, new.benchmark, new.num_problems, strict=True)) == {(4, "mine", 5)}
     samples = benchmark_samples(planned, "mine", None)

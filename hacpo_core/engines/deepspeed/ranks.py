@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def all_ranks(value: T) -> list[T]:
+def all_ranks(value: _T) -> list[_T]:
     """The value of every rank, in their order; all ranks must call it, and wait here for each other."""
     values = [value] * (dist.get_world_size() if dist.is_initialized() else 1)
     if len(values) > 1:

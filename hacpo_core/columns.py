@@ -95,8 +95,8 @@ class TokenRows:
         different: list[NDArray[np.int32]] = []
         prompt_B = np.empty(len(prompts), np.int64)
         for row, prompt in enumerate(np.asarray(prompt, np.int32) for prompt in prompts):
-            found = prompt_B[row] = number.setdefault(prompt.tobytes(), len(number))
-            if found == len(different):
+            place = prompt_B[row] = number.setdefault(prompt.tobytes(), len(number))
+            if place == len(different):
                 different.append(prompt)
         if not isinstance(responses, Ragged):
             responses = Ragged.of(responses, np.int32)

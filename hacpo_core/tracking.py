@@ -62,10 +62,10 @@ def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except expected as error:
-        words = without_password(f"{uri}: {first_line(error)}").rstrip(".")
+        message = without_password(f"{uri}: {first_line(error)}").rstrip(".")
         raise TrackingError(
-            f"MLflow's store {words}; mend it or name another (tracking.uri or MLFLOW_TRACKING_URI), what is committed "
-            "stays"
+            f"MLflow's store {message}; mend it or name another (tracking.uri or MLFLOW_TRACKING_URI), what is "
+            "committed stays"
         ) from (None if has_password(uri) else error)
 
 
@@ -124,8 +124,8 @@ def prepare_store(uri: str) -> None:
 
 def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
     """Tell a store that was moved together with its artifacts where those are now: it holds whole paths."""
-    found = MlflowClient(uri).get_experiment_by_name(experiment)
-    before, now = found.artifact_location if found is not None else "", artifacts.as_uri()
+    existing = MlflowClient(uri).get_experiment_by_name(experiment)
+    before, now = existing.artifact_location if existing is not None else "", artifacts.as_uri()
     if before in ("", now) or Path(unquote(urlparse(before).path)).is_dir():
         return
     _log.info("%s: artifacts that were at %s are at %s", uri, before, now)
@@ -220,24 +220,24 @@ class Tracker:
         return self._experiment_id
 
     def _find_experiment(self, name: str, artifacts: str | None) -> str:
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        existing = self._client.get_experiment_by_name(name)
+        if existing is None:
             try:
                 return str(self._client.create_experiment(name, artifact_location=artifacts))
             except MlflowException:  # another process made it in between
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
+                existing = self._client.get_experiment_by_name(name)
+                if existing is None:
                     raise
-        return str(found.experiment_id)
+        return str(existing.experiment_id)
 
     def _open_run(self, run_id: str | None, name: str, tags: dict[str, str]) -> str:
         if run_id is not None and _status(self._client, run_id) is None:
             run_id = None  # the experiment began on another store
         if run_id is None:
-            found = self._client.search_runs(
+            runs = self._client.search_runs(
                 [self._experiment_id], f"tags.`hacpo.training` = '{tags['hacpo.training']}'"
             )
-            exact = [run for run in found if run.data.tags.get(MLFLOW_RUN_NAME) == name]
+            exact = [run for run in runs if run.data.tags.get(MLFLOW_RUN_NAME) == name]
             run_id = exact[0].info.run_id if exact else None
         if run_id is None:
             return str(self._client.create_run(self._experiment_id, tags={**tags, MLFLOW_RUN_NAME: name}).info.run_id)

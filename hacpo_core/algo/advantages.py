@@ -194,18 +194,18 @@ def joint_advantages(
     counts_PAG = is_scored_PAG if counts_PAG is None else is_scored_PAG & counts_PAG
     scale_P11 = _power_of_two_scale(clean_PAG)
     scaled_PAG = clean_PAG / scale_P11
-    found = BASELINES[baseline](scaled_PAG, counts_PAG, ratio_AA)
+    group_baseline = BASELINES[baseline](scaled_PAG, counts_PAG, ratio_AA)
     is_binary = bool((clean_PAG <= 1.0).all() & (scale_P11 == 1.0).all())
     if binary_guard and baseline == "capability" and is_binary:
-        found = guard_binary(found, clean_PAG, counts_PAG)
+        group_baseline = guard_binary(group_baseline, clean_PAG, counts_PAG)
     compared_PAG = scaled_PAG if shaped_PAG is None else shaped_PAG / scale_P11
-    advantage_LPAG = carried_advantages(compared_PAG, is_scored_PAG, found, cross_baseline=cross_baseline)
+    advantage_LPAG = carried_advantages(compared_PAG, is_scored_PAG, group_baseline, cross_baseline=cross_baseline)
     weight_LA = ratio_AA.T.clone() if cross_weight == "capability" else torch.ones_like(ratio_AA)
     scale_P1, largest = scale_P11[:, :, 0], torch.finfo(reward_PAG.dtype).max
     in_units_of_reward = replace(
-        found,
-        mean_PA=(found.mean_PA * scale_P1).clamp(-largest, largest),
-        std_PA=(found.std_PA * scale_P1).clamp(max=largest),
+        group_baseline,
+        mean_PA=(group_baseline.mean_PA * scale_P1).clamp(-largest, largest),
+        std_PA=(group_baseline.std_PA * scale_P1).clamp(max=largest),
     )
     return JointAdvantages(advantage_LPAG, weight_LA.fill_diagonal_(1.0), in_units_of_reward)
 

@@ -44,8 +44,8 @@ class Rectangle:
     def column(self, value_PAG: Tensor, agent: int) -> NDArray[Any]:
         """One agent's values, response by response."""
         problem_R, place_R = self.place_R[agent]
-        found: NDArray[Any] = value_PAG[problem_R, agent, place_R].numpy()
-        return found
+        value_R: NDArray[Any] = value_PAG[problem_R, agent, place_R].numpy()
+        return value_R
 
 
 def rectangle(agents: Sequence[AgentRewards], num_problems: int) -> Rectangle:

@@ -46,4 +46,4 @@ def has_password(uri: str) -> bool:
 
 def without_password(text: str) -> str:
     """A text with the passwords of the addresses in it left out."""
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[3]}…{found[2] or ''}", text)
+    return _PASSWORD.sub(lambda match: f"{match[1] or match[3]}…{match[2] or ''}", text)

@@ -124,11 +124,13 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
 def _check_equality(config: ExperimentConfig) -> None:
     if config.verifier.equality != "normalised":
         return
-    styles = {f"evaluate.benchmarks.{name}.style": found.style for name, found in config.evaluate.benchmarks.items()}
+    styles = {
+        f"evaluate.benchmarks.{name}.style": benchmark.style for name, benchmark in config.evaluate.benchmarks.items()
+    }
     for field, style in {"verifier.style": config.verifier.style, **styles}.items():
         if style not in (None, "boxed"):
             raise ConfigError(
-                f"{field}: got {style} with verifier.equality=normalised, which reads the last box of a response; "
+                f"{field}: got {style} with verifier.equality=normalised, which reads the last \\boxed{{}}; "
                 f"set {field}=boxed, or verifier.equality=math_verify"
             )
 
@@ -308,11 +310,11 @@ def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
 
 
 def _check_minibatches(config: ExperimentConfig) -> None:
-    found = config.method.build.problem_with(
+    problem = config.method.build.problem_with(
         num_problems=config.train.problems,
         num_samples=config.rollout.num_samples,
         samples_per_problem=num_samples(config),
         num_sources=num_sources(config),
     )
-    if found:
-        raise ConfigError(f"method.build.{found}; or change train.problems ({config.train.problems})")
+    if problem:
+        raise ConfigError(f"method.build.{problem}; or change train.problems ({config.train.problems})")

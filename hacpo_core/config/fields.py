@@ -118,8 +118,8 @@ def when(name: str, *values: Any, note: str = "") -> Inert:
     """
 
     def reason(section: Any, config: Any) -> str | None:
-        found = _value(section, config, name)
-        return f"{name.removeprefix('.')} is {found}{note}" if found in values else None
+        value = _value(section, config, name)
+        return f"{name.removeprefix('.')} is {value}{note}" if value in values else None
 
     return reason
 
@@ -128,8 +128,8 @@ def unless(name: str, *values: Any, note: str = "") -> Inert:
     """Inert where another field has none of these values; arguments as of `when`."""
 
     def reason(section: Any, config: Any) -> str | None:
-        found = _value(section, config, name)
-        return None if found in values else f"{name.removeprefix('.')} is {found}{note}"
+        value = _value(section, config, name)
+        return None if value in values else f"{name.removeprefix('.')} is {value}{note}"
 
     return reason
 

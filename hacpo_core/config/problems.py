@@ -204,7 +204,7 @@ class VerifierConfig:
         "when two answers are the same",
         choices={
             "math_verify": "by algebra",
-            "normalised": "as the official code: the last box as text, after MATH's string normalisation",
+            "normalised": "as the official code: the last \\boxed{} as text, after MATH's string normalisation",
         },
     )
     style: str = setting(

@@ -149,7 +149,7 @@ def learner_batch(
         by_source: dict[tuple[int, str], list[RowKey]] = {}
         for key in keys:
             by_source.setdefault((key.step, key.agent), []).append(key)
-        found: dict[RowKey, _Row] = {}
+        rows_by_key: dict[RowKey, _Row] = {}
         for (step, agent), of_source in by_source.items():
             responses = reader.responses(step, agent)
             place = places.setdefault((step, agent), responses.positions())
@@ -158,9 +158,9 @@ def learner_batch(
             is_scored = responses.verdicts.is_scored_R[rows]
             num_unscored += int((~is_scored).sum())
             kept = [key for key, scored in zip(of_source, is_scored, strict=True) if scored]
-            found |= zip(kept, _rows(reader, responses, step, agent, rows[is_scored], shared), strict=True)
-        present = {key: found[key] for key in keys if key in found and len(found[key].token_ids)}
-        num_empty += len(found) - len(present)
+            rows_by_key |= zip(kept, _rows(reader, responses, step, agent, rows[is_scored], shared), strict=True)
+        present = {key: rows_by_key[key] for key in keys if key in rows_by_key and len(rows_by_key[key].token_ids)}
+        num_empty += len(rows_by_key) - len(present)
         minibatches.append(_minibatch(reader, present, objective, max_response_tokens))
     drifts = np.concatenate([np.empty(0), *(part.length_drift_R for part in shared if not part.is_passed_through)])
     counts = BatchCounts(

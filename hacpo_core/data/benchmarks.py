@@ -32,10 +32,10 @@ def load_benchmark(name: str, config: BenchmarkConfig, data: DataConfig) -> Benc
         DataError: a file, a field or an answer is missing, an id occurs twice, or the number of rows is not `count`.
     """
     if config.kind == "development":
-        found = load_training(data).development
+        problems = load_training(data).development
     elif config.kind == "arithmetic":
-        found = asked(arithmetic.problems("test" if config.split == "test" else "dev"), config)
+        problems = asked(arithmetic.problems("test" if config.split == "test" else "dev"), config)
     else:
         field = f"evaluate.benchmarks.{name}"
-        found = asked(read_problems(field, config, data.directory, drops_unanswerable=False), config)
-    return Benchmark(name, config, tuple(found[: config.limit]))
+        problems = asked(read_problems(field, config, data.directory, drops_unanswerable=False), config)
+    return Benchmark(name, config, tuple(problems[: config.limit]))

@@ -116,13 +116,13 @@ def render_prompts(
     spelling = {n for n, spells in enumerate(_spell_control(tokenizer, plain)) if spells}
     texts = [_rendered(tokenizer, messages, arguments) for n, messages in enumerate(plain) if n not in spelling]
     encoded = _encoded(tokenizer, texts)
-    found = [
+    rendered = [
         _encode_masked(tokenizer, messages, arguments) if n in spelling else tuple(next(encoded))
         for n, messages in enumerate(plain)
     ]
-    if not all(found):
+    if not all(rendered):
         raise ModelError(f"the chat template of {_path_of(tokenizer)} writes nothing for a prompt; mend the template")
-    return found
+    return rendered
 
 
 def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -172,7 +172,7 @@ def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequenc
     control = control_ids(tokenizer)
     rows = _encoded(tokenizer, [message.content for messages in prompts for message in messages])
     rows_of_prompts = [list(islice(rows, len(messages))) for messages in prompts]
-    return [not control.isdisjoint(chain.from_iterable(found)) for found in rows_of_prompts]
+    return [not control.isdisjoint(chain.from_iterable(rows)) for rows in rows_of_prompts]
 
 
 def _encode_masked(

@@ -97,9 +97,9 @@ class Retokenizer:
         else:
             encoded = self._encode_with_leading_space(response_texts(responses))
             token_ids = []
-            for ids, reason, found in zip(source_ids, responses.finish_reason, encoded, strict=True):
-                content = self._without_control(found)
-                num_control_dropped += len(found) - len(content)
+            for ids, reason, encoded_ids in zip(source_ids, responses.finish_reason, encoded, strict=True):
+                content = self._without_control(encoded_ids)
+                num_control_dropped += len(encoded_ids) - len(content)
                 token_ids.append(self._ended(content, ids, reason))
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
         source_lengths = np.array([len(ids) for ids in source_ids], dtype=np.int64)

@@ -77,7 +77,7 @@ class DataRow:
 
 
 def has_several_answers(row: DataRow) -> bool:
-    """Whether the row's `solution` boxes different answers, so that the last box may be half of the answer."""
+    """Whether the row's `solution` boxes different answers, so that the last one may be half of the answer."""
     return len(set(boxed(str(row.values.get("solution") or "")))) > 1
 
 

@@ -43,10 +43,10 @@ def load_training(config: DataConfig) -> TrainingData:
     for name in config.train:
         declared = config.sets[name]
         if declared.kind == "arithmetic":
-            found = arithmetic.problems("train")
+            unasked = arithmetic.problems("train")
         else:
-            found = read_problems(f"data.sets.{name}", declared, config.directory, drops_unanswerable=True)
-        problems = asked(found, declared)
+            unasked = read_problems(f"data.sets.{name}", declared, config.directory, drops_unanswerable=True)
+        problems = asked(unasked, declared)
         if len(config.train) > 1:
             problems = [replace(problem, id=f"{name}/{problem.id}") for problem in problems]
         num_held = round(config.development_share * len(problems))

@@ -121,14 +121,14 @@ class BaseLearner(ABC):
 
     def _row_logprobs(self, head: Head, rows: TokenRows) -> Ragged:
         """Log-probabilities of each row's response tokens, the rows in order."""
-        found = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
+        logprobs = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
         for positions, scores in self._score_groups(head, rows):
             logprob_N, start = scores.logprob_N.float().cpu().numpy(), 0
             for row in positions:
-                end = start + len(found[row])
-                found[row][:] = logprob_N[start:end]
+                end = start + len(logprobs[row])
+                logprobs[row][:] = logprob_N[start:end]
                 start = end
-        return found
+        return logprobs
 
     def _score_groups(self, head: Head, rows: TokenRows) -> Iterator[tuple[Sequence[int], TokenScores]]:
         """Scores of all response tokens, pass by pass, with the positions of the pass's rows in the order of scores."""
@@ -196,8 +196,8 @@ class BaseLearner(ABC):
         if not self._engine.skip_zero_advantage:
             return np.ones(len(rows), bool)
         has_kl_B = (rows.kind_B != RowKind.FOREIGN) if objective.kl_coef > 0 else np.zeros(len(rows), bool)
-        found: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_kl_B
-        return found
+        trains_B: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_kl_B
+        return trains_B
 
     def _with_own_old(self, rows: Minibatch) -> Minibatch:
         """The rows of an update, own ones with the log-probabilities that its passes give under the current weights.

@@ -50,9 +50,9 @@ def loss_value(
         ValueError: a surrogate of another shape than one number per row.
     Source: HACPO Eq. 47-53; GRPO; GSPO.
     """
-    found = objective.surrogate(rows, logprob_BT, update=update)
+    surrogate = objective.surrogate(rows, logprob_BT, update=update)
     for name in ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B"):
-        value = getattr(found, name, None)
+        value = getattr(surrogate, name, None)
         if not isinstance(value, Tensor) or value.shape != rows.kind_B.shape:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"{name}: got {got}, expected a tensor of one number per row {tuple(rows.kind_B.shape)}")
@@ -64,8 +64,8 @@ def loss_value(
         penalty_B = objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)
     weight_B = row_weight_B.to(logprob_BT.dtype)
     return LossValue(
-        own=(torch.where(rows.is_foreign_B, 0.0, found.value_B - penalty_B) * weight_B).sum(),
-        cross=(torch.where(rows.is_foreign_B, found.value_B, 0.0) * weight_B).sum(),
-        surrogate=found,
+        own=(torch.where(rows.is_foreign_B, 0.0, surrogate.value_B - penalty_B) * weight_B).sum(),
+        cross=(torch.where(rows.is_foreign_B, surrogate.value_B, 0.0) * weight_B).sum(),
+        surrogate=surrogate,
         kl_B=kl_B.detach(),
     )

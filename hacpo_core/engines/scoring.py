@@ -135,15 +135,15 @@ def _why_not_shared(head: ScoringHead) -> str | None:
 
     def scores_N(layout: str, *, is_leaky: bool = False) -> Tensor:
         (forward,) = forward_passes(rows, layout=layout, max_tokens=1000)
-        found: dict[int, Tensor] = {}
+        pieces: dict[int, Tensor] = {}
         if is_leaky:
             forward = replace(forward, position_BT=None, places=None)
         scores = head.scores(forward.to(model.device), temperature=1.0, chunk_mb=64)
         for row, piece in zip(
             forward.rows, scores.logprob_N.split([lengths[row] for row in forward.rows]), strict=True
         ):
-            found[row] = piece
-        return torch.cat([found[row] for row in range(len(lengths))])
+            pieces[row] = piece
+        return torch.cat([pieces[row] for row in range(len(lengths))])
 
     with torch.no_grad():
         alone_N = scores_N("padded")

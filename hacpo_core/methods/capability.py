@@ -84,8 +84,8 @@ class CapabilityEstimator(Estimator):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
-        found, agents = rectangle_of(scored), scored.agents
-        batch_A = algo.capability.batch_capability(found.reward_PAG, found.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
+        rewards, agents = rectangle_of(scored), scored.agents
+        batch_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
         before = state.get("window", {})
         window = {
             k: [*before.get(k, []), capability][-self.window :]
@@ -100,20 +100,20 @@ class CapabilityEstimator(Estimator):
             else algo.capability.unit_ratios(1)
         )
         joint = algo.advantages.joint_advantages(
-            found.reward_PAG,
-            found.is_scored_PAG,
+            rewards.reward_PAG,
+            rewards.is_scored_PAG,
             ratios.ratio_AA,
             baseline=self.baseline,
             cross_baseline=self.cross_baseline,  # type: ignore[arg-type]
             cross_weight=self.cross_weight,  # type: ignore[arg-type]
             binary_guard=self.binary_guard,
-            counts_PAG=found.counts_PAG,
-            shaped_PAG=found.shaped_PAG,
+            counts_PAG=rewards.counts_PAG,
+            shaped_PAG=rewards.shaped_PAG,
         )
         num_guarded = joint.baseline.num_guarded
         if ratios.num_floored or ratios.num_clipped or num_guarded:
-            words = "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded"
-            _log.info(words, scored.step, ratios.num_floored, ratios.num_clipped, num_guarded)
+            message = "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded"
+            _log.info(message, scored.step, ratios.num_floored, ratios.num_clipped, num_guarded)
         figures: dict[str, Any] = {
             k: {
                 "capability/batch": float(batch_A[i]),
@@ -127,5 +127,5 @@ class CapabilityEstimator(Estimator):
             "capability/num_clipped": float(ratios.num_clipped),
             "advantage/num_guarded": float(num_guarded),
         }
-        estimate = estimate_of(scored, found, joint, figures=figures, run_figures=run_figures)
+        estimate = estimate_of(scored, rewards, joint, figures=figures, run_figures=run_figures)
         return estimate, {"window": window}

@@ -38,14 +38,14 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
     owner = f"method.plan ({plan.name}), step {task.step}, {task.agent}"
     if task.round:
         owner += f", round {task.round + 1}"
-    specs, after = _pair(owner, lambda: plan.plan(task, state))
-    found = _sequence(specs, SampleSpec, owner, "sample specs")
-    if not found and task.round == 0:
+    planned, after = _pair(owner, lambda: plan.plan(task, state))
+    specs = _sequence(planned, SampleSpec, owner, "sample specs")
+    if not specs and task.round == 0:
         raise MethodError(f"{owner}: returned no sample specs, expected at least one; an agent has to sample something")
     known = {problem.id for problem in task.problems}
     earlier = task.verified.get(task.agent)
     seen = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
-    for spec in found:
+    for spec in specs:
         key = spec.problem.id, spec.sample
         if spec.problem.id not in known:
             raise MethodError(
@@ -66,7 +66,7 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
                 f"{owner}: asks for {limits.max_tokens} tokens, expected at most the {task.limits.max_tokens} of "
                 "rollout.max_response_tokens; raise that"
             )
-    return found, after
+    return specs, after
 
 
 def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
@@ -149,12 +149,14 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
     """
     owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
     batches, after = _pair(owner, lambda: builder.build(history, state))
-    found = [_sequence(batch, RowKey, owner, "row keys") for batch in _sequence(batches, object, owner, "mini-batches")]
-    if not found or not all(found):
-        got = "an empty mini-batch" if found else "no mini-batches"
+    minibatches = [
+        _sequence(batch, RowKey, owner, "row keys") for batch in _sequence(batches, object, owner, "mini-batches")
+    ]
+    if not minibatches or not all(minibatches):
+        got = "an empty mini-batch" if minibatches else "no mini-batches"
         raise MethodError(f"{owner}: returned {got}, expected rows in each; leave it out")
     known: dict[tuple[int, str], set[RowKey]] = {}
-    for batch in found:
+    for batch in minibatches:
         if len(set(batch)) < len(batch):
             twice = next(key for number, key in enumerate(batch) if key in batch[:number])
             raise MethodError(
@@ -173,15 +175,15 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
                 known[place] = set(history.responses(*place).row_keys())
             if key not in known[place]:
                 raise MethodError(f"{owner}: took {key}, which is no response of that step; see `history.responses`")
-    return found, after
+    return minibatches, after
 
 
 def _pair(owner: str, call: Callable[[], Any]) -> tuple[Any, Any]:
     """What a seam's method returned: two values."""
-    found = _called(owner, call)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise MethodError(f"{owner}: returned {type(found).__name__}, expected a pair: what it made, and its state")
-    return found
+    returned = _called(owner, call)
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise MethodError(f"{owner}: returned {type(returned).__name__}, expected a pair: what it made, and its state")
+    return returned
 
 
 def _called(owner: str, call: Callable[[], Any]) -> Any:

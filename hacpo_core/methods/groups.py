@@ -33,17 +33,17 @@ class GroupEstimator(Estimator):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Weights are 1."""
-        found = rectangle_of(scored)
+        rewards = rectangle_of(scored)
         joint = algo.advantages.joint_advantages(
-            found.reward_PAG,
-            found.is_scored_PAG,
+            rewards.reward_PAG,
+            rewards.is_scored_PAG,
             algo.capability.unit_ratios(len(scored.agents)).ratio_AA,
             baseline=self.baseline,
             cross_weight="one",
-            counts_PAG=found.counts_PAG,
-            shaped_PAG=found.shaped_PAG,
+            counts_PAG=rewards.counts_PAG,
+            shaped_PAG=rewards.shaped_PAG,
         )
-        return estimate_of(scored, found, joint), state
+        return estimate_of(scored, rewards, joint), state
 
 
 def rectangle_of(scored: ScoredStep) -> Rectangle:

@@ -48,19 +48,23 @@ def find(seam: str, name: str) -> type[Seam]:
     if not colon:
         raise ConfigError(f"method.{seam}.name: got {name!r}, expected {known}, or package.module:Class of your own")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        implementation = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
             f"method.{seam}.name: {name} cannot be imported ({type(error).__name__}: {error}); name a class of an "
             "importable module"
         ) from error
     kind = SEAM_CLASSES[seam]
-    if not (isinstance(found, type) and issubclass(found, kind) and dataclasses.is_dataclass(found)):
+    if not (
+        isinstance(implementation, type)
+        and issubclass(implementation, kind)
+        and dataclasses.is_dataclass(implementation)
+    ):
         raise ConfigError(
             f"method.{seam}.name: {name} is no {kind.__name__}; derive a frozen dataclass from "
             f"hacpo_core.methods.base.{kind.__name__}"
         )
-    missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+    missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
     if missing:
         raise ConfigError(f"method.{seam}.name: {name} lacks the method {missing}; write it")
-    return found
+    return implementation

@@ -89,11 +89,11 @@ def metrics(experiment: Experiment, step: int) -> None:
     values = step_metrics(experiment.ledger, step, is_token_level=experiment.method.objective.is_token_level)
     closer = "set engine.dtype=float32 or engine.head_dtype=float32"
     remedy = f"set old_logprobs=learner, or {closer}" if experiment.config.old_logprobs == "sampler" else closer
-    for agent, found in values["agents"].items():
-        error = found.get("sampler/ratio_error_mean", 0.0)
+    for agent, of_agent in values["agents"].items():
+        error = of_agent.get("sampler/ratio_error_mean", 0.0)
         if not error <= LARGEST_SAMPLER_ERROR:
-            words = "step %d, %s: sampler and learner differ, mean |s - 1| is %.1e, expected at most %.0e; %s"
-            _log.warning(words, step, agent, error, LARGEST_SAMPLER_ERROR, remedy)
+            message = "step %d, %s: sampler and learner differ, mean |s - 1| is %.1e, expected at most %.0e; %s"
+            _log.warning(message, step, agent, error, LARGEST_SAMPLER_ERROR, remedy)
     experiment.ledger.store.commit(step, "metrics", {"metrics.json": values})
 
 
@@ -175,10 +175,12 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
 def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, float]:
     responses = sampled.responses
     scored = responses.old_logprobs
-    learned = dict(enumerate(scored)) if scored is not None else sampled.probes
-    if not learned:
+    learner_logprobs = dict(enumerate(scored)) if scored is not None else sampled.probes
+    if not learner_logprobs:
         return {}
-    differences = [responses.logprobs[row].astype(np.float64) - np.asarray(found) for row, found in learned.items()]
+    differences = [
+        responses.logprobs[row].astype(np.float64) - np.asarray(logprobs) for row, logprobs in learner_logprobs.items()
+    ]
     whole = np.concatenate(differences)
     compared = whole if is_token_level else np.array([d.mean() for d in differences])  # as the ratios that are used
     return {

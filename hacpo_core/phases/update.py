@@ -118,15 +118,15 @@ def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: Updat
     recorded = experiment.ledger.update(step, agent).trace
     replay = compare(recorded, repeated)
     experiment.ledger.add_replay(step, agent, replay)
-    words = f"replay of step {step}, {agent}: {replay.kind}, {replay.distance:.1e} of the update's length apart"
+    message = f"replay of step {step}, {agent}: {replay.kind}, {replay.distance:.1e} of the update's length apart"
     if replay.kind == "exact":
-        _log.info("%s", words)
+        _log.info("%s", message)
     elif replay.kind == "near" or experiment.config.checkpoint.accept_divergence:
-        _log.warning("%s; training goes on from there", words)
+        _log.warning("%s; training goes on from there", message)
     else:
         must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
         expected = "must be exact on the same device" if must_equal else f"at most {NEAR_SHARE} is near"
         raise ReplayError(
-            f"{words} ({expected}); the rows or the optimizer's settings changed: a library was updated (go back), or "
-            "lost rollouts were sampled again; or set checkpoint.accept_divergence=true"
+            f"{message} ({expected}); the rows or the optimizer's settings changed: a library was updated (go back) "
+            "or lost rollouts were sampled again; or set checkpoint.accept_divergence=true"
         )

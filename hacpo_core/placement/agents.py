@@ -342,25 +342,25 @@ class Agent:
         for _ in range(MOST_PROBE_ROUNDS):
             # Random seeds: the retry of a run that stopped here must not ask for the same responses again.
             probes = [SampleRequest(prompt, secrets.randbits(63)) for prompt in prompts]
-            found = self.sampler.sample(probes, limits)
-            asked += zip((probe.prompt_ids for probe in probes), found.token_ids, strict=True)
-            sampled += found.logprobs.value_N.tolist()
+            responses = self.sampler.sample(probes, limits)
+            asked += zip((probe.prompt_ids for probe in probes), responses.token_ids, strict=True)
+            sampled += responses.logprobs.value_N.tolist()
             if len(sampled) >= vllm.sync_tokens:
                 break
         scored = self.learner.logprobs_of_each(TokenRows.of(*zip(*asked, strict=True)))
         difference_N = np.abs(np.array(sampled, dtype=np.float32) - scored.value_N)
         mean, largest = float(difference_N.mean()), float(difference_N.max())
-        words = (
+        message = (
             f"agent {self.name}: after its weights of version {self.version} were handed over, {self.sampler.name} and "
             f"the learner disagree by {mean:.1e} nats on average over {len(sampled)} tokens, {largest:.1e} at most"
         )
         if not (mean <= vllm.sync_tolerance and largest <= vllm.sync_bound):  # nan is a difference too
             raise EngineError(
-                f"{words}; expected {vllm.sync_tolerance:g} and {vllm.sync_bound:g}: the sampler holds other weights, "
+                f"{message}; expected {vllm.sync_tolerance:g} and {vllm.sync_bound:g}: the sampler holds other weights "
                 "or engine.vllm.sync_tolerance is too fine for engine.dtype"
             )
         if largest > UNUSUAL_FACTOR * vllm.sync_tolerance:
-            _log.warning("%s", words)
+            _log.warning("%s", message)
 
 
 def distinct_problems(specs: Sequence[SampleSpec]) -> list[Problem]:

@@ -70,9 +70,9 @@ class _Rank:
 
     def meeting_point(self) -> str:
         """An address at which the ranks of this agent can meet, tcp://host:port."""
-        with socket.socket() as found:
-            found.bind(("", 0))
-            return f"tcp://{_address()}:{found.getsockname()[1]}"
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            return f"tcp://{_address()}:{listener.getsockname()[1]}"
 
     def load(self, checkpoint: Checkpoint | None, root: Path, meeting_point: str | None) -> int:
         """Load the agent, together with all other ranks; returns the version of its weights."""
@@ -409,8 +409,8 @@ def _start_ray(config: ExperimentConfig, **options: Any) -> None:
         try:
             ray.init(address="local", include_dashboard=False, **common, **options)
         except _START_ERRORS as error:
-            words = f"placement.kind: Ray does not start here: {first_line(error)}"
-            raise EngineError(f"{words}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
+            message = f"placement.kind: Ray does not start here: {first_line(error)}"
+            raise EngineError(f"{message}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
         return
     address = _noted_address() if address == "auto" else address
     _probe(address, timeout_s)
@@ -447,9 +447,11 @@ def _probe(address: str, timeout_s: float) -> None:
         socket.create_connection((host, int(port)), timeout=min(timeout_s, 10.0)).close()
     except OSError as error:
         raise EngineError(f"placement.ray.address: nothing answers at {address} ({error}); {_REMEDY}") from error
-    words = [sys.executable, "-c", _JOIN, address]
+    command = [sys.executable, "-c", _JOIN, address]
     try:
-        joined = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+        joined = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise EngineError(
             f"placement.ray.address: what listens at {address} did not let this machine join within {timeout_s:g} s; "

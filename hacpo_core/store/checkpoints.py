@@ -76,8 +76,8 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
         files = {OPTIMIZER_FILE: write_tensors(folder / OPTIMIZER_FILE, parts)}
         save_model(agent.learner.policy, folder)  # after all that the other ranks wait for
         agent.tokens.tokenizer.save_pretrained(folder)
-        found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
-        files |= {str(path.relative_to(folder)): sha256_of(path) for path in found}
+        written = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
+        files |= {str(path.relative_to(folder)): sha256_of(path) for path in written}
     except (OSError, SafetensorError) as error:  # here: from another process it would lose its kind
         raise _not_written(folder, error) from error
     return entry | {"files": files}

@@ -139,11 +139,11 @@ class Ledger:
 
     def _read(self, step: int, phase: str, load: Callable[[], _T]) -> _T:
         """The phase's output, loaded where it is not at hand."""
-        found: _T | None = self._fresh.get((step, phase))
-        if found is None:
-            found = load()
-            self._keep(step, phase, found)
-        return found
+        value: _T | None = self._fresh.get((step, phase))
+        if value is None:
+            value = load()
+            self._keep(step, phase, value)
+        return value
 
     def save_rollouts(self, step: int, agent: str, batch: SampledBatch, round: int = 0) -> None:
         """Commit a round of phase rollout.<agent>."""

@@ -62,8 +62,8 @@ def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
 
     Args:
         text: a response; only its last MAX_TEXT_CHARS characters are read.
-        style: "boxed": the last complete box; "last_number": as GSM8K; "plain": the whole text; "auto": a box if there
-            is one, else an announced answer, else the last line or the last formula or number.
+        style: "boxed": the last complete \\boxed{}; "last_number": as GSM8K; "plain": the whole text; "auto": a
+            \\boxed{} if there is one, else an announced answer, else the last line or the last formula or number.
 
     Returns:
         the answer as it is written, without surrounding dollars and blanks; a number of "last_number" has no thousands
@@ -130,9 +130,9 @@ def _split(text: str) -> list[str]:
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the complete box that opens last, or None."""
-    found = boxed(text)
-    return found[-1] if found else None
+    """Content of the complete \\boxed{} that opens last, or None."""
+    contents = boxed(text)
+    return contents[-1] if contents else None
 
 
 def _number_of(text: str) -> str | None:
@@ -174,10 +174,10 @@ def _announced_segment(text: str) -> str | None:
     # Markdown writes its fourth-level headings in the same way: a heading is prose, and text follows it.
     if hashes is not None and (not text[hashes.end() :].strip() or not _PROSE_WORD.search(hashes["line"])):
         return hashes["line"][:MAX_ANSWER_CHARS]
-    found = [match for match in (_last_match(_JSON_ANSWER, text), _last_match(_ANNOUNCEMENT, text)) if match]
-    if not found:
+    matches = [match for match in (_last_match(_JSON_ANSWER, text), _last_match(_ANNOUNCEMENT, text)) if match]
+    if not matches:
         return None
-    last = max(found, key=re.Match.end)
+    last = max(matches, key=re.Match.end)
     if last.re is _JSON_ANSWER:
         return _json_value(text, last.end())
     return text[last.end() : last.end() + MAX_ANSWER_CHARS].lstrip()

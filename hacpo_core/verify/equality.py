@@ -188,9 +188,9 @@ def _first_words_agree(given: str, expected: str) -> bool | None:
     """
     for whole, leading in ((_OPTION, _LEADING_OPTION), (_TRUTH, _LEADING_TRUTH)):
         wanted = whole.fullmatch(expected)
-        found = None if wanted is None else leading.match(given)
-        if wanted is not None and found is not None:
-            return found.group(1).lower() == wanted.group(1).lower()
+        given_match = None if wanted is None else leading.match(given)
+        if wanted is not None and given_match is not None:
+            return given_match.group(1).lower() == wanted.group(1).lower()
     return None
 
 
@@ -214,9 +214,9 @@ def _parsed(answer: str) -> tuple[tuple[str, ...], tuple[object, ...]]:
 
 
 def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[tuple[str, ...], tuple[object, ...]]:
-    found = parse(f"${latex}$", extraction_config=config, parsing_timeout=None)
-    strings = tuple(item for item in found if isinstance(item, str))
-    return strings, tuple(item for item in found if not isinstance(item, str))
+    parsed = parse(f"${latex}$", extraction_config=config, parsing_timeout=None)
+    strings = tuple(item for item in parsed if isinstance(item, str))
+    return strings, tuple(item for item in parsed if not isinstance(item, str))
 
 
 def _has_variables(expression: object) -> bool:

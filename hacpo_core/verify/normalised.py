@@ -1,4 +1,4 @@
-"""The reward of the authors' public code: the last box of a response, its string put into a normal form, and equality.
+"""The reward of the authors' public code: the last \\boxed{} of a response, in a normal form, compared as text.
 
 Pure text, time linear in its length, no algebra. The rules are MATH's, as they were published, with their quirks.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_BOX = "\\boxed"
+_BOXED = "\\boxed"
 _SPELLINGS = (
     *(("\n", ""), ("\\!", ""), ("\\\\", "\\"), ("tfrac", "frac"), ("dfrac", "frac")),
     *((word, "") for word in ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")),
@@ -19,19 +19,19 @@ _BARE_FRACTION = re.compile(r"\\frac([^{\\])([^\\])")
 _WHOLE_NUMBERS = re.compile(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)")
 
 
-def last_box(text: str) -> str | None:
-    """Content of the box that opens last, or None where there is none or it does not close.
+def boxed_answer(text: str) -> str | None:
+    """Content of the \\boxed{} that opens last, or None where there is none or it does not close.
 
-    Every brace counts, an escaped one too. Where a box is written with a blank and without braces (`\\boxed 2`), what
-    follows the last such one counts, up to a dollar. An `\\fbox` is no box.
+    Every brace counts, an escaped one too. Where one is written with a blank and without braces (`\\boxed 2`), what
+    follows the last such one counts, up to a dollar. An `\\fbox` does not count.
 
     Source: MATH's `last_boxed_only_string` and `remove_boxed`, as verl's `math_reward` has them.
     """
-    _, blank, rest = text.rpartition(f"{_BOX} ")
+    _, blank, rest = text.rpartition(f"{_BOXED} ")
     if blank:
         return rest.partition("$")[0]
-    opened = text.rfind(_BOX)
-    start = opened + len(_BOX)
+    opened = text.rfind(_BOXED)
+    start = opened + len(_BOXED)
     if opened < 0 or not text.startswith("{", start):
         return None
     depth = 0

@@ -6,7 +6,7 @@
                             └─ unique pairs ──▶ idle workers ──▶ correct | wrong
                                                     └─ killed at its limit, crashed ──▶ unscored
 
-With `equality="normalised"` none of this happens: the last box is compared as text (`verify/normalised.py`).
+With `equality="normalised"` none of this happens: the last \\boxed{} is compared as text (`verify/normalised.py`).
 
 Nothing here imports sympy, and no verdict depends on signals, threads or the order of the texts.
 """
@@ -27,7 +27,7 @@ from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold, Verdict
 from hacpo_core.verify.answers import MAX_ANSWER_CHARS, AnswerStyle, extract_answer, normalise
 from hacpo_core.verify.cache import Decision, DecisionCache
-from hacpo_core.verify.normalised import last_box, normal_form
+from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.process import Compared, Gone, Pair, Reply, StartFailed, Taken, Undecided, WorkerProcess
 
 Equality = Literal["math_verify", "normalised"]
@@ -95,7 +95,7 @@ class VerifierPool:
             timeout_s: wall-clock limit of one comparison in seconds, > 0; the start of a worker does not count.
             memory_mb: limit of a worker's address space in MiB; below 256 little room is left beside sympy.
             style: how the answer is found in a response.
-            equality: "math_verify" compares by algebra; "normalised" compares the last box as text, whatever the style.
+            equality: "math_verify" compares by algebra; "normalised" the last \\boxed{} as text, whatever the style.
             cache: keep the decided pairs of former calls, the CACHE_ENTRIES last used.
 
         Raises:
@@ -300,11 +300,11 @@ class VerifierPool:
 
 def _verdict_of_text(text: str, gold: Gold | str) -> Verdict:
     """The authors' reward; units, tolerances and lists of answers take no part in it."""
-    box, answer = last_box(text), gold if isinstance(gold, str) else gold.answer
+    boxed, answer = boxed_answer(text), gold if isinstance(gold, str) else gold.answer
     if answer.startswith("$"):  # mark-up of a data file (OlympiadBench), no part of the answer
         answer = answer.strip("$")
-    is_right = box is not None and normal_form(box) == normal_form(answer)
-    return Verdict("correct" if is_right else "wrong", float(is_right), box, 0.0)
+    is_right = boxed is not None and normal_form(boxed) == normal_form(answer)
+    return Verdict("correct" if is_right else "wrong", float(is_right), boxed, 0.0)
 
 
 def _pair(candidate: str, gold: Gold | str) -> Pair:

@@ -126,10 +126,10 @@ class UserReward:
 
     def _start(self) -> Connection:
         here, there = Pipe()
-        words = [self._name, str(there.fileno()), str(self._memory_mb), str(os.getpid())]
+        arguments = [self._name, str(there.fileno()), str(self._memory_mb), str(os.getpid())]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hacpo_core.verify.reward_worker", *words],
+            [sys.executable, "-m", "hacpo_core.verify.reward_worker", *arguments],
             pass_fds=[there.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,

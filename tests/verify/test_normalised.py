@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hacpo_core.records import Gold
-from hacpo_core.verify.normalised import last_box, normal_form
+from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.pool import VerifierPool
 
 
@@ -29,7 +29,7 @@ from hacpo_core.verify.pool import VerifierPool
     ],
 )
 def test_last_box_counts_and_no_other(text: str, content: str | None) -> None:
-    assert last_box(text) == content
+    assert boxed_answer(text) == content
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_reward_is_equality_of_normal_forms(response: str, gold: str, is_right: 
         for reference in (gold, Gold(gold, unit="cm", tolerance=1.0)):
             (verdict,) = pool.verify([response], [reference])
             assert (verdict.status, verdict.reward) == (("correct", 1.0) if is_right else ("wrong", 0.0))
-            assert verdict.extracted == last_box(response)
+            assert verdict.extracted == boxed_answer(response)
         assert pool.stats.num_worker_starts == 0
 
 
@@ -108,6 +108,6 @@ def test_long_responses_take_no_time() -> None:
     texts = ["\\boxed{" * 100_000, "\\boxed{" + "{}" * 300_000 + "}", "\\boxed{" + "\\frac1\\sqrt2=" * 50_000 + "}"]
     start = time.perf_counter()
     for text in texts:
-        content = last_box(text)
+        content = boxed_answer(text)
         assert content is None or normal_form(content)
     assert time.perf_counter() - start < 5

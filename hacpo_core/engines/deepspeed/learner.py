@@ -144,9 +144,9 @@ class DeepspeedLearner(BaseLearner):
                 dist_init_required=False,
             )
         except Exception as error:  # it raises many kinds
-            words = " ".join(str(error).split()) or type(error).__name__
+            message = " ".join(str(error).split()) or type(error).__name__
             raise EngineError(
-                f"DeepSpeed: the engine did not start: {words[:400]}; where memory is short, raise "
+                f"DeepSpeed: the engine did not start: {message[:400]}; where memory is short, raise "
                 "engine.deepspeed.stage or offload; `hacpo doctor` says whether DeepSpeed works here"
             ) from error
         self._adamw.state.clear()
@@ -181,11 +181,11 @@ class DeepspeedLearner(BaseLearner):
     def logprobs(self, rows: TokenRows) -> Ragged:
         """As `BaseLearner.logprobs`, on every rank."""
         shares = self._deal(rows)
-        found = super().logprobs(rows.take(shares[self._rank]))
+        own = super().logprobs(rows.take(shares[self._rank]))
         with torch.no_grad():
             for _ in range(self._missing_passes(rows, shares)):
                 self._score_nothing()
-        return Ragged.joined(all_ranks(found)).take(_inverse(shares))
+        return Ragged.joined(all_ranks(own)).take(_inverse(shares))
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, of the rows of this rank; all ranks score all of them together."""
@@ -237,8 +237,8 @@ class DeepspeedLearner(BaseLearner):
 
         def add(value: Tensor) -> None:
             # Past the engine, whose hooks would take this gradient for the update's.
-            found = torch.autograd.grad(value, list(self._named.values()), allow_unused=True)
-            for total, gradient in zip(sums.values(), found, strict=True):
+            gradients = torch.autograd.grad(value, list(self._named.values()), allow_unused=True)
+            for total, gradient in zip(sums.values(), gradients, strict=True):
                 if gradient is not None:
                     total += gradient
 
@@ -259,8 +259,8 @@ class DeepspeedLearner(BaseLearner):
             parts = own_and_cross(rows)
             for part in parts if all(map(len, parts)) else ():
                 self._gradient(part, objective, update)
-        found: float | None = all_ranks(cosine)[0]
-        return found
+        of_rank_0: float | None = all_ranks(cosine)[0]
+        return of_rank_0
 
     def _clip(self) -> None:
         """Clip before the step of stage 0, which DeepSpeed does in bf16 alone, and against another norm."""

@@ -50,8 +50,8 @@ def check_model_folder(folder: Path, *, agent: str, has_template_override: bool)
         raise ModelError(f"{prefix} has no config.json; point path to a folder written by save_pretrained")
     if not any(folder.glob("*.safetensors")):
         other = next((path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern)), None)
-        found = f"has {other}, a pickle, but no *.safetensors" if other else "has no weights (*.safetensors)"
-        raise ModelError(f"{prefix} {found}; save the model with save_pretrained(safe_serialization=True)")
+        problem = f"has {other}, a pickle, but no *.safetensors" if other else "has no weights (*.safetensors)"
+        raise ModelError(f"{prefix} {problem}; save the model with save_pretrained(safe_serialization=True)")
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
     if not any((folder / name).is_file() for name in names):
         raise ModelError(f"{prefix} has no tokenizer (one of {', '.join(names)}); copy the tokenizer's files into it")

@@ -55,8 +55,8 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """All ids that end a response: the tokenizer's, the model configuration's and the generation configuration's."""
     ids = {tokenizer.eos_token_id}
     for name in ("config.json", "generation_config.json"):
-        found = read_settings(folder / name).get("eos_token_id")
-        ids.update(found if isinstance(found, list) else [found])
+        eos = read_settings(folder / name).get("eos_token_id")
+        ids.update(eos if isinstance(eos, list) else [eos])
     return frozenset(int(i) for i in ids if i is not None)
 
 

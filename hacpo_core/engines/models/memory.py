@@ -217,15 +217,16 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
         gpu_gib: memory of one GPU in GiB.
         is_least: see `agent_memory`.
     """
-    found = {
+    memory = {
         agent: agent_memory(config, shape, ranks=num_ranks(config, agent), gpu_gib=gpu_gib, is_least=is_least)
         for agent, shape in shapes.items()
     }
     shares_gpu = config.placement.kind == "local" or config.placement.colocated
     resting = {
-        agent: sum(other.resting for j, other in found.items() if j != agent) if shares_gpu else 0.0 for agent in found
+        agent: sum(other.resting for j, other in memory.items() if j != agent) if shares_gpu else 0.0
+        for agent in memory
     }
-    return max(max(each.updating, each.sampling) + resting[agent] for agent, each in found.items())
+    return max(max(each.updating, each.sampling) + resting[agent] for agent, each in memory.items())
 
 
 def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:

@@ -68,17 +68,17 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tupl
 
 
 def _check_target(model: PreTrainedModel, target: str) -> None:
-    found = [module for name, module in model.named_modules() if name == target or name.endswith(f".{target}")]
+    modules = [module for name, module in model.named_modules() if name == target or name.endswith(f".{target}")]
     expected = f"expected names of linear layers other than the output embedding, or {ALL_LINEAR}"
-    if not found:
+    if not modules:
         linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         names = sorted({name.rpartition(".")[2] for name in linears})
         raise EngineError(
             f"engine.lora.targets: {type(model).__name__} has no layer {target}; choose among {', '.join(names)}"
         )
     # A tied output embedding would no longer be the input's, and scores read its weight.
-    is_linear = all(isinstance(module, (nn.Linear, Conv1D)) for module in found)
-    if model.get_output_embeddings() in found or not is_linear:
+    is_linear = all(isinstance(module, (nn.Linear, Conv1D)) for module in modules)
+    if model.get_output_embeddings() in modules or not is_linear:
         raise EngineError(f"engine.lora.targets: got {target}, {expected}; leave it out")
 
 

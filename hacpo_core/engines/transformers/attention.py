@@ -103,9 +103,9 @@ def is_plain(config: PreTrainedConfig) -> bool:
 
 def rotations(config: PreTrainedConfig) -> list[dict[str, Any]]:
     """Parameters of a model's rotary embeddings: one for all layers, or one for each kind of them; none without."""
-    found: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    of_kinds = [value for value in found.values() if isinstance(value, dict)]
-    return of_kinds or ([found] if found else [])
+    parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    of_kinds = [value for value in parameters.values() if isinstance(value, dict)]
+    return of_kinds or ([parameters] if parameters else [])
 
 
 def let_rows_share(model: PreTrainedModel) -> bool:

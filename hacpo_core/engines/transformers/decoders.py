@@ -291,7 +291,7 @@ def _try_out(decoder: Decoder, model: PreTrainedModel) -> Tensor:
     padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in _TRIAL_PROMPTS]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in _TRIAL_PROMPTS]
     prompts = [prompt for prompt, _ in _TRIAL_ROWS]
-    found = [
+    logits = [
         decoder.start(
             torch.tensor(padded, device=device) % size,
             *(torch.tensor(values, device=device) for values in (mask, prompts)),
@@ -303,8 +303,8 @@ def _try_out(decoder: Decoder, model: PreTrainedModel) -> Tensor:
         if len(rows) < len(_rows_at(t - 1)):
             decoder.keep(torch.tensor(rows, device=device))
         tokens = [_TRIAL_ROWS[row][1][t] for row in rows]
-        found.append(decoder.extend(torch.tensor(tokens, device=device) % size))
-    return torch.cat(found).float()
+        logits.append(decoder.extend(torch.tensor(tokens, device=device) % size))
+    return torch.cat(logits).float()
 
 
 @torch.no_grad()
@@ -322,9 +322,9 @@ def _rows_at(t: int) -> list[int]:
     return [row for row, (_, tokens) in enumerate(_TRIAL_ROWS) if t < len(tokens)]
 
 
-def _difference(found: Tensor, expected: Tensor) -> float:
+def _difference(actual: Tensor, expected: Tensor) -> float:
     """Largest difference, as a share of the largest logit."""
-    return float((found - expected).abs().max() / expected.abs().max())
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:

@@ -336,11 +336,11 @@ def _check_devices(engine: EngineConfig, built_for: str) -> None:
             f"install {package}, or set engine.device={built_for}"
         )
     wanted = engine.vllm.tensor_parallel_size
-    found = torch.cuda.device_count() if engine.device == "cuda" else os.cpu_count() or 1
-    if wanted > found:
+    num_devices = torch.cuda.device_count() if engine.device == "cuda" else os.cpu_count() or 1
+    if wanted > num_devices:
         devices = "GPUs" if engine.device == "cuda" else "processors"
         raise EngineError(
-            f"engine.vllm.tensor_parallel_size: got {wanted}, but this machine has {found} {devices}; lower it"
+            f"engine.vllm.tensor_parallel_size: got {wanted}, but this machine has {num_devices} {devices}; lower it"
         )
 
 
@@ -362,9 +362,9 @@ def _as_engine_error(what: str) -> Iterator[None]:
     except EngineError:
         raise
     except Exception as error:  # vLLM raises many kinds, and a child's failure as a RuntimeError
-        words = " ".join(str(error).split()) or type(error).__name__
-        said = words.split(" [type=")[0].rstrip(".")  # pydantic prints its own address and the whole input behind it
-        raise EngineError(f"vLLM: {what}: {said[:400]}; {_remedy(words)}") from error
+        message = " ".join(str(error).split()) or type(error).__name__
+        said = message.split(" [type=")[0].rstrip(".")  # pydantic prints its own address and the whole input behind it
+        raise EngineError(f"vLLM: {what}: {said[:400]}; {_remedy(message)}") from error
 
 
 def _remedy(message: str) -> str:

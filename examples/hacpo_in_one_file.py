@@ -19,7 +19,7 @@ What hacpo does and this file leaves out:
   - It compares answers by algebra. Here an answer is right where its text is the right one.
   - It keeps text from turning into control tokens of another tokenizer. Text of this task cannot spell one.
   - It passes token ids on between agents with equal tokenizers. Here the tokenizers differ.
-  - It computes the old log-probabilities again where those of the sampler are off. Here the sampler is the learner.
+  - It compares the sampler's log-probabilities with the learner's. Here one model does both and needs no check.
   - It splits a mini-batch into passes that fit into memory. Here a mini-batch is one pass.
 """
 
@@ -110,7 +110,7 @@ def train(agents: Sequence[Agent], problems: Sequence[Problem], num_steps: int, 
     for step in range(1, num_steps + 1):
         batch = problems_of_step(problems, step, settings)  # line 5
 
-        # Lines 9-13: every agent answers every problem. Nobody learns before all have sampled.
+        # Lines 9-13: every agent answers every problem. No agent learns before all have sampled.
         responses_APG = [sample(agent, batch, step, settings) for agent in agents]
         reward_APG = [[[response.reward for response in group] for group in groups] for groups in responses_APG]
         reward_PAG = torch.tensor(reward_APG, dtype=torch.float64).transpose(0, 1)
@@ -130,7 +130,7 @@ def train(agents: Sequence[Agent], problems: Sequence[Problem], num_steps: int, 
                     advantage, weight = float(advantage_PAG[p, j, i]), float(ratio_AA[j, k])
                     prompt_ids = render(batch[p], learner)
                     rows.append(Row(j, prompt_ids, token_ids, response.mean_logprob, advantage, weight))
-                rows = [row for row in rows if row.token_ids]  # a response without any text leaves none
+                rows = [row for row in rows if row.token_ids]
                 loss = -objective(learner, k, rows, m, settings)
                 learner.optimizer.zero_grad()
                 loss.backward()
@@ -142,11 +142,8 @@ def train(agents: Sequence[Agent], problems: Sequence[Problem], num_steps: int, 
     return torch.stack(capabilities)
 
 
-# --- Lines 5-11: problems, responses, rewards ---
-
-
 def problems_of_step(problems: Sequence[Problem], step: int, settings: Settings) -> list[Problem]:
-    """The next P problems. Every epoch goes through all of them, in an order of its own."""
+    """Line 5: the next P problems. Every epoch goes through all of them, in an order of its own."""
     assert len(problems) % settings.num_problems == 0, "num_problems must divide the number of problems"
     epoch, start = divmod((step - 1) * settings.num_problems, len(problems))
     order = generator(settings.seed, "epoch", epoch).permutation(len(problems))
@@ -154,7 +151,7 @@ def problems_of_step(problems: Sequence[Problem], step: int, settings: Settings)
 
 
 def render(problem: Problem, agent: Agent) -> list[int]:
-    """The prompt: the question in the agent's own chat template and tokens."""
+    """A prompt: the question in the agent's own chat template and tokens."""
     messages = [{"role": "user", "content": problem.question}]
     text = agent.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return list(agent.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -162,7 +159,7 @@ def render(problem: Problem, agent: Agent) -> list[int]:
 
 @torch.no_grad()
 def sample(agent: Agent, batch: Sequence[Problem], step: int, settings: Settings) -> list[list[Response]]:
-    """G responses to each problem, from the agent's current policy, with their rewards.
+    """Lines 10 and 11: G responses to each problem from the agent's current policy, with their rewards.
 
     Each response has a random stream of its own. So it does not depend on what is sampled beside it or before it.
     """
@@ -177,7 +174,7 @@ def sample(agent: Agent, batch: Sequence[Problem], step: int, settings: Settings
     input_BT = torch.tensor([[pad_id] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask_BT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
 
-    cache, tokens, logprobs = None, [], []
+    cache, drawn = None, []  # all rows' tokens and their log-probabilities, place by place
     is_finished_B = torch.zeros(len(asked), dtype=torch.bool)
     for t in range(settings.max_response_tokens):
         position_BT = (mask_BT.cumsum(dim=1) - 1).clamp(min=0)[:, -input_BT.shape[1] :]
@@ -188,36 +185,33 @@ def sample(agent: Agent, batch: Sequence[Problem], step: int, settings: Settings
         # A uniform number chooses the token: the first one whose cumulative probability is above it.
         cumulative_BV = logprob_BV.double().exp().cumsum(dim=1)
         token_B1 = torch.searchsorted(cumulative_BV, uniform_BT[:, t, None] * cumulative_BV[:, -1:], right=True)
-        tokens.append(token_B1)
-        logprobs.append(logprob_BV.gather(1, token_B1))
+        drawn.append((token_B1, logprob_BV.gather(1, token_B1)))
         is_finished_B |= token_B1[:, 0] == eos_id
         if is_finished_B.all():
             break
         input_BT, mask_BT = token_B1, torch.cat([mask_BT, torch.ones_like(token_B1)], dim=1)
 
     responses_PG: list[list[Response]] = [[] for _ in batch]
-    token_BT, logprob_BT = torch.cat(tokens, dim=1), torch.cat(logprobs, dim=1).double()
+    token_BT, logprob_BT = (torch.cat(column, dim=1) for column in zip(*drawn, strict=True))
     for b, ids in enumerate(token_BT.tolist()):
         # What follows the EOS was sampled while other responses went on.
         length = ids.index(eos_id) + 1 if eos_id in ids else len(ids)
         text = agent.tokenizer.decode(ids[:length], skip_special_tokens=True)
-        mean_logprob, right = float(logprob_BT[b, :length].mean()), reward(text, asked[b][0].answer)
-        responses_PG[b // settings.num_samples].append(Response(ids[:length], text, mean_logprob, eos_id in ids, right))
+        mean_logprob = float(logprob_BT[b, :length].double().mean())
+        response = Response(ids[:length], text, mean_logprob, eos_id in ids, reward(text, asked[b][0].answer))
+        responses_PG[b // settings.num_samples].append(response)
     return responses_PG
 
 
 def reward(text: str, answer: str) -> float:
-    r"""1 where the last \boxed{...} of a response holds the right answer, else 0."""
-    _, box, rest = text.rpartition(r"\boxed{")
+    r"""Line 11: 1 where the last \boxed{...} of a response holds the right answer, else 0."""
+    _, mark, rest = text.rpartition(r"\boxed{")
     content, brace, _ = rest.partition("}")
-    return float(bool(box and brace) and content == answer)
-
-
-# --- Lines 12 and 15: capabilities and advantages ---
+    return float(bool(mark and brace) and content == answer)
 
 
 def capability_ratios(capability_KA: Tensor, settings: Settings) -> Tensor:
-    """The capability of agent k over that of agent j, from the mean rewards of the last K steps.
+    """Line 12: the capability of agent k over that of agent j, from the mean rewards of the last K steps.
 
         P_hat[k] = mean over the window of P[k]                                 Eq. 9
         omega[k, j] = P_hat[k] / P_hat[j]                                       Eq. 8
@@ -230,7 +224,7 @@ def capability_ratios(capability_KA: Tensor, settings: Settings) -> Tensor:
 
 
 def advantages(reward_PAG: Tensor, ratio_AA: Tensor) -> Tensor:
-    """The advantage of each response over the baseline of the agent that sampled it.
+    """Line 15: the advantage of each response over the baseline of the agent that sampled it.
 
         mu[k] = 1/(A G) sum_j sum_i omega[k, j] R[j, i]                         Eq. 7
         A[k, i] = (R[k, i] - mu[k]) / sigma, sigma over all A G rewards         Eq. 6
@@ -249,14 +243,11 @@ def advantages(reward_PAG: Tensor, ratio_AA: Tensor) -> Tensor:
     return advantage_PAG.masked_fill(is_uniform_P[:, None, None], 0.0)
 
 
-# --- Line 16: rows and mini-batches ---
-
-
 def retokenize(response: Response, learner: Agent, settings: Settings) -> list[int]:
     """Another agent's response in the learner's tokens.
 
-    It crosses as text. A finished response ends in the learner's EOS. One that has no text is left out, unless its
-    author said nothing but EOS: EOS alone would carry the reward of a response that said something else.
+    It crosses as text, and a finished response ends in the learner's EOS. A response of special tokens has no text and
+    gives no row: its EOS alone would get the reward of all its tokens. A response of EOS alone is EOS alone here, too.
     """
     token_ids = list(learner.tokenizer(response.text, add_special_tokens=False)["input_ids"])
     if not token_ids and not (response.is_finished and len(response.token_ids) == 1):
@@ -266,10 +257,10 @@ def retokenize(response: Response, learner: Agent, settings: Settings) -> list[i
 
 
 def minibatches(agents: Sequence[Agent], k: int, step: int, settings: Settings) -> list[list[tuple[int, int, int]]]:
-    """Learner k's mini-batches: all responses of the step as (j, p, i), in equal shares of each agent.
+    """Line 16: the mini-batches of learner k, which hold all responses of the step as (j, p, i).
 
-    The problems are shuffled and the responses of one problem stay together. With A agents there are A times as many
-    updates as in training alone, from the same number of responses per agent.
+    The problems are shuffled, the responses of one problem stay together, and every mini-batch holds as many of each
+    agent. With A agents a learner makes A times as many updates as alone, from the same number of samples per agent.
     """
     sources = [k, *(j for j in range(len(agents)) if j != k)]
     order = generator(settings.seed, "minibatch", step, agents[k].name).permutation(settings.num_problems).tolist()
@@ -278,11 +269,8 @@ def minibatches(agents: Sequence[Agent], k: int, step: int, settings: Settings) 
     return [keys[start : start + size] for start in range(0, len(keys), size)]
 
 
-# --- Line 17: the objective ---
-
-
 def objective(learner: Agent, k: int, rows: Sequence[Row], m: int, settings: Settings) -> Tensor:
-    """What learner k maximises in a mini-batch, after m updates of the step.
+    """Line 17: what learner k maximises in a mini-batch, after m updates of the step.
 
         s = exp(mean log pi_k - mean log pi_j,old)                              Eq. 11, 48, 51
         own row:    min(s A, clip(s, 1 - epsilon_l, 1 + epsilon_h) A)           Eq. 47, 49
@@ -292,8 +280,10 @@ def objective(learner: Agent, k: int, rows: Sequence[Row], m: int, settings: Set
     The two means of s run over different tokens: the same text under each agent's tokenizer.
     """
     source_B = torch.tensor([row.source for row in rows])
-    old_B, advantage_B, weight_B = torch.tensor([row[3:] for row in rows]).unbind(dim=1)
-    s_B = (mean_logprobs(learner, rows) - old_B).clamp(-10, 10).exp()
+    advantage_B = torch.tensor([row.advantage for row in rows])
+    weight_B = torch.tensor([row.weight for row in rows])
+    log_s_B = mean_logprobs(learner, rows) - torch.tensor([row.old_mean_logprob for row in rows])
+    s_B = log_s_B.clamp(-10, 10).exp()  # official code: the bounds
 
     clipped_B = s_B.clamp(1 - settings.own_low, 1 + settings.own_high)
     own_B = torch.minimum(s_B * advantage_B, clipped_B * advantage_B)
@@ -309,19 +299,16 @@ def objective(learner: Agent, k: int, rows: Sequence[Row], m: int, settings: Set
 def mean_logprobs(learner: Agent, rows: Sequence[Row]) -> Tensor:
     """Mean log-probability (nats per token) of each row's response under the learner's current weights."""
     longest = max(len(row.prompt_ids) + len(row.token_ids) for row in rows)
-    input_BT = torch.zeros(len(rows), longest, dtype=torch.long)  # padded on the right, where no token looks
+    input_BT = torch.zeros(len(rows), longest, dtype=torch.long)  # padded on the right, which no token attends to
     mask_BT = torch.zeros(len(rows), longest, dtype=torch.bool)  # True on the tokens of the response
     for b, row in enumerate(rows):
         end = len(row.prompt_ids) + len(row.token_ids)
         input_BT[b, :end] = torch.tensor(row.prompt_ids + row.token_ids)
         mask_BT[b, len(row.prompt_ids) : end] = True
     # The logits at one token are about the next one.
-    logprob_BTV = learner.model(input_ids=input_BT, use_cache=False).logits[:, :-1].log_softmax(dim=2)
-    logprob_BT = logprob_BTV.gather(2, input_BT[:, 1:, None])[:, :, 0]
+    logits_BTV: Tensor = learner.model(input_ids=input_BT, use_cache=False).logits[:, :-1]
+    logprob_BT = logits_BTV.log_softmax(dim=2).gather(2, input_BT[:, 1:, None])[:, :, 0]
     return (logprob_BT * mask_BT[:, 1:]).sum(dim=1) / mask_BT.sum(dim=1)
-
-
-# --- Two agents and their task ---
 
 
 def load_agent(name: str, folder: Path, settings: Settings) -> Agent:

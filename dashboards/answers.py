@@ -29,7 +29,7 @@ FILTERS = {
     "unscored": "a response without a verdict",
     "longest": "all problems, the longest response first",
 }
-MOST_STEPS = 8
+_MOST_CACHED_STEPS = 8
 """kept in memory"""
 
 
@@ -152,8 +152,8 @@ class AnswerReader:
     """Steps' answers, the last few read kept in memory."""
 
     def __init__(self) -> None:
-        self._answers = lru_cache(MOST_STEPS)(_read)
-        self._texts = lru_cache(MOST_STEPS)(_problem_texts)
+        self._answers = lru_cache(_MOST_CACHED_STEPS)(_read)
+        self._texts = lru_cache(_MOST_CACHED_STEPS)(_problem_texts)
         self._mutex = threading.Lock()  # two who ask at once read once
 
     def read(self, runs_dir: Path, experiment: str, step: int) -> StepAnswers:

@@ -55,7 +55,7 @@ def create_app(
         if warm:
             site.scheduling.view()
             await run_in_threadpool(site.runs.everything)  # a second for 1,000 runs, which the first visitor is spared
-            threading.Thread(target=warm_up, args=(site,), name="warm-up", daemon=True).start()
+            threading.Thread(target=_read_newest_answers, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()
 
@@ -99,7 +99,7 @@ class _Static(StaticFiles):
         return response
 
 
-def warm_up(site: Site) -> None:
+def _read_newest_answers(site: Site) -> None:
     """Read the newest run's answers before somebody waits for them."""
     progress = {name: site.runs.standing(name).progress for name in site.runs.names()}
     begun = {name: found.updated_at for name, found in progress.items() if found is not None}

@@ -14,7 +14,7 @@ from flows.progress import Evaluated, Progress, Spent
 from flows.schedule import ScheduledRun
 from flows.states import Standing
 
-STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
+_CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 CANCELLING = "is being cancelled"
 StandingOf = Callable[[str], Standing]
 
@@ -28,7 +28,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One experiment in one row and seed of a grid. `key` names it in the page."""
 
     key: str
@@ -55,26 +55,26 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MatrixRow:
     """A method, or an agent that a method trains alone; one cell or none per seed."""
 
     method: str
     label: str
     agent: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[MatrixCell | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class MatrixSection:
     """A pair's rows under its seeds."""
 
     pair: str
     seeds: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MatrixRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class MatrixTotals:
     """How far a grid is, every experiment counted once. `seconds_left` is None where nothing was measured yet."""
 
     counts: Mapping[str, int]
@@ -94,17 +94,17 @@ class Matrix:
 
     name: str
     title: str
-    sections: tuple[Section, ...]
-    totals: Totals
+    sections: tuple[MatrixSection, ...]
+    totals: MatrixTotals
 
-    def cells(self) -> Iterable[Cell]:
+    def cells(self) -> Iterable[MatrixCell]:
         """All cells, in the order of the page."""
         return (cell for section in self.sections for row in section.rows for cell in row.cells if cell is not None)
 
 
 def beginning(matrix: Matrix, most_cells: int) -> Matrix:
     """The first sections, rows and seeds, with no more cells than this; totals stay those of the whole."""
-    sections: list[Section] = []
+    sections: list[MatrixSection] = []
     left = most_cells
     for section in matrix.sections:
         seeds = section.seeds[:left]
@@ -117,14 +117,14 @@ def beginning(matrix: Matrix, most_cells: int) -> Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A state of STATES and why."""
+class CellState:
+    """A state of _CELL_STATES and why."""
 
     state: str
     reason: str
 
 
-def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> Verdict:
+def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> CellState:
     """One state from files and schedule: what a process holds or finished counts before what a server believes.
 
     Args:
@@ -134,24 +134,24 @@ def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> Ver
     """
     if standing.state in ("done", "running"):
         is_ending = standing.state == "running" and run is not None and run.state == "Cancelling"
-        return Verdict(standing.state, CANCELLING if is_ending else standing.reason)
+        return CellState(standing.state, CANCELLING if is_ending else standing.reason)
     if run is not None:
         if run.state in ("Scheduled", "Pending", "Paused"):
-            return Verdict("queued", f"waits for a worker, priority {run.priority}")
+            return CellState("queued", f"waits for a worker, priority {run.priority}")
         if run.state == "Cancelling":
-            return Verdict("running", CANCELLING)
+            return CellState("running", CANCELLING)
         if run.state == "Running":
-            return Verdict("running", "starts, or its process just ended")
+            return CellState("running", "starts, or its process just ended")
     if standing.state == "failed":
-        return Verdict("failed", standing.reason)
+        return CellState("failed", standing.reason)
     if run is not None and run.state in ("Failed", "Crashed"):
-        return Verdict("failed", run.message or f"its flow run {run.state.lower()}")
+        return CellState("failed", run.message or f"its flow run {run.state.lower()}")
     if unavailable and standing.progress is None:
-        return Verdict("unavailable", unavailable)
+        return CellState("unavailable", unavailable)
     if run is not None and run.state == "Cancelled":
         so_far = f", {standing.reason}" if standing.progress is not None else ""
-        return Verdict("missing", f"was cancelled{so_far}")
-    return Verdict("missing", standing.reason)
+        return CellState("missing", f"was cancelled{so_far}")
+    return CellState("missing", standing.reason)
 
 
 def build_matrix(record: GridRecord, standing_of: StandingOf, schedule: ScheduleView) -> Matrix:
@@ -178,7 +178,7 @@ def _section(
     record: GridRecord,
     standings: Mapping[str, Standing],
     schedule: ScheduleView,
-) -> Section:
+) -> MatrixSection:
     seeds = tuple(sorted({place.seed for place in places}))
     variants: dict[tuple[str, str], list[Place]] = {}
     for place in places:
@@ -192,30 +192,30 @@ def _section(
             for seed in seeds:
                 here = [place for place in own if place.seed == seed and agent in ("", place.agent)]
                 cells.append(_cell(here, record, standings, schedule) if here else None)
-            rows.append(Row(method, label, agent, tuple(cells)))
-    return Section(pair, seeds, tuple(rows))
+            rows.append(MatrixRow(method, label, agent, tuple(cells)))
+    return MatrixSection(pair, seeds, tuple(rows))
 
 
 def _cell(
     places: Sequence[Place], record: GridRecord, standings: Mapping[str, Standing], schedule: ScheduleView
-) -> Cell:
+) -> MatrixCell:
     first = places[0]
     standing, run = standings[first.experiment], schedule.runs.get(first.experiment)
-    verdict = judge(standing, run, first.unavailable)
-    progress, goes_on = standing.progress, verdict.state == "running" and verdict.reason != CANCELLING
+    cell_state = judge(standing, run, first.unavailable)
+    progress, goes_on = standing.progress, cell_state.state == "running" and cell_state.reason != CANCELLING
     agents = [place.agent for place in places]
-    return Cell(
+    return MatrixCell(
         key=cell_key(first),
         experiment=first.experiment,
         seed=first.seed,
-        state=verdict.state,
-        reason=verdict.reason,
+        state=cell_state.state,
+        reason=cell_state.reason,
         step=progress.step if progress is not None else 0,
         num_steps=progress.num_steps if progress is not None else 0,
         scores=scores_of(progress.evaluations, agents, record.benchmarks) if progress is not None else (),
         seconds_left=progress.seconds_left if progress is not None and goes_on else None,
         spent=total_spent(progress),
-        priority=run.priority if run is not None and verdict.state == "queued" else "",
+        priority=run.priority if run is not None and cell_state.state == "queued" else "",
     )
 
 
@@ -250,17 +250,17 @@ def total_spent(progress: Progress | None) -> Spent:
     return Spent.sum(progress.spent.values() if progress is not None else ())
 
 
-def _totals(cells: Sequence[Cell], methods: Mapping[str, str], num_slots: int) -> Totals:
+def _totals(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slots: int) -> MatrixTotals:
     counts = Counter(cell.state for cell in cells)
-    return Totals(
-        counts={state: counts[state] for state in STATES},
+    return MatrixTotals(
+        counts={state: counts[state] for state in _CELL_STATES},
         spent=Spent.sum(cell.spent for cell in cells),
         seconds_left=_time_left(cells, methods, max(num_slots, counts["running"], 1)),
         num_slots=num_slots,
     )
 
 
-def _time_left(cells: Sequence[Cell], methods: Mapping[str, str], num_slots: int) -> float | None:
+def _time_left(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slots: int) -> float | None:
     """Seconds until the running, queued and missing experiments are done, so many at a time.
 
     A running one says itself how long it needs; the others take as long as the median of the complete ones of their

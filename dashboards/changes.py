@@ -15,7 +15,7 @@ def version_of(*values: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ChangedParts:
     """What a browser that saw an earlier version lacks. With `is_whole` it needs the whole page's matrix."""
 
     version: str
@@ -32,7 +32,7 @@ class Changes:
         self._parts: dict[str, tuple[str, int]] = {}
         self._mutex = threading.Lock()
 
-    def note(self, parts: Mapping[str, str], since: str = "") -> Difference:
+    def note(self, parts: Mapping[str, str], since: str = "") -> ChangedParts:
         """Take the parts as they are now, and compare.
 
         Args:
@@ -52,6 +52,6 @@ class Changes:
             boot, _, rest = since.partition(".")
             old_shape, _, number = rest.partition(".")
             if boot != self._boot or old_shape != shape or not number.isdigit():
-                return Difference(version, tuple(parts), is_whole=True)
+                return ChangedParts(version, tuple(parts), is_whole=True)
             changed = tuple(name for name, (_, at) in self._parts.items() if at > int(number))
-            return Difference(version, changed, is_whole=False)
+            return ChangedParts(version, changed, is_whole=False)

@@ -37,7 +37,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ComparisonLine:
     """A row of the table: an agent (or all together) under a method. Costs are means over seeds of complete runs."""
 
     agent: str
@@ -73,7 +73,7 @@ class Comparison:
     benchmarks: tuple[str, ...]
     columns: tuple[str, ...]
     """benchmarks, and their average where there are several"""
-    lines: tuple[Line, ...]
+    lines: tuple[ComparisonLine, ...]
     is_alone: bool
     """some method trains the agents each alone"""
     has_gpu: bool
@@ -129,7 +129,7 @@ class Comparer:
         columns = (*self.benchmarks, *([AVERAGE] if several else []))
         groups: list[tuple[str, ...]] = [(agent,) for agent in self._agents]
         groups += [self._agents] if len(self._agents) > 1 else []
-        lines: list[Line] = []
+        lines: list[ComparisonLine] = []
         for agents in groups:
             lines.append(self._line(Variant(BEFORE), agents, columns, printed))
             lines += [self._line(variant, agents, columns, printed) for variant in self._variants]
@@ -154,7 +154,7 @@ class Comparer:
         agents: tuple[str, ...],
         columns: Sequence[str],
         printed: Printed,
-    ) -> Line:
+    ) -> ComparisonLine:
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = variant.method == BEFORE
         variants = self._variants if is_before else (variant,)
@@ -177,7 +177,7 @@ class Comparer:
             figures.append(Figure(summarize(known) if known else None, paper))
         ends = [[_last(one) for one in found] for found in done] if not is_before else []
         costs = [Spent.sum(end.spent for end in of_seed if end) for of_seed in ends if None not in of_seed]
-        return Line(
+        return ComparisonLine(
             agent=name,
             variant=variant,
             figures=tuple(figures),
@@ -259,11 +259,11 @@ def as_csv(found: Comparison) -> str:
                 figure.printed,
                 *(line.tokens, line.gpu_hours, line.hours),
             )
-            words = (found.grid, found.pair, line.agent, line.variant.method, line.variant.label, name)
-            writer.writerow([_harmless(word) for word in words] + ["" if n is None else f"{n:.6g}" for n in numbers])
+            names = (found.grid, found.pair, line.agent, line.variant.method, line.variant.label, name)
+            writer.writerow([_harmless(name) for name in names] + ["" if n is None else f"{n:.6g}" for n in numbers])
     return out.getvalue()
 
 
-def _harmless(word: str) -> str:
+def _harmless(name: str) -> str:
     """A name that no spreadsheet takes for a formula."""
-    return f"'{word}" if word[:1] in "=+-@\t" and word else word
+    return f"'{name}" if name[:1] in "=+-@\t" and name else name

@@ -59,7 +59,7 @@ CHARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """A curve's values at its chart's steps; None where nothing was measured."""
 
     label: str
@@ -74,7 +74,7 @@ class Chart:
     title: str
     about: str
     steps: list[int]
-    lines: list[Line]
+    lines: list[Curve]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
         for agent, values in metrics.agents[step].items():
             for label, value in _lines(agent, values, spec.metrics):
                 lines.setdefault(label, [None] * len(steps))[place] = value if math.isfinite(value) else None
-    return Chart(spec.id, spec.title, spec.about, steps, [Line(label, values) for label, values in lines.items()])
+    return Chart(spec.id, spec.title, spec.about, steps, [Curve(label, values) for label, values in lines.items()])
 
 
 def _lines(agent: str, values: Mapping[str, float], wanted: Mapping[str, str]) -> Iterator[tuple[str, float]]:
@@ -168,5 +168,5 @@ def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart:
         "Accuracy",
         "each benchmark's own metric, before, during and after training",
         steps,
-        [Line(label, values) for label, values in lines.items()],
+        [Curve(label, values) for label, values in lines.items()],
     )

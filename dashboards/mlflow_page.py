@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
-from flows.processes import Record, die_with_parent, end_family, free_port
+from flows.processes import Record, end_family, end_with_parent, free_port
 from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
-PREFERRED_PORT = 5000
+_MLFLOW_PORT = 5000
 PAUSE_S = 60.0
 """between two starts of a page that ends by itself"""
 _SETTINGS = {"DO_NOT_TRACK": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job runner is eight processes
@@ -50,9 +50,9 @@ class MlflowPage:
         if self.url or is_missing or time.monotonic() - self._started_at < PAUSE_S:
             return
         self._started_at = time.monotonic()
-        self._port = free_port(PREFERRED_PORT)
-        words = f"-m mlflow ui --host 127.0.0.1 --port {self._port} --workers 1"
-        command = [sys.executable, *words.split()]
+        self._port = free_port(_MLFLOW_PORT)
+        arguments = f"-m mlflow ui --host 127.0.0.1 --port {self._port} --workers 1"
+        command = [sys.executable, *arguments.split()]
         self._record.path.parent.mkdir(parents=True, exist_ok=True)
         with self._record.path.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class MlflowPage:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_SETTINGS, "MLFLOW_BACKEND_STORE_URI": self._store},  # it may hold a password
-                preexec_fn=die_with_parent,
+                preexec_fn=end_with_parent,
             )
         self._record.write(self._process.pid, {"port": self._port})
 

@@ -13,7 +13,7 @@ from dashboards.comparison import Comparison, Point
 from experiments.report.cells import Variant
 from experiments.report.figures import svg_of
 
-COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours"}
+COST_LABELS = {"tokens": "tokens sampled, all agents shown", "hours": "hours"}
 _INK = {"light": "#1c2126", "dark": "#e8eaed"}
 _COLORS = {
     "light": ("#0b57d0", "#b3261e", "#146c2e", "#8a5000", "#6a3fb5", "#00696d", "#8b2f6b"),
@@ -39,14 +39,14 @@ def curves_svg(
     Args:
         found: the comparison, for names.
         curves: points of each method, in the order of the legend.
-        cost: of COSTS.
+        cost: of COST_LABELS.
         printed: the paper's value after training, drawn at the line's end.
         scheme: "light" or "dark".
     """
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.subplots()
-    label = COSTS["tokens"] if cost == "tokens" else hours_label(found)
+    label = COST_LABELS["tokens"] if cost == "tokens" else hours_label(found)
     for variant, points in curves.items():
         if not points:
             continue

@@ -14,7 +14,7 @@ from flows.server import PrefectServer, find_server
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
-PATIENCE_S = 30.0
+_IDLE_AFTER_S = 30.0
 """without a request for this long, the schedule is left alone"""
 NO_SERVER = "No Prefect server runs for this folder, so nothing can be started from here; `hacpo worker` starts one."
 NO_WORKER = "No worker is alive: what waits in a queue stays there until `hacpo worker` runs on a machine."
@@ -69,7 +69,7 @@ class Scheduling:
 
     def _run(self) -> None:
         while not self._is_closed:
-            if time.monotonic() - self._looked_at < PATIENCE_S:
+            if time.monotonic() - self._looked_at < _IDLE_AFTER_S:
                 self._wanted.clear()
                 self._view = self._ask()
                 self._answered.set()

@@ -22,7 +22,7 @@ from flows.processes import Record, home_of, only_one, write_private
 from flows.server import ensure_server, log_in_hint
 from hacpo_core.errors import ConfigError, HacpoError
 
-PREFERRED_PORT = 8400
+DASHBOARD_PORT = 8400
 PORTS_TRIED = 20
 STARTING_S = 10.0
 """how long a page that was started at the same moment may take to say where it listens"""
@@ -154,7 +154,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     Raises:
         ConfigError: the port is taken, or the host is no address of this machine.
     """
-    ports = [port] if port is not None else [*range(PREFERRED_PORT, PREFERRED_PORT + PORTS_TRIED), 0]
+    ports = [port] if port is not None else [*range(DASHBOARD_PORT, DASHBOARD_PORT + PORTS_TRIED), 0]
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -188,8 +188,8 @@ def start_prefect(runs_dir: Path) -> None:
 
 def _say_where(runs_dir: Path, url: str, options: Options, token: str | None, mlflow: MlflowPage) -> None:
     print(f"dashboard  {url}  (Ctrl-C ends it)")
-    if options.port is None and not url.endswith(f":{PREFERRED_PORT}"):
-        print(f"           port {PREFERRED_PORT} is taken, so it is another one")
+    if options.port is None and not url.endswith(f":{DASHBOARD_PORT}"):
+        print(f"           port {DASHBOARD_PORT} is taken, so it is another one")
     if token is not None:
         print(f"           log-in: the text in {token_path(runs_dir, options)}")
     if not is_loopback(options.host):

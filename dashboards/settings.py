@@ -27,7 +27,7 @@ class Setting:
     there: str
 
 
-def read_settings(root: Path) -> Mapping[str, str]:
+def read_field_values(root: Path) -> Mapping[str, str]:
     """Every field by its dotted name; empty where there is no configuration, or a broken one."""
     try:
         tree = yaml.load((root / CONFIG_FILE).read_text(encoding="utf-8"), Loader=_LOADER)

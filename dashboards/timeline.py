@@ -13,15 +13,15 @@ from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)
-MOST_STEPS = 30
-KINDS = ("rollout", "verify", "advantage", "update")
+_MOST_SHOWN_STEPS = 30
+PHASE_KINDS = ("rollout", "verify", "advantage", "update")
 JOINT = "all agents"
 """the row of phases that no single agent does"""
 _FILES = {"rollout": "rollouts", "verify": "verdicts", "advantage": "advantages", "update": "update"}
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TimedPhase:
     """One phase of one step; `start` and `end` in seconds since the epoch."""
 
     step: int
@@ -51,7 +51,7 @@ class Wait:
 class Bar:
     """A phase in the picture, in its units: x and width of 1000, row from 0."""
 
-    phase: Phase
+    phase: TimedPhase
     x: float
     width: float
     row: int
@@ -69,7 +69,7 @@ class Timeline:
     seconds: float
 
 
-def read_phases(root: Path, steps: Sequence[int]) -> list[Phase]:
+def read_phases(root: Path, steps: Sequence[int]) -> list[TimedPhase]:
     """Phases of these steps that are committed with a cost, in the order of their ends."""
     store = StepStore(root)
     found = []
@@ -82,11 +82,11 @@ def read_phases(root: Path, steps: Sequence[int]) -> list[Phase]:
             continue
         for name, entry in entries.items():
             kind, _, agent = name.partition(".")
-            if kind in KINDS:
+            if kind in PHASE_KINDS:
                 seconds = _seconds(store, step, name, f"{_FILES[kind]}{'.' if agent else ''}{agent}.json")
                 if seconds is not None:
                     end = float(entry["committed_at"])
-                    found.append(Phase(step, kind, agent or JOINT, end - seconds, end))
+                    found.append(TimedPhase(step, kind, agent or JOINT, end - seconds, end))
     return sorted(found, key=lambda phase: phase.end)
 
 
@@ -98,7 +98,7 @@ def _seconds(store: StepStore, step: int, phase: str, file: str) -> float | None
         return None
 
 
-def waits(phases: Sequence[Phase]) -> list[Wait]:
+def waits(phases: Sequence[TimedPhase]) -> list[Wait]:
     """For each agent, how long its verified responses waited for the advantage, and for whom."""
     agents = list(dict.fromkeys(phase.agent for phase in phases if phase.agent != JOINT))
     waited, last = dict.fromkeys(agents, 0.0), {agent: dict[str, int]() for agent in agents}
@@ -116,7 +116,7 @@ def waits(phases: Sequence[Phase]) -> list[Wait]:
     return [Wait(agent, busy[agent], waited[agent], last[agent]) for agent in agents]
 
 
-def lay_out(phases: Sequence[Phase]) -> tuple[tuple[str, ...], tuple[Bar, ...], float]:
+def lay_out(phases: Sequence[TimedPhase]) -> tuple[tuple[str, ...], tuple[Bar, ...], float]:
     """Rows, bars and the seconds that the picture spans; a bar is never too thin to be seen."""
     if not phases:
         return (), (), 0.0
@@ -136,8 +136,8 @@ def lay_out(phases: Sequence[Phase]) -> tuple[tuple[str, ...], tuple[Bar, ...], 
 
 
 def timeline(root: Path, first: int, last: int) -> Timeline:
-    """The timeline of steps `first` to `last`, at most MOST_STEPS of them, the last ones."""
-    first = max(first, last - MOST_STEPS + 1, 1)
+    """The timeline of steps `first` to `last`, at most _MOST_SHOWN_STEPS of them, the last ones."""
+    first = max(first, last - _MOST_SHOWN_STEPS + 1, 1)
     phases = read_phases(root, range(first, last + 1))
     rows, bars, seconds = lay_out(phases)
     return Timeline(first, last, rows, bars, tuple(waits(phases)), seconds)

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.published.tables import AVERAGE, BEFORE, BENCHMARKS, printed_values
 from hacpo_core.evaluation.metrics import NUM_DRAWS, bootstrap_draws
 
-BASELINES = ("grpo", "gspo", "gspo_x2", "naive")
+_BASELINE_METHODS = ("grpo", "gspo", "gspo_x2", "naive")
 ALONE = (BEFORE, "grpo", "gspo", "gspo_x2")
 """Rows that do not depend on the partner."""
 NUM_PROBLEMS = {
@@ -37,7 +37,7 @@ _NOISE = 1e-9  # of sums of decimal fractions
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PrintedRow:
     """A row of tables 1, 2, 3 or 7."""
 
     table: str
@@ -78,8 +78,8 @@ class Repetition:
     `is_expected` is true of rows that do not depend on the partner: these must be equal, all others must not be.
     """
 
-    first: Row
-    second: Row
+    first: PrintedRow
+    second: PrintedRow
     num_equal: int
     is_expected: bool
 
@@ -102,21 +102,23 @@ class AimeFit:
 class ImpossibleValue:
     """A value that no whole number of right answers among the benchmark's problems gives, rounded or cut."""
 
-    row: Row
+    row: PrintedRow
     benchmark: str
     value: float
 
 
-def printed_rows() -> list[Row]:
+def printed_rows() -> list[PrintedRow]:
     """Tables 1, 2, 3 and 7 row by row."""
     by_row: dict[tuple[str, str, str, str], dict[str, float]] = {}
     for cell in printed_values():
         if cell.table != "table4":
             by_row.setdefault((cell.table, cell.pair, cell.agent, cell.method), {})[cell.benchmark] = cell.value
-    return [Row(*key, tuple(found[name] for name in BENCHMARKS), found[AVERAGE]) for key, found in by_row.items()]
+    return [
+        PrintedRow(*key, tuple(found[name] for name in BENCHMARKS), found[AVERAGE]) for key, found in by_row.items()
+    ]
 
 
-def wrong_averages(rows: Sequence[Row]) -> list[Row]:
+def wrong_averages(rows: Sequence[PrintedRow]) -> list[PrintedRow]:
     """Rows whose printed average is not the mean of their values.
 
     Seven values and an average, each rounded or each cut to three digits, can be apart by up to one unit of the last
@@ -125,7 +127,7 @@ def wrong_averages(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if abs(row.average - row.printed_average) > LAST_DIGIT + _NOISE]
 
 
-def gain(rows: Sequence[Row], tables: Sequence[str], against: str) -> Gain:
+def gain(rows: Sequence[PrintedRow], tables: Sequence[str], against: str) -> Gain:
     """HACPO's mean lead over a method.
 
     Args:
@@ -147,16 +149,16 @@ def gain(rows: Sequence[Row], tables: Sequence[str], against: str) -> Gain:
     )
 
 
-def gains(rows: Sequence[Row]) -> list[Gain]:
+def gains(rows: Sequence[PrintedRow]) -> list[Gain]:
     """HACPO's lead over every baseline: over Table 1, over Table 7, over both."""
     return [
         gain(rows, tables, against)
         for tables in (("table1",), ("table7",), ("table1", "table7"))
-        for against in BASELINES
+        for against in _BASELINE_METHODS
     ]
 
 
-def repetitions(rows: Sequence[Row]) -> list[Repetition]:
+def repetitions(rows: Sequence[PrintedRow]) -> list[Repetition]:
     """Rows of one agent and method in two pairs that differ where they must not, or agree where they must not."""
     found = []
     for i, first in enumerate(rows):
@@ -170,7 +172,7 @@ def repetitions(rows: Sequence[Row]) -> list[Repetition]:
     return found
 
 
-def impossible_values(rows: Sequence[Row]) -> list[ImpossibleValue]:
+def impossible_values(rows: Sequence[PrintedRow]) -> list[ImpossibleValue]:
     """Values of no whole number of right answers, rows that do not depend on the partner once."""
     return [
         ImpossibleValue(row, benchmark, value)
@@ -179,9 +181,9 @@ def impossible_values(rows: Sequence[Row]) -> list[ImpossibleValue]:
     ]
 
 
-def _different_cells(rows: Sequence[Row]) -> list[tuple[Row, str, float]]:
+def _different_cells(rows: Sequence[PrintedRow]) -> list[tuple[PrintedRow, str, float]]:
     """Row, benchmark and value of every cell; equal ones of rows that do not depend on the partner once."""
-    found: dict[tuple[str, ...], tuple[Row, str, float]] = {}
+    found: dict[tuple[str, ...], tuple[PrintedRow, str, float]] = {}
     for row in rows:
         for benchmark, value in zip(BENCHMARKS, row.values, strict=True):
             partner = "" if row.method in ALONE else row.pair
@@ -194,7 +196,7 @@ def is_possible(value: float, num_problems: int) -> bool:
     return any(_prints_as(count / num_problems, value) for count in _near(value, num_problems))
 
 
-def aime_fit(rows: Sequence[Row]) -> AimeFit:
+def aime_fit(rows: Sequence[PrintedRow]) -> AimeFit:
     """Printed AIME 2025 cells against the two readings of best@30."""
     values = [value for _, benchmark, value in _different_cells(rows) if benchmark == "aime2025"]
     numbers = [number / 1000 for number in range(1001)]
@@ -263,14 +265,14 @@ def _prints_as(exact: float, value: float) -> bool:
     return abs(exact - value) <= LAST_DIGIT / 2 + _NOISE or -_NOISE <= exact - value < LAST_DIGIT - _NOISE
 
 
-def num_cells_behind(rows: Sequence[Row], tables: Sequence[str], against: str) -> tuple[int, int]:
+def num_cells_behind(rows: Sequence[PrintedRow], tables: Sequence[str], against: str) -> tuple[int, int]:
     """Cells (agent x benchmark) in which HACPO is printed below a method, and all such cells."""
     leads = _against(rows, tables, against)
     pairs = [pair for ours, theirs in leads for pair in zip(ours.values, theirs.values, strict=True)]
     return sum(a < b for a, b in pairs), len(pairs)
 
 
-def _against(rows: Sequence[Row], tables: Sequence[str], method: str) -> list[tuple[Row, Row]]:
+def _against(rows: Sequence[PrintedRow], tables: Sequence[str], method: str) -> list[tuple[PrintedRow, PrintedRow]]:
     """HACPO's rows of some tables, each with the same agent's under a method."""
     found = {(row.table, row.pair, row.agent, row.method): row for row in rows}
     ours = [row for row in rows if row.table in tables and row.method == "hacpo"]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from hacpo_core.errors import ConfigError
 
-LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4")
+_REPORT_LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4")
 
 
 def check_layout(layout: str, columns: Sequence[str] | None, benchmarks: Collection[str] | None = None) -> None:
@@ -20,8 +20,8 @@ def check_layout(layout: str, columns: Sequence[str] | None, benchmarks: Collect
     Raises:
         ConfigError: an unknown layout, or a column that no experiment evaluates.
     """
-    if layout not in LAYOUTS:
-        raise ConfigError(f"report.table: got {layout!r}, expected one of {', '.join(LAYOUTS)}; mend the grid")
+    if layout not in _REPORT_LAYOUTS:
+        raise ConfigError(f"report.table: got {layout!r}, expected one of {', '.join(_REPORT_LAYOUTS)}; mend the grid")
     if benchmarks is None:
         return
     for name in ["math500"] if layout == "table4" else columns or []:

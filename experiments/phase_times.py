@@ -34,7 +34,7 @@ from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import num_minibatches, num_ranks, num_samples, num_sources, occupied_gpus
 from hacpo_core.engines.models.memory import ModelShape, sizes_of
 
-BEGIN, END = "<!-- phases: python -m experiments.phase_times -->", "<!-- end of phases -->"
+PHASES_BEGIN, PHASES_END = "<!-- phases: python -m experiments.phase_times -->", "<!-- end of phases -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ CHANGES = (
     Change("ranks", "ranks by size, not four for each agent", None),
     Change("old values", "own rows' old log-probabilities from the passes that train, beside those of others", None),
 )
-BEFORE: frozenset[str] = frozenset()
-AFTER = frozenset(change.name for change in CHANGES)
+NO_CHANGES: frozenset[str] = frozenset()
+ALL_CHANGES = frozenset(change.name for change in CHANGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class TrainingTimes:
         return self.hours * self.num_gpus
 
 
-def training_times(config: ExperimentConfig, rates: Rates, done: Collection[str] = AFTER) -> TrainingTimes:
+def training_times(config: ExperimentConfig, rates: Rates, done: Collection[str] = ALL_CHANGES) -> TrainingTimes:
     """Times of an experiment with agents of the paper.
 
     Args:
@@ -257,7 +257,7 @@ def table1(hardware: str) -> list[ExperimentConfig]:
     return list(found.values())
 
 
-def occupied_hours(configs: Sequence[ExperimentConfig], rates: Rates, done: Collection[str]) -> float:
+def total_occupied_hours(configs: Sequence[ExperimentConfig], rates: Rates, done: Collection[str]) -> float:
     """GPU-hours of several experiments."""
     return sum(training_times(config, rates, done).occupied_hours for config in configs)
 
@@ -265,26 +265,27 @@ def occupied_hours(configs: Sequence[ExperimentConfig], rates: Rates, done: Coll
 def changes_table(rates: Rates) -> str:
     """Markdown: table 1 on eight GPUs; what each change saves alone, and what is left with all above it made too."""
     configs = table1("eight_gpus")
-    left = before = occupied_hours(configs, rates, BEFORE)
+    left = before = total_occupied_hours(configs, rates, NO_CHANGES)
     lines = ["| change | issue | alone | left |", "|---|---:|---:|---:|", f"| before | 640 | | {before:.0f} |"]
-    done = BEFORE
+    done = NO_CHANGES
     for change in CHANGES:
         if change.name == "stage":  # nothing is offloaded there
             continue
         done = done | {change.name}
-        alone, left = before - occupied_hours(configs, rates, {change.name}), occupied_hours(configs, rates, done)
+        alone = before - total_occupied_hours(configs, rates, {change.name})
+        left = total_occupied_hours(configs, rates, done)
         said = "" if change.issue_hours is None else f"{change.issue_hours:.0f}"
         lines.append(f"| {change.what} | {said} | {alone + 0:.0f} | {left:.0f} |")
     return "\n".join([*lines, f"| after, share of before | | | {left / before:.0%} |"])
 
 
-def hardware_table(hardware: str, rates: Rates) -> str:
+def phase_table(hardware: str, rates: Rates) -> str:
     """Markdown: seconds of each phase, of HACPO with each pair, before and after."""
     columns = ("hand-over", "rollout", "score", "update", "step", "checkpoint", "last evaluation", "hours", "GPU-hours")
     lines = [f"| pair | agent | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
     for pair in PAIRS:
         config = compose(pair, "hacpo", hardware=hardware)
-        times = [training_times(config, rates, done) for done in (BEFORE, AFTER)]
+        times = [training_times(config, rates, done) for done in (NO_CHANGES, ALL_CHANGES)]
         for k in config.pair.agents:
             is_first = k == next(iter(config.pair.agents))
             lines.append("| " + " | ".join([pair if is_first else "", k, *_cells(k, times, is_first)]) + " |")
@@ -305,12 +306,12 @@ def _cells(k: str, times: Sequence[TrainingTimes], is_first: bool) -> Iterator[s
     yield both([each.occupied_hours for each in times]) if is_first else ""
 
 
-def tables() -> str:
+def phase_tables() -> str:
     """All tables."""
     rates = stated_rates()
-    of_files = [f"### Phases with --hardware {name}\n\n{hardware_table(name, rates)}" for name in HARDWARE]
+    of_files = [f"### Phases with --hardware {name}\n\n{phase_table(name, rates)}" for name in HARDWARE]
     return "\n\n".join([f"### Table 1 on eight GPUs, GPU-hours\n\n{changes_table(rates)}", *of_files])
 
 
 if __name__ == "__main__":
-    write_between(BEGIN, END, tables())
+    write_between(PHASES_BEGIN, PHASES_END, phase_tables())

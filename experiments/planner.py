@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.compose import compose, declaration, file_stem, merged
+from flows.compose import compose, file_stem, merged, read_declaration
 from flows.folders import experiments_dir
 from flows.plans import Plan, plan, with_ranks
 from flows.states import standing_of
@@ -115,7 +115,7 @@ def load_grid(name: str) -> GridConfig:
     Raises:
         ConfigError: there is none, or a field is missing, unknown or of the wrong kind.
     """
-    found: GridConfig = merged(GridConfig, [(f"grid {name}", declaration("grid", name))], remedy="mend its file")
+    found: GridConfig = merged(GridConfig, [(f"grid {name}", read_declaration("grid", name))], remedy="mend its file")
     for field_name, values in (("seeds", found.seeds), ("entries", found.entries)):
         if not values:
             raise ConfigError(f"grid {name}: {field_name} is empty; mend its file")
@@ -150,17 +150,17 @@ def plan_grid(
         name: of the grid, or path of a YAML file.
         runs_dir: folder of all runs.
         hardware, seeds: in place of the grid's own.
-        overrides: "section.field=value" words for every experiment; words about an agent (`pair.agents.<name>.…`) go to
-            the pairs that have it.
+        overrides: "section.field=value", for every experiment; one about an agent (`pair.agents.<name>.…`) goes to the
+            pairs that have it.
 
     Raises:
         ConfigError: an unknown grid, pair, method or field, or a contradiction between fields.
     """
-    for word in overrides:
-        if word.startswith("seed="):
-            raise ConfigError(f"{word}: a grid's seeds are given together; use --seeds")
-        if word.startswith("runtime.runs_dir="):
-            raise ConfigError(f"{word}: a grid's experiments lie together; use --runs-dir")
+    for override in overrides:
+        if override.startswith("seed="):
+            raise ConfigError(f"{override}: a grid's seeds are given together; use --seeds")
+        if override.startswith("runtime.runs_dir="):
+            raise ConfigError(f"{override}: a grid's experiments lie together; use --runs-dir")
     config = load_grid(name)
     config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
     if len(set(config.seeds)) < len(config.seeds):
@@ -171,8 +171,8 @@ def plan_grid(
     cells: dict[tuple[Any, ...], Cell] = {}
     for entry in config.entries:
         for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
-            words = [*_words_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
-            composed = compose(pair, method, hardware=config.hardware, entry=entry.settings, overrides=words)
+            pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
+            composed = compose(pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides)
             for seed in config.seeds:
                 whole = dataclasses.replace(composed, seed=seed)
                 for part in trainings(whole):
@@ -200,29 +200,29 @@ def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
     return (*models, config.data.directory, *train_sets, *benchmarks)
 
 
-def _words_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:
-    """The words that concern this pair.
+def _overrides_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:
+    """The overrides that concern this pair.
 
     Raises:
-        ConfigError: a word names an agent that no pair of the grid has.
+        ConfigError: an override names an agent that no pair of the grid has.
     """
-    about_agents = [word for word in overrides if word.startswith("pair.agents.")]
+    about_agents = [override for override in overrides if override.startswith("pair.agents.")]
     if not about_agents:
         return list(overrides)
 
     def agents_of(name: str) -> list[str]:
-        found = OmegaConf.select(declaration("pair", name), "pair.agents")
+        found = OmegaConf.select(read_declaration("pair", name), "pair.agents")
         return [str(agent) for agent in found] if isinstance(found, DictConfig) else []
 
-    def concerns(word: str, agents: list[str]) -> bool:
-        return any(word.startswith(f"pair.agents.{agent}.") for agent in agents)
+    def concerns(override: str, agents: list[str]) -> bool:
+        return any(override.startswith(f"pair.agents.{agent}.") for agent in agents)
 
     everyone = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
-    for word in about_agents:
-        if everyone and not concerns(word, everyone):  # without agents a pair file is broken: `compose` says how
-            raise ConfigError(f"{word}: no pair of this grid has that agent; expected one of {', '.join(everyone)}")
+    for override in about_agents:
+        if everyone and not concerns(override, everyone):  # without agents a pair file is broken: `compose` says how
+            raise ConfigError(f"{override}: no pair of this grid has that agent; expected one of {', '.join(everyone)}")
     own = agents_of(pair)
-    return [word for word in overrides if word not in about_agents or concerns(word, own)]
+    return [override for override in overrides if override not in about_agents or concerns(override, own)]
 
 
 def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:

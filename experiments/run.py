@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from experiments.estimate import Estimate, estimate
+from experiments.estimate import CostEstimate, estimate
 from experiments.planner import GridPlan, matrix, plan_grid
 from flows.display import format_table
-from flows.grid import warm_up, watch
+from flows.grid import make_tiny_models, watch
 from flows.gridfile import GridRecord, Place, save_grid
 from flows.plans import Plan, save_plan
 from flows.results import read_final
@@ -89,7 +89,7 @@ def count_experiments(grid: GridPlan) -> dict[str, int]:
     return {state: found[state] for state in STATES}
 
 
-def _in_words(cost: Estimate, grid: GridPlan) -> str:
+def _in_words(cost: CostEstimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
     stated = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
@@ -100,7 +100,7 @@ def _in_words(cost: Estimate, grid: GridPlan) -> str:
     )
 
 
-def _hours_in_words(cost: Estimate, grid: GridPlan) -> str:
+def _hours_in_words(cost: CostEstimate, grid: GridPlan) -> str:
     if cost.busy_hours is None:
         return "hours unknown"
     device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
@@ -171,7 +171,7 @@ def _queue(
     grid: GridPlan, chosen: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
 ) -> None:
     """Leave the experiments to whatever worker there is."""
-    warm_up(chosen, num_workers=num_workers)
+    make_tiny_models(chosen, num_workers=num_workers)
     submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
     _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
     if as_json:
@@ -267,7 +267,7 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
     """
     try:
         with worker_here(runs_dir, num_slots=num_slots) as check:  # it starts, and with it the server, meanwhile
-            warm_up(plans, num_workers=num_slots)
+            make_tiny_models(plans, num_workers=num_slots)
             schedule = _schedule(runs_dir, as_json=as_json)
             submit(plans, schedule, priority=priority)
             return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)

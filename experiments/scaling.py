@@ -18,7 +18,7 @@ from hacpo_core.engines.models.memory import agent_memory, peak_gib, sizes_of
 SPARE_GIB = 5.0
 """of a GPU, for what the sums leave out: CUDA's contexts, NCCL's buffers, what allocators cannot use"""
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
-BEGIN, END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
+MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
 HARDWARE = ("one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes")
 PAIRS = (
     "qwen3-4b+qwen3-4b-instruct",
@@ -30,7 +30,7 @@ PAIRS = (
 )
 
 
-def hardware_table(hardware: str) -> str:
+def memory_table(hardware: str) -> str:
     """Markdown: a row per pair and agent with what it takes of one GPU in GiB, and what that GPU comes to."""
     columns = ("weights", "gradients", "optimizer", "activations", "sampler", "updating", "sampling", "least", "most")
     lines = [f"| pair | agent | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
@@ -78,9 +78,9 @@ def largest_memory_share(hardware: str) -> float:
     return math.floor(100 * min(shares)) / 100
 
 
-def tables() -> str:
+def memory_tables() -> str:
     """All tables, each under the name of its hardware file."""
-    return "\n\n".join(f"### --hardware {name}\n\n{hardware_table(name)}" for name in HARDWARE)
+    return "\n\n".join(f"### --hardware {name}\n\n{memory_table(name)}" for name in HARDWARE)
 
 
 def write_between(begin: str, end: str, text: str) -> None:
@@ -91,4 +91,4 @@ def write_between(begin: str, end: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    write_between(BEGIN, END, tables())
+    write_between(MEMORY_BEGIN, MEMORY_END, memory_tables())

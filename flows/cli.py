@@ -31,19 +31,19 @@ _OF_THE_DISK = (
     *FULL_DISK,
 )
 
-Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
-Method = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value, as many as you like")]
-Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
-AsJson = Annotated[bool, typer.Option("--json", help="machine-readable lines on standard output")]
-RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
-Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
-ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or its beginning")]
+_Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
+_Method = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
+_Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value, as many as you like")]
+_Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
+_AsJson = Annotated[bool, typer.Option("--json", help="machine-readable lines on standard output")]
+_RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
+_Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
+_ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or its beginning")]
 
 
 @app.command()
 def train(
-    pair: Pair, method: Method, overrides: Overrides = None, hardware: Hardware = "cpu", as_json: AsJson = False
+    pair: _Pair, method: _Method, overrides: _Overrides = None, hardware: _Hardware = "cpu", as_json: _AsJson = False
 ) -> None:
     """Train a pair with a method; a run that was broken off is continued, a complete one is shown."""
     from flows.compose import compose
@@ -55,7 +55,7 @@ def train(
 
 
 @app.command()
-def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+def resume(experiment: _ExperimentId, runs_dir: _RunsDir = Path("runs"), as_json: _AsJson = False) -> None:
     """Continue an experiment from its last committed phase."""
     from flows.plans import find_plan
 
@@ -100,7 +100,7 @@ def _watcher(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
 
 
 @app.command()
-def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = Path("runs")) -> None:
+def demo(seeds: _Seeds = None, overrides: _Overrides = None, runs_dir: _RunsDir = Path("runs")) -> None:
     """Two tiny language models learn arithmetic, alone and from each other; a few minutes on a laptop."""
     from experiments.run import run_grid
 
@@ -110,16 +110,16 @@ def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = P
 @app.command()
 def grid(
     name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
-    overrides: Overrides = None,
+    overrides: _Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the matrix and the estimate, run nothing")] = False,
     run: Annotated[str, typer.Option(help="missing, failed or all; what is done is never run again")] = "missing",
-    seeds: Seeds = None,
+    seeds: _Seeds = None,
     hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
     priority: Annotated[str, typer.Option(help="queue: high, normal or low")] = "normal",
     submit: Annotated[bool, typer.Option("--submit", help="only put them into the queue of `hacpo worker`")] = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
+    runs_dir: _RunsDir = Path("runs"),
+    as_json: _AsJson = False,
 ) -> None:
     """Train a grid of pairs, methods and seeds, skipping what is done; then print the table and write the report."""
     if dry_run:
@@ -155,21 +155,21 @@ def grid(
 @app.command()
 def worker(
     slots: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: _RunsDir = Path("runs"),
 ) -> None:
     """Train what is in the queue on this machine, until Ctrl-C; what was under way goes on later."""
     from flows.processes import home_of
-    from flows.worker import default_slots, find_worker, serve
+    from flows.worker import default_slots, find_worker, run_worker
 
     number = slots or default_slots()
     print(f"worker of {home_of(runs_dir).parent}: {number} experiments at a time; Ctrl-C ends it and them", flush=True)
-    if not serve(runs_dir, num_slots=number):
+    if not run_worker(runs_dir, num_slots=number):
         running = find_worker(runs_dir)
         print(f"it runs already{f' (process {running.pid})' if running is not None else ''}; nothing to do")
 
 
 @app.command()
-def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+def reconcile(runs_dir: _RunsDir = Path("runs"), as_json: _AsJson = False) -> None:
     """Find runs whose process died unseen and put them back into the queue; the server does so every 30 s by itself."""
     from flows.server import ensure_server, use_server
 
@@ -186,10 +186,10 @@ def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None
 @app.command()
 def report(
     name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
-    overrides: Overrides = None,
-    seeds: Seeds = None,
+    overrides: _Overrides = None,
+    seeds: _Seeds = None,
     hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: _RunsDir = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
 ) -> None:
     """Write a grid's report, measured beside printed, as an HTML page and as Markdown; nothing is run or downloaded."""
@@ -222,15 +222,15 @@ def _numbers(text: str | None) -> list[int] | None:
 def show(
     pair: Annotated[str | None, typer.Argument(help="pair, or nothing to list what there is")] = None,
     method: Annotated[str | None, typer.Argument(help="method")] = None,
-    overrides: Overrides = None,
-    hardware: Hardware = "cpu",
-    runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
+    overrides: _Overrides = None,
+    hardware: _Hardware = "cpu",
+    runs_dir: _RunsDir = Path("runs"),
+    as_json: _AsJson = False,
 ) -> None:
     """Print the resolved configuration of a pair and a method; `show fields [PREFIX]`: what each field is; nothing
     given: list pairs, methods and experiments.
     """
-    from flows.compose import KINDS, available, compose, to_yaml
+    from flows.compose import DECLARATION_FOLDERS, available, compose, to_yaml
     from hacpo_core.config import as_dict
 
     if pair == "fields":
@@ -241,7 +241,7 @@ def show(
     if pair is None:
         from flows.folders import experiment_ids
 
-        listing = {kind: available(kind) for kind in KINDS}
+        listing = {kind: available(kind) for kind in DECLARATION_FOLDERS}
         listing["experiments"] = experiment_ids(runs_dir)
         if as_json:
             print(json.dumps(listing))
@@ -257,11 +257,11 @@ def show(
 
 @app.command()
 def evaluate(
-    experiment: ExperimentId,
+    experiment: _ExperimentId,
     benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
     step: Annotated[int | None, typer.Option(help="after this training step, 0: before; default: the last")] = None,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
+    runs_dir: _RunsDir = Path("runs"),
+    as_json: _AsJson = False,
 ) -> None:
     """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was."""
     from flows.display import format_table
@@ -269,7 +269,7 @@ def evaluate(
     from flows.server import ensure_server, use_server
 
     planned = find_plan(runs_dir, experiment)
-    words = benchmarks.split(",") if benchmarks else []
+    names = benchmarks.split(",") if benchmarks else []
     is_direct = planned.config.runtime.runner == "direct"
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
@@ -278,20 +278,20 @@ def evaluate(
 
     with _watcher(planned.id, as_json=as_json) as watcher:
         if is_direct:
-            frame = run_evaluation(with_benchmarks(planned, words), step, DirectRunner(), watcher)
+            frame = run_evaluation(with_benchmarks(planned, names), step, DirectRunner(), watcher)
         else:
-            frame = evaluate_with_prefect(planned, words, step, watcher)
+            frame = evaluate_with_prefect(planned, names, step, watcher)
     print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))
 
 
 @app.command()
 def samples(
-    experiment: ExperimentId,
+    experiment: _ExperimentId,
     step: Annotated[int | None, typer.Option(help="training step; default: 1, or the last evaluated one")] = None,
     benchmark: Annotated[str | None, typer.Option(help="show an evaluation, in place of training")] = None,
     num: Annotated[int, typer.Option(min=1, help="problems shown")] = 2,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
+    runs_dir: _RunsDir = Path("runs"),
+    as_json: _AsJson = False,
 ) -> None:
     """Show what the agents answered in a training step and what it did to each learner, or on a benchmark."""
     from flows.plans import find_plan
@@ -310,8 +310,8 @@ def samples(
 
 @app.command()
 def doctor(
-    runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
+    runs_dir: _RunsDir = Path("runs"),
+    as_json: _AsJson = False,
     gpu: Annotated[bool, typer.Option(help="try what a hardware file uses on a tiny model, step by step")] = False,
     hardware: Annotated[str, typer.Option(help="with --gpu: the hardware file")] = "one_gpu_vllm",
     model: Annotated[Path | None, typer.Option(help="with --gpu: a model folder to try as well")] = None,
@@ -356,7 +356,7 @@ def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -
 
 @app.command()
 def dashboard(
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: _RunsDir = Path("runs"),
     host: Annotated[str, typer.Option(help="address to listen on; off loopback a token is required")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="default: 8400, or the next free one")] = None,
     token_file: Annotated[Path | None, typer.Option(help="holds the token; default off loopback: made once")] = None,
@@ -372,7 +372,7 @@ def dashboard(
 
 
 @server_app.command("start")
-def server_start(runs_dir: RunsDir = Path("runs")) -> None:
+def server_start(runs_dir: _RunsDir = Path("runs")) -> None:
     """Start the server, or find the one that runs."""
     from flows.server import ensure_server, log_in_hint
 
@@ -380,7 +380,7 @@ def server_start(runs_dir: RunsDir = Path("runs")) -> None:
 
 
 @server_app.command("stop")
-def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
+def server_stop(runs_dir: _RunsDir = Path("runs")) -> None:
     """Stop the server of this runs folder."""
     from flows.server import stop_server
 
@@ -388,7 +388,7 @@ def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
 
 
 @server_app.command("status")
-def server_status(runs_dir: RunsDir = Path("runs")) -> None:
+def server_status(runs_dir: _RunsDir = Path("runs")) -> None:
     """Say whether the server runs and answers; exit code 1 when it does not."""
     from flows.server import find_reconciler, find_server, is_healthy
     from flows.worker import find_worker

@@ -1,4 +1,4 @@
-"""From YAML declarations and command-line words to one validated configuration."""
+"""From YAML declarations and the command line's overrides to one validated configuration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MOVED = {
     "method.cross_weight": "method.estimate.cross_weight",
     "method.rollout_factor": "method.plan.factor",
     "method.ratio": "method.objective.name",
-    "data.source": "data.sets.<name>.source, with data.train=[<name>]",
+    "data.source": "data.sets.<name>.kind, with data.train=[<name>]",
     "data.train_file": "data.sets.<name>.file, with data.train=[<name>]",
     "data.template": "data.sets.<name>.template",
     "data.system": "data.sets.<name>.system",
@@ -56,7 +56,7 @@ _MOVED = {
 """fields and sections of earlier versions, and where they are now"""
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
-KINDS = {
+DECLARATION_FOLDERS = {
     "pair": "pairs",
     "method": "methods",
     "hardware": "hardware",
@@ -68,16 +68,16 @@ KINDS = {
 
 
 def available(kind: str) -> list[str]:
-    """Names of the declarations of a kind (see `KINDS`); a name with a leading "_" is only there to be extended."""
-    names = [item.name for item in (files("experiments") / KINDS[kind]).iterdir()]
+    """Names of a kind's declarations (of `DECLARATION_FOLDERS`); one that begins with "_" is only to be extended."""
+    names = [item.name for item in (files("experiments") / DECLARATION_FOLDERS[kind]).iterdir()]
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
-def declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
+def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
     """A declaration by name, or from a YAML file by path; `extends: <name>` in it lays it over another of its kind.
 
     Args:
-        kind: of `KINDS`.
+        kind: of `DECLARATION_FOLDERS`.
         name: see there, or a path.
         above: files that extend this one, directly or not.
 
@@ -86,7 +86,7 @@ def declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictCon
     """
     path: Any = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        path = files("experiments") / KINDS[kind] / f"{name}.yaml"
+        path = files("experiments") / DECLARATION_FOLDERS[kind] / f"{name}.yaml"
     if not path.is_file():
         raise ConfigError(
             f"{kind}: got {name!r}, expected one of {', '.join(available(kind))} or a path to a YAML file"
@@ -98,7 +98,7 @@ def declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictCon
     base = tree.pop("extends", None)
     if base is None:
         return tree
-    return OmegaConf.merge(declaration(kind, str(base), above=(*above, path)), tree)  # type: ignore[return-value]
+    return OmegaConf.merge(read_declaration(kind, str(base), above=(*above, path)), tree)  # type: ignore[return-value]
 
 
 def _read(path: Any) -> DictConfig:
@@ -111,24 +111,24 @@ def _read(path: Any) -> DictConfig:
     return tree
 
 
-def _words(overrides: Sequence[str]) -> DictConfig:
-    for word in overrides:
-        name, equals, _ = word.partition("=")
+def _read_overrides(overrides: Sequence[str]) -> DictConfig:
+    for override in overrides:
+        name, equals, _ = override.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{word!r}: expected section.field=value, for example rollout.num_samples=4")
+            raise ConfigError(f"{override!r}: expected section.field=value, for example rollout.num_samples=4")
     # OmegaConf would split qwen3-1.7b at its dot; brackets keep an agent's name in one piece.
-    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(word), count=1) for word in overrides]
+    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(each), count=1) for each in overrides]
     try:
         return OmegaConf.from_dotlist(bracketed)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {' '.join(overrides)!r}: {first_line(error)}") from error
 
 
-def _quoted(word: str) -> str:
-    """The word; a chat template is taken as it is, though its braces would be YAML's."""
-    name, _, value = word.partition("=")
+def _quoted(override: str) -> str:
+    """The override; a chat template is taken as it is, though its braces would be YAML's."""
+    name, _, value = override.partition("=")
     is_template = name.endswith(".chat_template") and value not in ("", "null") and value[:1] not in ("'", '"')
-    return f"{name}={json.dumps(value)}" if is_template else word
+    return f"{name}={json.dumps(value)}" if is_template else override
 
 
 def compose(
@@ -139,31 +139,31 @@ def compose(
     Args:
         pair, method, hardware: name of a declaration in `experiments/`, or path of a YAML file.
         entry: a grid entry's own settings, a nested mapping.
-        overrides: "section.field=value" words.
+        overrides: each "section.field=value".
 
     Raises:
         ConfigError: an unknown name or field, a value of the wrong kind, a contradiction, a field without effect.
     """
-    words = _words(overrides)
+    override_layer = _read_overrides(overrides)
     entry = OmegaConf.create(entry or {})
     layers = [
         ("experiments/base.yaml", _read(files("experiments") / "base.yaml")),
-        *((f"{kind} {name}", declaration(kind, name)) for kind, name in (("pair", pair), ("method", method))),
-        (f"hardware {hardware}", declaration("hardware", hardware)),
+        *((f"{kind} {name}", read_declaration(kind, name)) for kind, name in (("pair", pair), ("method", method))),
+        (f"hardware {hardware}", read_declaration("hardware", hardware)),
         ("the grid entry", entry),
-        ("the command line", words),
+        ("the command line", override_layer),
     ]
     presets = [layer.get("conformance") for _, layer in layers if layer.get("conformance")]
     if not isinstance(presets[-1], str):
         raise ConfigError(f"conformance: got {presets[-1]}, expected one of {', '.join(available('conformance'))}")
-    layers.insert(1, (f"conformance {presets[-1]}", declaration("conformance", presets[-1])))
-    _check_agent_words(words, layers[2][1])
+    layers.insert(1, (f"conformance {presets[-1]}", read_declaration("conformance", presets[-1])))
+    _check_agent_overrides(override_layer, layers[2][1])
     _check_moved(layers)
     if not any(_section(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: has no method.name, which tells its runs from others'; add one")
     config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo show lists all fields"), layers)
     config = _with_problem_sets(config, [layer for _, layer in layers])
-    typed = [*_typed_names(words), *_typed_names(entry)]
+    typed = [*_typed_names(override_layer), *_typed_names(entry)]
     validate(config, overrides=typed)
     return config
 
@@ -210,19 +210,19 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
     for place, (source, section) in enumerate(sections):
         for name in [name for name in map(str, section) if name not in known]:
             if place >= named[-1] or name not in of_others:
-                words = ", ".join(sorted(known - {"name"})) or "none"
+                names = ", ".join(sorted(known - {"name"})) or "none"
                 chosen = sections[named[-1]][1].get("name")
                 raise ConfigError(
-                    f"method.{seam}.{name} (in {source}): {chosen} has no such field, it has {words}; leave it out"
+                    f"method.{seam}.{name} (in {source}): {chosen} has no such field, it has {names}; leave it out"
                 )
             section.pop(name)
     return merged(kind, sections, remedy=f"see method.{seam} of hacpo show")  # type: ignore[no-any-return]
 
 
-def _check_agent_words(words: DictConfig, pair: DictConfig) -> None:
-    """A word may change an agent and not add one."""
+def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None:
+    """An override may change an agent and not add one."""
     declared = [str(name) for name in _section(pair, "pair", "agents")]
-    for name in map(str, _section(words, "pair", "agents")):
+    for name in map(str, _section(override_layer, "pair", "agents")):
         if name not in declared:
             raise ConfigError(f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}")
 
@@ -237,52 +237,52 @@ def _with_problem_sets(config: ExperimentConfig, layers: Sequence[DictConfig]) -
         data=replace(
             data,
             train=list(sets),
-            sets={name: _problem_set(TrainSetConfig, "data.sets", word, layers) for name, word in sets.items()},
+            sets={name: _problem_set(TrainSetConfig, "data.sets", given, layers) for name, given in sets.items()},
         ),
         evaluate=replace(
             evaluate,
-            during=[file_stem(word) for word in evaluate.during],
-            final=[file_stem(word) for word in evaluate.final],
-            benchmarks={name: benchmark(word, layers) for name, word in benchmarks.items()},
+            during=[file_stem(given) for given in evaluate.during],
+            final=[file_stem(given) for given in evaluate.final],
+            benchmarks={name: benchmark(given, layers) for name, given in benchmarks.items()},
         ),
     )
 
 
-def _by_name(field: str, words: Sequence[str]) -> dict[str, str]:
-    """Each word, a name or the path of a YAML file, by its name."""
+def _by_name(field: str, names: Sequence[str]) -> dict[str, str]:
+    """Each of these, a name or the path of a YAML file, by its name."""
     named: dict[str, str] = {}
-    for word in words:
-        if Path(named.setdefault(file_stem(word), word)).absolute() != Path(word).absolute():
-            raise ConfigError(f"{field}: {named[file_stem(word)]} and {word} have one name; rename a file")
+    for given in names:
+        if Path(named.setdefault(file_stem(given), given)).absolute() != Path(given).absolute():
+            raise ConfigError(f"{field}: {named[file_stem(given)]} and {given} have one name; rename a file")
     return named
 
 
-def file_stem(word: str) -> str:
-    """Name of a declaration: the word itself, or the stem of its YAML file."""
-    return Path(word).stem if Path(word).suffix in (".yaml", ".yml") else word
+def file_stem(name: str) -> str:
+    """Name of a declaration: the name as it is given, or the stem of its YAML file."""
+    return Path(name).stem if Path(name).suffix in (".yaml", ".yml") else name
 
 
-def benchmark(word: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
+def benchmark(name: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
     """The declaration of one benchmark.
 
     Args:
-        word: name in `experiments/benchmarks`, path of a YAML file, or a name that a layer declares.
+        name: one in `experiments/benchmarks`, path of a YAML file, or a name that a layer declares.
         layers: settings of an experiment; what they say under `evaluate.benchmarks.<name>` wins, the last one most.
 
     Raises:
         ConfigError: nobody declares it, or its file has an unknown field or a value of the wrong kind.
     """
-    return _problem_set(BenchmarkConfig, "evaluate.benchmarks", word, layers)
+    return _problem_set(BenchmarkConfig, "evaluate.benchmarks", name, layers)
 
 
-def _problem_set(schema: type[_ProblemSet], section: str, word: str, layers: Sequence[DictConfig]) -> _ProblemSet:
+def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Sequence[DictConfig]) -> _ProblemSet:
     """A declaration: its own file < what the layers say about it."""
     kind = {TrainSetConfig: "train_set", BenchmarkConfig: "benchmark"}[schema]
-    parts = [OmegaConf.select(layer, f"{section}[{file_stem(word)}]") for layer in layers]
+    parts = [OmegaConf.select(layer, f"{section}[{file_stem(name)}]") for layer in layers]
     parts = [part for part in parts if part is not None]
-    if word in available(kind) or file_stem(word) != word or not parts:
-        parts.insert(0, declaration(kind, word))
-    layers_of_it = [(f"{kind} {word}", part) for part in parts]
+    if name in available(kind) or file_stem(name) != name or not parts:
+        parts.insert(0, read_declaration(kind, name))
+    layers_of_it = [(f"{kind} {name}", part) for part in parts]
     declared: _ProblemSet = merged(schema, layers_of_it, remedy="mend the declaration")
     return declared
 

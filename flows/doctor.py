@@ -21,12 +21,12 @@ import psutil
 from packaging.requirements import Requirement
 
 from flows.processes import end_family, free_port
-from flows.server import PREFERRED_PORT, find_server, is_healthy
+from flows.server import PREFECT_PORT, find_server, is_healthy
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
-_PORTS = {"Prefect": PREFERRED_PORT, "the dashboard": 8400, "MLflow": 5000}
+_PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
 ENDING_S = 5.0
 """how long a trial that hangs may take to end by itself"""
 TRIAL_S = 120.0

@@ -75,9 +75,9 @@ def trial_config(
     Raises:
         ConfigError: the hardware file or an override cannot be used.
     """
-    words = [f"rollout.max_response_tokens={workload.max_tokens}", "rollout.max_prompt_tokens=64"]
-    words += ["evaluate.during=[]", "evaluate.final=[]", *overrides]
-    config = compose("tiny", "gspo", hardware=hardware, overrides=words)
+    lengths = [f"rollout.max_response_tokens={workload.max_tokens}", "rollout.max_prompt_tokens=64"]
+    overrides = [*lengths, "evaluate.during=[]", "evaluate.final=[]", *overrides]
+    config = compose("tiny", "gspo", hardware=hardware, overrides=overrides)
     agent = AgentConfig(path=str(model)) if model is not None else AgentConfig(tiny=TINY)
     return with_ranks(replace(config, pair=PairConfig(name="trial", agents={AGENT: agent})), {})
 
@@ -100,8 +100,8 @@ def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> lis
                 detail, figures = work()
                 steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
     except Exception as error:  # noqa: BLE001  whatever an engine says is the verdict
-        words = " ".join(str(error).split())
-        steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {words}"))
+        message = " ".join(str(error).split())
+        steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {message}"))
     return steps
 
 
@@ -114,7 +114,7 @@ def trial_report(
         hardware: name or path of a hardware file.
         model: folder of the agent's model; None: a tiny one is made.
         workload: what to sample and train.
-        overrides: "section.field=value" words.
+        overrides: each "section.field=value".
 
     Raises:
         ConfigError: the hardware file or an override cannot be used.

@@ -34,25 +34,25 @@ from hacpo_core.phases.runner import Runner
 from hacpo_core.store.steps import StepStore
 
 
-def with_benchmarks(plan: Plan, words: Sequence[str]) -> Plan:
+def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
     """The plan with these benchmarks and no others: the experiment's own declarations where it has them.
 
     Args:
         plan: of an experiment in the runs folder.
-        words: names in the experiment, names in `experiments/benchmarks`, or YAML files; none: the experiment's all.
+        names: names in the experiment, names in `experiments/benchmarks`, or YAML files; none: the experiment's all.
 
     Raises:
         ConfigError: nobody declares a benchmark, one name is declared twice, or a declaration contradicts itself.
     """
     own = plan.config.evaluate.benchmarks
-    declared: dict[str, BenchmarkConfig] = {} if words else own
-    for word in words:
-        name = file_stem(word)
-        found = own[word] if word in own else benchmark(word)
+    declared: dict[str, BenchmarkConfig] = {} if names else own
+    for given in names:
+        name = file_stem(given)
+        found = own[given] if given in own else benchmark(given)
         if found != {**declared, **own}.get(name, found):
             owner = plan.id if name in own else "another of these files"
             raise ConfigError(
-                f"--benchmarks: {owner} declares {name} differently than {word}; give the file another name"
+                f"--benchmarks: {owner} declares {name} differently than {given}; give the file another name"
             )
         declared[name] = found
     if not declared:
@@ -146,8 +146,8 @@ def evaluate_flow(
     return rows
 
 
-def evaluate_with_prefect(plan: Plan, words: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
+def evaluate_with_prefect(plan: Plan, names: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
     """Run the evaluation flow in this process."""
     with watched_by(watcher):
-        rows = evaluate_flow(plan.id, plan.config.runtime.runs_dir, benchmarks=list(words), step=step)
+        rows = evaluate_flow(plan.id, plan.config.runtime.runs_dir, benchmarks=list(names), step=step)
     return pd.DataFrame(rows)

@@ -45,14 +45,16 @@ def _of_seam(seam: str) -> Iterator[SchemaField]:
         for each in schema_fields(implementation, f"method.{seam}."):
             own = each.name.rpartition(".")[2]
             owners = [name for name in shipped if own in has[name]]
-            words = each.declared.about
+            description = each.declared.about
             of_owners = [field for name in owners for field in dataclasses.fields(shipped[name]) if field.name == own]
             choices = {value: text for field in of_owners for value, text in declaration(field).choices.items()}
             if own == "name":
-                words = f"{', '.join(shipped)}, or package.module:Class of your own"
+                description = f"{', '.join(shipped)}, or package.module:Class of your own"
             elif len(owners) < len(shipped):
-                words = f"{words} [{', '.join(owners)}]"
-            yield dataclasses.replace(each, declared=dataclasses.replace(each.declared, about=words, choices=choices))
+                description = f"{description} [{', '.join(owners)}]"
+            yield dataclasses.replace(
+                each, declared=dataclasses.replace(each.declared, about=description, choices=choices)
+            )
 
 
 def fields_under(prefix: str) -> list[SchemaField]:

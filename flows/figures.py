@@ -12,7 +12,7 @@ from flows.results import read_curves
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
 from hacpo_core.experiment import Experiment
 
-CURVES = {
+_CURVES = {
     "reward": ("reward/mean", "mean reward of the step's rollouts"),
     "capability": ("capability/smoothed", "capability, mean of the last K steps"),
     "ratio_cross": ("ratio_cross/mean", "mean ratio of cross-agent responses"),
@@ -24,7 +24,7 @@ def curves_figure(experiment: Experiment) -> dict[str, Figure]:
     """The training curves as figures, by name."""
     frame = read_curves(experiment.ledger.store.root, experiment.config)
     figures = {}
-    for name, (pattern, label) in {**CURVES, "accuracy": (r"evaluate/(.+)_accuracy", "accuracy")}.items():
+    for name, (pattern, label) in {**_CURVES, "accuracy": (r"evaluate/(.+)_accuracy", "accuracy")}.items():
         part = frame[frame.metric.str.fullmatch(pattern)]
         if part.empty:
             continue

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy
 
 from flows.launch import FORK_SERVER, FORKED, LENGTH, STATUS, is_own
-from flows.processes import die_with_parent
+from flows.processes import end_with_parent
 
 _log = logging.getLogger(__name__)
 _OF_ONE_RUN = "PREFECT__"
@@ -60,7 +60,7 @@ class ForkServer:
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C gets to the forks through flows.launch, once
-                preexec_fn=die_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     def check(self) -> None:
@@ -81,7 +81,7 @@ class ForkServer:
 class _Request:
     """What `flows.launch` sent, `streams` are its standard streams, and the connection to it."""
 
-    words: list[str]
+    arguments: list[str]
     environment: dict[str, str]
     folder: str
     streams: list[int]
@@ -100,8 +100,8 @@ def main() -> None:
         gc.freeze()  # no fork's collector touches, and so copies, what all share
         request = _serve(listener, [environment, environment | _as_prefect_writes_them()])
     _become(request)
-    sys.modules.pop(request.words[0], None)  # imported, it has not run
-    runpy.run_module(request.words[0], run_name="__main__", alter_sys=True)
+    sys.modules.pop(request.arguments[0], None)  # imported, it has not run
+    runpy.run_module(request.arguments[0], run_name="__main__", alter_sys=True)
 
 
 def _import_all() -> None:
@@ -234,7 +234,7 @@ def _become(request: _Request) -> None:
     for name in [name for name in os.environ if name.startswith(_OF_ONE_RUN)]:
         del os.environ[name]
     os.environ |= {name: value for name, value in request.environment.items() if name.startswith(_OF_ONE_RUN)}
-    sys.argv = request.words
+    sys.argv = request.arguments
     numpy.random.seed()  # Python's own generator does that by itself
 
 

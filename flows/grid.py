@@ -16,7 +16,7 @@ from tqdm import tqdm
 from flows.display import move
 from flows.failures import Failure
 from flows.plans import Plan, models_dir
-from flows.processes import die_with_parent
+from flows.processes import end_with_parent
 from flows.schedule import Schedule, ScheduledRun
 from flows.states import standing_of
 from hacpo_core.config import TinyModelConfig
@@ -27,7 +27,7 @@ _LOOK_EVERY_S, _ASK_EVERY_S = 0.5, 2.0
 _messages: Any = None
 
 
-def warm_up(plans: Sequence[Plan], *, num_workers: int) -> None:
+def make_tiny_models(plans: Sequence[Plan], *, num_workers: int) -> None:
     """Make the tiny models that are missing, side by side.
 
     Raises:
@@ -66,7 +66,7 @@ def warm_up(plans: Sequence[Plan], *, num_workers: int) -> None:
 def _start_process(messages: Any) -> None:
     global _messages
     _messages = messages
-    die_with_parent()
+    end_with_parent()
 
 
 def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
@@ -150,7 +150,7 @@ class _Bars:
     def show(self, name: str, position: int, total: int, note: str) -> None:
         if name not in self._bars:
             taken = {bar.pos for bar in self._bars.values()}
-            free = next(slot for slot in range(1, len(taken) + 2) if -slot not in taken)
+            free = next(line for line in range(1, len(taken) + 2) if -line not in taken)
             self._bars[name] = tqdm(total=total, desc=name, position=free, leave=False)
         move(self._bars[name], position, note)
 

@@ -85,8 +85,8 @@ class HostWatch:
                 with answers():
                     client.set_flow_run_state(run.id, state, force=True)
                 done.append(f"{run.name}: {'cancelled' if is_cancelled else 'crashed'}; its process is gone")
-        for words in done:
-            _log.warning("%s", words)
+        for message in done:
+            _log.warning("%s", message)
         return done
 
     @property

@@ -25,15 +25,15 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 def main() -> None:
     """Run the module that the command line names; never returns."""
-    words = sys.argv[1:]
+    arguments = sys.argv[1:]
     address = os.environ.get(FORK_SERVER)
     if address:
         with suppress(OSError):
-            _stand_in(address, words)
-    os.execv(sys.executable, [sys.executable, "-m", *words])
+            _stand_in(address, arguments)
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])
 
 
-def _stand_in(address: str, words: list[str]) -> None:
+def _stand_in(address: str, arguments: list[str]) -> None:
     """Return only if the server did not fork.
 
     Raises:
@@ -43,7 +43,7 @@ def _stand_in(address: str, words: list[str]) -> None:
         connection.connect(f"\0{address}")
         if not is_own(connection):
             return
-        request = {"words": words, "environment": dict(os.environ), "folder": os.getcwd()}
+        request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
         content = json.dumps(request).encode()
         socket.send_fds(connection, [LENGTH.pack(len(content))], [0, 1, 2])
         connection.sendall(content)

@@ -35,7 +35,7 @@ def grid_flow(
         grid: name in experiments/grids, or a YAML file.
         runs_dir: folder of all runs; none: the worker's.
         hardware, seeds: in place of the grid's own.
-        overrides: "section.field=value" words for every experiment.
+        overrides: "section.field=value", for every experiment.
         priority: queue of the experiments.
 
     Returns:

@@ -66,7 +66,7 @@ def _descendants(process: psutil.Process, spared: Container[psutil.Process]) -> 
                 yield from (*_descendants(child, spared), child)
 
 
-def die_with_parent() -> None:
+def end_with_parent() -> None:
     """Between fork and exec: a process whose parent is killed is asked to end."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

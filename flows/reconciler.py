@@ -47,7 +47,7 @@ from hacpo_core.store.steps import StepStore
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
 """times in a row that an experiment goes back into the queue without a step more than the last time"""
-LOOK_EVERY_S = 30.0
+RECONCILE_EVERY_S = 30.0
 _RESTARTS = "restarts:"
 _JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
@@ -77,12 +77,12 @@ class Reconciler:
             if not experiment or run.state is None:
                 continue
             standing = standing_of(self.schedule.root(experiment))
-            for words in self._judge(experiment, run, standing, suspects):
-                _log.warning("%s: %s", experiment, words)
-                done.append(f"{experiment}: {words}")
-        for words in self._end_commands(suspects):
-            _log.warning("%s", words)
-            done.append(words)
+            for message in self._judge(experiment, run, standing, suspects):
+                _log.warning("%s: %s", experiment, message)
+                done.append(f"{experiment}: {message}")
+        for message in self._end_commands(suspects):
+            _log.warning("%s", message)
+            done.append(message)
         self._since = {key: since for key, since in self._since.items() if key in suspects}
         return done + self._close_tracking()
 
@@ -250,7 +250,7 @@ def main() -> None:
             return
         server = reconciler = None
         while True:
-            time.sleep(LOOK_EVERY_S if reconciler is not None else 1.0)
+            time.sleep(RECONCILE_EVERY_S if reconciler is not None else 1.0)
             try:
                 current = await_server(runs_dir)
                 if reconciler is None:

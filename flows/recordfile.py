@@ -9,10 +9,10 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def read_record(path: Path, kind: TypeAdapter[T]) -> T | None:
+def read_record(path: Path, kind: TypeAdapter[_T]) -> _T | None:
     """The record in a JSON file; None where there is no such file, or where it is torn, which is logged."""
     if not path.is_file():
         return None

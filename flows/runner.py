@@ -118,8 +118,8 @@ class PrefectRunner:
 
     def _cause(self, title: str, error: Exception) -> Exception:
         """What the first phase raised that failed for good; where none did, Prefect itself is at fault."""
-        words = f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
-        return self._failure or ServerError(words)
+        message = f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
+        return self._failure or ServerError(message)
 
     def _run(self, key: str) -> None:
         """Work of a task; the last attempt's error counts as the run's."""

@@ -28,11 +28,11 @@ from hacpo_core.errors import ConfigError, ServerError
 
 _log = logging.getLogger(__name__)
 
-PREFERRED_PORT = 4200
+PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
 ANSWER_S = 5.0
 """how long one question may take"""
-PATIENCE_S = 60.0
+_SILENCE_LIMIT_S = 60.0
 """how long a server may be silent before it is replaced"""
 SHARED_SERVER = "HACPO_PREFECT_URL"
 """address of a server that a team runs for all, in place of one per runs folder; PREFECT_API_AUTH_STRING logs in"""
@@ -118,7 +118,7 @@ def is_healthy(server: PrefectServer) -> bool:
 class Fault:
     """Why a server is of no use."""
 
-    words: str
+    message: str
     is_passing: bool
     """whether it may be gone by itself: the server is silent, or too busy to answer"""
 
@@ -163,7 +163,7 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     with (home / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server = find_server(runs_dir)
-        if server is None or not _comes_up(server, limit_s=PATIENCE_S):
+        if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
             server = _start(home)
         if _reconciler(home).process() is None:
             _start_reconciler(home, server)
@@ -184,7 +184,7 @@ def await_server(runs_dir: Path) -> PrefectServer:
         if not fault.is_passing:
             raise _refusal(shared, fault)
         if not is_said:
-            _log.warning("%s %s; waiting for it", shared.url, fault.words)
+            _log.warning("%s %s; waiting for it", shared.url, fault.message)
             is_said = True
         time.sleep(2.0)
     return shared
@@ -192,7 +192,7 @@ def await_server(runs_dir: Path) -> PrefectServer:
 
 def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
     return ServerError(
-        f"{SHARED_SERVER}: {server.url} {fault.words}; mend that, or unset {SHARED_SERVER} for a server of this "
+        f"{SHARED_SERVER}: {server.url} {fault.message}; mend that, or unset {SHARED_SERVER} for a server of this "
         "machine's own"
     )
 
@@ -202,7 +202,7 @@ def _start(home: Path) -> PrefectServer:
     known = record.read() or {}
     record.end()
     token = known.get("token") or secrets.token_urlsafe(24)
-    for port in (int(known.get("port") or PREFERRED_PORT), 0):
+    for port in (int(known.get("port") or PREFECT_PORT), 0):
         found = _start_at(home, free_port(port), token)
         if found is not None:
             return found

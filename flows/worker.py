@@ -17,7 +17,7 @@ import psutil
 from flows.deployments import POOL, deploy
 from flows.fork_server import ForkServer
 from flows.host import HostWatch
-from flows.processes import Record, die_with_parent, end_family, home_of, only_one
+from flows.processes import Record, end_family, end_with_parent, home_of, only_one
 from flows.schedule import Schedule, slots_of, worker_name
 from flows.server import (
     RECONCILER_LOCK,
@@ -38,7 +38,7 @@ from hacpo_core.errors import EngineError, ServerError
 
 RUNS_DIR = "HACPO_RUNS_DIR"
 """folder of all runs, for flows that a worker starts in a folder of its own"""
-LOOK_EVERY_S = 30.0
+WORKER_CHECK_EVERY_S = 30.0
 MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
 """a worker that dies this often is not started again"""
 
@@ -57,7 +57,7 @@ def _record(home: Path) -> Record:
     return Record(home, f"worker.{socket.gethostname()}")  # several machines may share the folder, one worker each
 
 
-def serve(runs_dir: Path, *, num_slots: int) -> bool:
+def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     """Run a worker until SIGTERM or Ctrl-C, then end it and the experiments that it runs; they can go on later.
 
     Prints where the Prefect server listens.
@@ -98,7 +98,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
         reconciler = TeamReconciler(runs_dir, environment)
         forks = ForkServer(environment)
         process = subprocess.Popen(
-            command, env=environment | forks.variables, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
+            command, env=environment | forks.variables, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent
         )
         try:
             while process.poll() is None and not _has_moved(server, runs_dir):
@@ -108,7 +108,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
                 with suppress(ServerError):  # a silent server is asked again later
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=LOOK_EVERY_S)
+                    process.wait(timeout=WORKER_CHECK_EVERY_S)
             if process.poll() is not None:
                 deaths = [death for death in deaths if time.monotonic() - death < DEATHS_WITHIN_S] + [time.monotonic()]
         finally:
@@ -167,7 +167,7 @@ class TeamReconciler:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,
+                preexec_fn=end_with_parent,
             )
         record_reconciler(self._home, self._process.pid)
 
@@ -190,7 +190,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
     """A worker for as long as the block lasts, unless one serves this folder already.
 
     What it hands out, called again and again, starts one where the other has gone meanwhile, and raises EngineError,
-    with the worker's last words, once the block's own worker has failed.
+    with the last lines of the worker's log, once the block's own worker has failed.
     """
     command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
     home = home_of(runs_dir)
@@ -204,8 +204,10 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         if process is not None and process.poll() is None:  # it may be importing still, and have no record yet
             return
         if process is not None and process.returncode:  # 0: another worker of this folder was faster
-            words = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
-            raise EngineError(f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(words)}")
+            last_lines = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
+            raise EngineError(
+                f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(last_lines)}"
+            )
         if find_worker(runs_dir) is not None:
             return
         with log_file.open("ab") as log:
@@ -216,7 +218,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=end_with_parent,
             )
 
     try:

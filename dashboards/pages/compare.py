@@ -12,13 +12,13 @@ from starlette.responses import Response
 from dashboards.changes import version_of
 from dashboards.comparison import TOGETHER, Comparer, Comparison, as_csv
 from dashboards.listing import ALL_RUNS, UnknownError
-from dashboards.pictures import COSTS, curves_svg, hours_label, results_svg
+from dashboards.pictures import COST_LABELS, curves_svg, hours_label, results_svg
 from dashboards.security import PICTURE_CSP
 from dashboards.site import Site, part
 from experiments.report.cells import Variant
 
 Scheme = Literal["light", "dark"]
-Cost = Literal["tokens", "hours"]
+_CostUnit = Literal["tokens", "hours"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ def compare_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/compare")
-    def show(request: Request, question: Question, cost: Cost = "tokens") -> Response:
+    def show(request: Request, question: Question, cost: _CostUnit = "tokens") -> Response:
         return site.page(request, "compare.html", **_shown(site, question, cost))
 
     @router.get("/compare/changes")
-    def changes(question: Question, cost: Cost = "tokens", seen: str = "") -> Response:
+    def changes(question: Question, cost: _CostUnit = "tokens", seen: str = "") -> Response:
         return part("results.html", _shown(site, question, cost, seen), seen)
 
     @router.get("/compare/table.csv")
@@ -86,7 +86,9 @@ def compare_routes(site: Site) -> APIRouter:
         return _picture(svg, "results.svg" if download else "")
 
     @router.get("/compare/curves.svg")
-    def curves(question: Question, cost: Cost = "tokens", scheme: Scheme = "light", download: bool = False) -> Response:
+    def curves(
+        question: Question, cost: _CostUnit = "tokens", scheme: Scheme = "light", download: bool = False
+    ) -> Response:
         asked = _needed(question)
         points = {
             variant: asked.comparer.curve(variant, asked.agents, asked.benchmarks) for variant in asked.found.variants
@@ -97,7 +99,7 @@ def compare_routes(site: Site) -> APIRouter:
     return router
 
 
-def _shown(site: Site, question: Asked | None, cost: Cost, seen: str | None = None) -> dict[str, Any]:
+def _shown(site: Site, question: Asked | None, cost: _CostUnit, seen: str | None = None) -> dict[str, Any]:
     """What the page shows; its version is of the choices that it offers, and of what was measured.
 
     Args:
@@ -111,7 +113,7 @@ def _shown(site: Site, question: Asked | None, cost: Cost, seen: str | None = No
         "agent": TOGETHER if question is None or len(question.agents) != 1 else question.agents[0],
         "together": TOGETHER,
         "cost": cost,
-        "costs": COSTS | ({"hours": hours_label(found)} if found is not None else {}),
+        "costs": COST_LABELS | ({"hours": hours_label(found)} if found is not None else {}),
     }
     names = version_of(choices, (found.columns, found.agents) if found is not None else ())
     extent = question.comparer.extent() if question is not None else []

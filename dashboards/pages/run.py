@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from dashboards.cells import judge, total_spent
 from dashboards.changes import version_of
 from dashboards.curves import charts
-from dashboards.settings import differences, read_settings
+from dashboards.settings import differences, read_field_values
 from dashboards.site import Link, Site, fragment, part
-from dashboards.timeline import KINDS, timeline
+from dashboards.timeline import PHASE_KINDS, timeline
 from dashboards.tracebacks import frames
 from flows.field_table import about
 from hacpo_core.config.addresses import STATE_FILE
@@ -34,7 +34,7 @@ def run_routes(site: Site) -> APIRouter:
 
     @router.get("/run/{experiment}")
     def show(request: Request, experiment: str, against: str = "") -> Response:
-        settings = read_settings(site.runs.root(experiment))
+        settings = read_field_values(site.runs.root(experiment))
         other = site.runs.root(against).name if against else ""
         phases = _phases(site, experiment, None, None)
         return site.page(
@@ -48,7 +48,7 @@ def run_routes(site: Site) -> APIRouter:
             settings=settings,
             about=about(settings),
             against=other,
-            differences=differences(settings, read_settings(site.runs.root(other))) if other else [],
+            differences=differences(settings, read_field_values(site.runs.root(other))) if other else [],
             others=_others(site, experiment),
         )
 
@@ -99,7 +99,7 @@ def _phases(site: Site, experiment: str, first: int | None, last: int | None) ->
     is_live = first is None and last is None and site.runs.standing(experiment).state != "done"
     last = newest if last is None else min(max(last, first or 0), newest)
     found = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
-    own = {"experiment": experiment, "timeline": found, "kinds": KINDS, "is_live": is_live}
+    own = {"experiment": experiment, "timeline": found, "kinds": PHASE_KINDS, "is_live": is_live}
     return own | {"version": version_of(found, is_live)}
 
 
@@ -107,11 +107,11 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
     standing = site.runs.standing(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
-    verdict = judge(standing, run, "")
+    cell_state = judge(standing, run, "")
     links, tracked = site.links(request), _mlflow_run(root)
     found: dict[str, Any] = {
         "experiment": experiment,
-        "verdict": verdict,
+        "cell_state": cell_state,
         "progress": standing.progress,
         "spent": total_spent(standing.progress),
         "run": run,

@@ -17,7 +17,7 @@ from hacpo_core.store.steps import StepStore
 
 Step = Annotated[int | None, Query(ge=1, le=10**9)]
 FilterName = Literal["all", "disagreement", "weaker", "unscored", "longest"]
-Problem = Annotated[int, Query(ge=1, le=10**9)]
+_ProblemNumber = Annotated[int, Query(ge=1, le=10**9)]
 
 
 def samples_routes(site: Site) -> APIRouter:
@@ -26,7 +26,7 @@ def samples_routes(site: Site) -> APIRouter:
 
     @router.get("/samples/{experiment}")
     def show(
-        request: Request, experiment: str, step: Step = None, filter: FilterName = "all", problem: Problem = 1
+        request: Request, experiment: str, step: Step = None, filter: FilterName = "all", problem: _ProblemNumber = 1
     ) -> Response:
         found = find_answers(site, experiment, step, filter, problem)
         own = {name: found[name] for name in ("experiment", "step", "filter")}
@@ -34,7 +34,7 @@ def samples_routes(site: Site) -> APIRouter:
 
     @router.get("/samples/{experiment}/changes")
     def changes(
-        experiment: str, step: Step = None, filter: FilterName = "all", problem: Problem = 1, seen: str = ""
+        experiment: str, step: Step = None, filter: FilterName = "all", problem: _ProblemNumber = 1, seen: str = ""
     ) -> Response:
         return part("answers.html", find_answers(site, experiment, step, filter, problem), seen)
 

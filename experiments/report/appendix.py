@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from experiments.audit import (
-    Row,
+    PrintedRow,
     aime_fit,
     exponent_means,
     gains,
@@ -38,7 +38,7 @@ def audit_blocks() -> Iterator[Block]:
     yield from _settings()
 
 
-def _averages(rows: Sequence[Row]) -> Iterator[Block]:
+def _averages(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     wrong = wrong_averages(rows)
     yield Heading("Averages that are not the mean of their row", 3)
     yield Paragraph(words.AUDIT_AVERAGES.format(wrong=len(wrong), rows=len(rows)))
@@ -58,7 +58,7 @@ def _averages(rows: Sequence[Row]) -> Iterator[Block]:
     yield Table(columns, tuple(tuple(map(TableCell, line)) for line in cells), num_labels=4)
 
 
-def _gains(rows: Sequence[Row]) -> Iterator[Block]:
+def _gains(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     yield Heading("HACPO's lead", 3)
     yield Paragraph(words.AUDIT_LEAD)
     cells = [
@@ -87,7 +87,7 @@ def _gains(rows: Sequence[Row]) -> Iterator[Block]:
     yield Table(columns, tuple(tuple(map(TableCell, line)) for line in cells), num_labels=2)
 
 
-def _repetitions(rows: Sequence[Row]) -> Iterator[Block]:
+def _repetitions(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     yield Heading("Rows that agree or differ where they should not", 3)
     yield Paragraph(words.AUDIT_REPETITIONS.format(values=len(BENCHMARKS)))
     items = []
@@ -106,11 +106,11 @@ def _repetitions(rows: Sequence[Row]) -> Iterator[Block]:
     yield Bullets(tuple(items))
 
 
-def _partner(row: Row) -> str:
+def _partner(row: PrintedRow) -> str:
     return " + ".join(name for name in row.pair.split("+") if name != row.agent)
 
 
-def _impossible(rows: Sequence[Row]) -> Iterator[Block]:
+def _impossible(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     found = impossible_values(rows)
     numbers = Counter(one.benchmark for one in found)
     yield Heading("Cells that no whole number of right answers gives", 3)

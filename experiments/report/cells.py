@@ -121,9 +121,10 @@ class Results:
         if key not in self._scores:
             result = run.after[benchmark]
             frame = read_responses(run.plan.root, step=result.step, benchmark=benchmark, agent=run.cell.agent)
-            reward_PK = frame["reward"].to_numpy(dtype=np.float64).reshape(-1, result.num_samples)
-            score_P = METRICS[result.headline.partition("@")[0]](reward_PK)
-            self._scores[key] = pd.Series(score_P, index=frame["problem_id"].to_numpy()[:: result.num_samples])
+            by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
+            by_key = by_key.loc[frame["problem_id"].drop_duplicates()]
+            score_P = METRICS[result.headline.partition("@")[0]](by_key.to_numpy(dtype=np.float64))
+            self._scores[key] = pd.Series(score_P, index=by_key.index.to_numpy())
         return self._scores[key]
 
     def of(self, pair: str, agent: str, variant: Variant | None = None) -> dict[int, Run]:

@@ -14,18 +14,21 @@ import numpy as np
 from experiments.published.tables import AVERAGE
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average, paired_scores
 from experiments.report.document import Section, Table, TableCell
-from experiments.report.statistics import Difference, Floats, paired_bootstrap
+from experiments.report.statistics import Difference, paired_bootstrap
 from experiments.report.tables import DASH, Printed
 from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.metrics import Floats
 
 ALL = "all agents"
-FEW = "few"
+_FEW_SEEDS = "few"
 ENOUGH_SEEDS = 5
 HOURS = ("GPU-hours", "GPU-hours per point")
-Place = tuple[str, str]
+_PairAgent = tuple[str, str]
 
 
-def compare(results: Results, other: Variant, places: Sequence[Place], benchmarks: Sequence[str]) -> Difference | str:
+def paired_difference(
+    results: Results, other: Variant, places: Sequence[_PairAgent], benchmarks: Sequence[str]
+) -> Difference | str:
     """HACPO − other over some places, on the seeds that all of them have of both methods.
 
     Returns:
@@ -66,17 +69,19 @@ def difference_table(results: Results, printed: Printed, benchmarks: Sequence[st
         places = [place for place in results.places if all(results.holds(place, one) for one in (REFERENCE, other))]
         for pair, agent in places:
             leads = [_printed_lead(printed, (pair, agent), other)]
-            rows.append(_difference_row(pair, agent, compare(results, other, [(pair, agent)], benchmarks), leads))
+            rows.append(
+                _difference_row(pair, agent, paired_difference(results, other, [(pair, agent)], benchmarks), leads)
+            )
         if len(places) > 1:
             leads = [_printed_lead(printed, place, other) for place in places]
-            rows.append(_difference_row(ALL, "", compare(results, other, places, benchmarks), leads))
+            rows.append(_difference_row(ALL, "", paired_difference(results, other, places, benchmarks), leads))
     columns = ["pair", "agent", "points", "95 % interval", "p", "seeds", "problems", "dropped"]
     if not printed:
         return Table(tuple(columns), tuple(row if isinstance(row, Section) else row[:-1] for row in rows), num_labels=2)
     return Table((*columns, "paper, points"), tuple(rows), num_labels=2)
 
 
-def _printed_lead(printed: Printed, place: Place, other: Variant) -> float | None:
+def _printed_lead(printed: Printed, place: _PairAgent, other: Variant) -> float | None:
     ours, theirs = printed.get((*place, REFERENCE.method, AVERAGE)), printed.get((*place, other.method, AVERAGE))
     return None if ours is None or theirs is None or other.label else 100 * (ours - theirs)
 
@@ -93,7 +98,7 @@ def _difference_row(
             TableCell(f"{100 * found.value:+.1f}"),
             TableCell(f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"),
             TableCell(p_text(found).removeprefix("= ")),
-            TableCell(str(found.num_seeds), FEW if found.num_seeds < ENOUGH_SEEDS else ""),
+            TableCell(str(found.num_seeds), _FEW_SEEDS if found.num_seeds < ENOUGH_SEEDS else ""),
             TableCell(f"{found.num_problems:,}"),
             TableCell(str(found.num_dropped)),
         ]
@@ -107,7 +112,7 @@ def p_text(found: Difference) -> str:
 
 def has_few_seeds(table: Table) -> bool:
     """Whether a row of a table of differences rests on a handful of seeds."""
-    return any(cell.note == FEW for row in table.rows if not isinstance(row, Section) for cell in row)
+    return any(cell.note == _FEW_SEEDS for row in table.rows if not isinstance(row, Section) for cell in row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +190,11 @@ def is_on_cpu(run: Run) -> bool:
 def _cost_row(variant: Variant, cost: Cost, reference: Cost | None) -> tuple[TableCell, ...]:
     texts = (
         variant.title,
-        count(cost.sampled_tokens),
+        _tokens_text(cost.sampled_tokens),
         known(tokens_share(cost, reference), ".2f", " x"),
-        count(cost.trained_tokens),
+        _tokens_text(cost.trained_tokens),
         known(cost.points / cost.num_agents, "+.1f"),
-        "no gain" if cost.points <= 0 else count(cost.sampled_tokens / cost.points),
+        "no gain" if cost.points <= 0 else _tokens_text(cost.sampled_tokens / cost.points),
         str(cost.num_seeds),
         known(cost.gpu_hours, ".3g"),
         "no gain" if cost.points <= 0 else known(cost.gpu_hours / cost.points, ".3g"),
@@ -207,7 +212,7 @@ def known(value: float, form: str, unit: str = "") -> str:
     return DASH if math.isnan(value) else f"{value:{form}}{unit}"
 
 
-def count(value: float) -> str:
+def _tokens_text(value: float) -> str:
     """A number of tokens with its unit."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
@@ -223,6 +228,6 @@ def gained_for_half(results: Results, benchmarks: Sequence[str]) -> Mapping[str,
         theirs = pair_cost(results, pair, Variant("gspo_x2"), benchmarks)
         if ours is not None and theirs is not None:
             places = [(pair, agent) for agent in results.agents(pair)]
-            lead = compare(results, Variant("gspo_x2"), places, benchmarks)
+            lead = paired_difference(results, Variant("gspo_x2"), places, benchmarks)
             found[pair] = (tokens_share(ours, theirs), lead)
     return found

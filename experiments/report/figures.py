@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from experiments.report.cells import REFERENCE, Results, Variant
 from experiments.report.document import Picture
 
-METRICS = {
+_CURVE_LABELS = {
     "reward/mean": "mean reward of the step's rollouts (mean of 5 steps)",
     "capability/smoothed": "capability: mean reward of the last K steps",
     "ratio_cross/mean": "mean ratio of cross-agent responses",
@@ -37,7 +37,7 @@ def training_curves(results: Results) -> Iterator[Picture]:
         for metric in accuracies
         if metric.endswith("_accuracy") and _is_curve(results, metric)
     }
-    for metric, label in {**labels, **METRICS}.items():
+    for metric, label in {**labels, **_CURVE_LABELS}.items():
         for number, variants in enumerate(_handfuls(results.variants)):
             svg = _draw(results, variants, metric, label)
             if svg:

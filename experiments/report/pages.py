@@ -32,7 +32,7 @@ from experiments.report.document import (
     to_markdown,
 )
 from experiments.report.figures import training_curves
-from experiments.report.statistics import NUM_RESAMPLES
+from experiments.report.statistics import NUM_PAIRED_RESAMPLES
 from experiments.report.tables import Printed, accuracy_table, exponent_table, printed_in, ratio_table
 from flows.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
@@ -163,7 +163,7 @@ def _differences(results: Results, benchmarks: Sequence[str], printed: Printed) 
     if table is None:
         return
     yield Heading(f"{REFERENCE.title} against the other methods")
-    yield Paragraph(words.DIFFERENCES.format(resamples=NUM_RESAMPLES))
+    yield Paragraph(words.DIFFERENCES.format(resamples=NUM_PAIRED_RESAMPLES))
     yield table
     if has_few_seeds(table):
         yield Paragraph(words.FEW.format(enough=ENOUGH_SEEDS))

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-NUM_RESAMPLES = 4000
-LEVEL = 0.95
+from hacpo_core.evaluation.metrics import LEVEL, Floats
+
+NUM_PAIRED_RESAMPLES = 4000
 _RESAMPLES_AT_ONCE = 250
 _NOISE = 1e-12  # two orders of summing the same differences
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
     value = float(np.mean([array.mean() for array in mean_SP.values()]))
     rng = np.random.default_rng(seed)
     chunks = []
-    for first in range(0, NUM_RESAMPLES, _RESAMPLES_AT_ONCE):
-        num = min(_RESAMPLES_AT_ONCE, NUM_RESAMPLES - first)
+    for first in range(0, NUM_PAIRED_RESAMPLES, _RESAMPLES_AT_ONCE):
+        num = min(_RESAMPLES_AT_ONCE, NUM_PAIRED_RESAMPLES - first)
         share_RS = _shares(rng, num, num_seeds)
         means = [((share_RS @ array) * _shares(rng, num, array.shape[1])).sum(axis=1) for array in mean_SP.values()]
         chunks.append(np.mean(means, axis=0))
@@ -111,7 +109,7 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         value=value,
         low=float(low),
         high=float(high),
-        p_value=min(1.0, 2 * (1 + num_beyond) / (1 + NUM_RESAMPLES)),
+        p_value=min(1.0, 2 * (1 + num_beyond) / (1 + NUM_PAIRED_RESAMPLES)),
         num_seeds=num_seeds,
         num_problems=sum(array.shape[1] for array in mean_SP.values()),
         num_dropped=num_dropped,

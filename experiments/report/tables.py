@@ -88,10 +88,10 @@ def _accuracy_row(
 
 def _caveats(found: Sequence[EvaluationResult]) -> Iterator[str]:
     """Shares of responses that make a figure doubtful: unscored ones, which it leaves out, and many cut ones."""
-    for share, least, words in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "cut at the limit")):
+    for share, least, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "cut at the limit")):
         mean = sum(getattr(result, share) for result in found) / max(1, len(found))
         if mean > least:
-            yield f"{100 * mean:.1f} % {words}"
+            yield f"{100 * mean:.1f} % {label}"
 
 
 def exponent_table(results: Results) -> Table:

@@ -241,10 +241,16 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
     for k in agents:
         own = pd.DataFrame([row for row in rows if row["agent"] == k])
         commit(f"rollout.{k}", f"rollouts.{k}.parquet", own[[*keys, "text"]].assign(finish_reason="stop", tag=""))
-        verdicts = own[[*keys, "status"]].assign(extracted="3", reason="")
+        raw = (own["status"] == "correct").astype(float)
+        verdicts = own[[*keys, "status"]].assign(raw_reward=raw, extracted="3", reason="")
         commit(f"verify.{k}", f"verdicts.{k}.parquet", verdicts)
     advantages = [
-        {"learner": k, **{name: row[name] for name in keys}, "advantage": 1.0 if row["status"] == "correct" else -0.5}
+        {
+            "learner": k,
+            **{name: row[name] for name in keys},
+            "reward": 1.0 if row["status"] == "correct" else 0.0,
+            "advantage": 1.0 if row["status"] == "correct" else -0.5,
+        }
         for k in agents
         for row in rows
     ]

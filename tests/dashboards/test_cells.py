@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.cells import Cell, Matrix, Score, beginning, build_matrix, judge, scores_of
+from dashboards.cells import Matrix, MatrixCell, Score, beginning, build_matrix, judge, scores_of
 from dashboards.listing import Runs, UnknownError
 from dashboards.scheduling import ScheduleView
 from flows.failures import Failure
@@ -63,7 +63,7 @@ def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_
     assert progress is not None
     running = Standing("running", replace(progress, seconds_left=50.0), None)
 
-    def cell(state: str) -> Cell:
+    def cell(state: str) -> MatrixCell:
         view = ScheduleView(runs={place.experiment: scheduled(place.experiment, state)})
         found = build_matrix(record, lambda _: running, view)
         return next(cell for cell in found.cells() if cell.experiment == place.experiment)

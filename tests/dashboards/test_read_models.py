@@ -17,8 +17,8 @@ from dashboards.comparison import TOGETHER, Comparer, as_csv
 from dashboards.curves import CurveReader, charts
 from dashboards.listing import Runs
 from dashboards.pictures import curves_svg, results_svg
-from dashboards.settings import Setting, differences, read_settings
-from dashboards.timeline import JOINT, Phase, lay_out, timeline, waits
+from dashboards.settings import Setting, differences, read_field_values
+from dashboards.timeline import JOINT, TimedPhase, lay_out, timeline, waits
 from dashboards.tracebacks import frames
 from dashboards.words import count, duration, hours
 from flows.progress import Spent
@@ -100,16 +100,16 @@ def test_timeline_says_who_waited_for_whom(runs_dir: Path) -> None:
 
 def test_waits_are_measured_to_the_start_of_the_advantage() -> None:
     phases = [
-        Phase(1, "verify", "a", 0.0, 1.0),
-        Phase(1, "verify", "b", 0.0, 4.0),
-        Phase(1, "advantage", JOINT, 4.5, 5.0),
+        TimedPhase(1, "verify", "a", 0.0, 1.0),
+        TimedPhase(1, "verify", "b", 0.0, 4.0),
+        TimedPhase(1, "advantage", JOINT, 4.5, 5.0),
     ]
     a, b = waits(phases)
     assert (a.waited_s, a.last, b.waited_s) == (3.5, {"b": 1}, 0.5)
 
 
 def test_bars_span_the_picture_and_stay_visible() -> None:
-    phases = [Phase(1, "rollout", "a", 10.0, 10.001), Phase(1, "update", "b", 15.0, 20.0)]
+    phases = [TimedPhase(1, "rollout", "a", 10.0, 10.001), TimedPhase(1, "update", "b", 15.0, 20.0)]
     rows, bars, seconds = lay_out(phases)
     assert (rows, seconds) == (("a", "b"), 10.0)
     assert [(bar.x, bar.width, bar.row) for bar in bars] == [(0.0, 1.0, 0), (500.0, 500.0, 1)]
@@ -121,7 +121,7 @@ def test_timeline_of_nothing_is_empty(runs_dir: Path) -> None:
 
 def test_settings_differ_by_field(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 0\nclip: {cross_floor: 0.8, bound: true}\n", encoding="utf-8")
-    here = read_settings(tmp_path)
+    here = read_field_values(tmp_path)
     assert here == {"seed": "0", "clip.cross_floor": "0.8", "clip.bound": "true"}
     assert differences(here, {"seed": "0", "clip.cross_floor": "0.7", "new": "1"}) == [
         Setting("clip.cross_floor", "0.8", "0.7"),
@@ -133,7 +133,7 @@ def test_settings_differ_by_field(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1]", "a: [", "\x00"])
 def test_broken_configuration_is_empty(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-    assert read_settings(tmp_path) == {}
+    assert read_field_values(tmp_path) == {}
 
 
 def _outer() -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from dashboards.mlflow_page import MlflowPage
-from dashboards.serve import PREFERRED_PORT, listen, start_prefect
+from dashboards.serve import DASHBOARD_PORT, listen, start_prefect
 from flows.processes import Record, find_process
 from flows.server import PrefectServer
 from hacpo_core.errors import ConfigError
@@ -119,7 +119,7 @@ def test_off_loopback_the_token_is_required_and_nowhere_to_be_seen(start: Start,
 def test_taken_port_is_one_error_and_the_default_moves_on() -> None:
     with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
         ports = (first.getsockname()[1], second.getsockname()[1])
-        assert len(set(ports)) == 2 and all(port >= PREFERRED_PORT for port in ports)
+        assert len(set(ports)) == 2 and all(port >= DASHBOARD_PORT for port in ports)
         with pytest.raises(ConfigError, match=f"--port: cannot listen on 127.0.0.1 port {ports[0]}"):
             listen("127.0.0.1", ports[0])
     with pytest.raises(ConfigError, match="--host: got 'no such host'"):

@@ -7,7 +7,7 @@ import pytest
 from experiments.audit import (
     NUM_PROBLEMS,
     AimeFit,
-    Row,
+    PrintedRow,
     aime_fit,
     bootstrap_values,
     exponent_means,
@@ -50,7 +50,7 @@ def test_ten_averages_are_not_the_mean_of_their_row() -> None:
     ("printed_average", "is_wrong"), [(0.501, False), (0.499, False), (0.5011, True), (0.4989, True)]
 )
 def test_average_may_be_off_by_what_rounding_explains(printed_average: float, is_wrong: bool) -> None:
-    row = Row("table1", "a+b", "a", "hacpo", (0.5,) * 7, printed_average)
+    row = PrintedRow("table1", "a+b", "a", "hacpo", (0.5,) * 7, printed_average)
     assert bool(wrong_averages([row])) == is_wrong
 
 

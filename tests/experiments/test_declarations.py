@@ -15,7 +15,7 @@ from experiments.published.tables import (
     printed_ratios,
     printed_values,
 )
-from flows.compose import available, compose, declaration
+from flows.compose import available, compose, read_declaration
 from hacpo_core.config.counts import num_minibatches, num_samples
 from hacpo_core.config.identity import experiment_id
 
@@ -96,7 +96,7 @@ def test_every_hardware_file_composes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GRIDS))
 def test_every_cell_of_a_paper_grid_composes(name: str) -> None:
-    tree = declaration("grid", name)
+    tree = read_declaration("grid", name)
     assert tree["report"] == {"table": name}
     for entry in tree["entries"]:
         for pair in entry["pairs"]:
@@ -106,14 +106,14 @@ def test_every_cell_of_a_paper_grid_composes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GRIDS))
 def test_paper_grids_are_estimated_alike(name: str) -> None:
-    tree = declaration("grid", name)
+    tree = read_declaration("grid", name)
     assert (tree["hardware"], tree["seeds"]) == ("eight_gpus", [0])
-    assert tree["rates"] == declaration("grid", "_eight_gpus")["rates"]
+    assert tree["rates"] == read_declaration("grid", "_eight_gpus")["rates"]
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table7"])
 def test_grid_covers_every_printed_cell(name: str) -> None:
-    tree = declaration("grid", name)
+    tree = read_declaration("grid", name)
     planned = {(pair, method) for entry in tree["entries"] for pair in entry["pairs"] for method in entry["methods"]}
     printed = {(cell.pair, cell.method) for cell in printed_values() if cell.table == name and cell.method != "base"}
     assert planned == printed

@@ -6,15 +6,15 @@ import pytest
 
 from experiments import phase_times, scaling
 from experiments.phase_times import (
-    AFTER,
-    BEFORE,
+    ALL_CHANGES,
     CHANGES,
+    NO_CHANGES,
     Rates,
     handovers,
     num_checkpoints,
-    occupied_hours,
     stated_rates,
     table1,
+    total_occupied_hours,
     training_times,
 )
 from experiments.planner import RateConfig
@@ -59,7 +59,7 @@ def config_of(*words: str, hardware: str = "eight_gpus") -> ExperimentConfig:
 @pytest.mark.usefixtures("two_sizes")
 def test_phases_of_one_agent_by_hand() -> None:
     four = "placement.num_ranks=4"
-    before = training_times(config_of(four), SIMPLE, BEFORE).agents[PAIR[0]]
+    before = training_times(config_of(four), SIMPLE, NO_CHANGES).agents[PAIR[0]]
     after = training_times(config_of(four, "engine.logprob_chunk_mb=1024"), SIMPLE).agents[PAIR[0]]
     assert before.rollout == after.rollout == 128 * 8 * 1000 / (4 * 1000) == 256
     assert before.score == 1_024_000 / (4 * 4 * 500) == 128
@@ -85,7 +85,7 @@ def test_larger_models_sample_by_the_root_and_train_in_proportion() -> None:
 @pytest.mark.usefixtures("two_sizes")
 def test_offloaded_gradients_cross_to_the_host_in_every_pass_at_stage_two() -> None:
     found = [
-        training_times(config_of(hardware="one_gpu"), SIMPLE, done).agents[PAIR[0]] for done in ({"stage"}, BEFORE)
+        training_times(config_of(hardware="one_gpu"), SIMPLE, done).agents[PAIR[0]] for done in ({"stage"}, NO_CHANGES)
     ]
     one, two = (times.update for times in found)
     assert two - one == pytest.approx(4 * 124 * 1e9 / 1e10), "four updates of a step"
@@ -110,9 +110,11 @@ def test_agents_side_by_side_wait_for_the_slower_one_and_others_take_turns() -> 
 
 
 def test_weights_are_handed_over_for_a_version_and_not_for_a_shard() -> None:
-    assert handovers(config_of("evaluate.shard_problems=256"), BEFORE) == [35, 2, 2, 2, 2, 2, 35]
-    assert handovers(config_of(), AFTER) == [0, 0, 0, 0, 0, 0, 1], "the next step samples from the same weights"
-    assert handovers(config_of(hardware="one_gpu_vllm"), AFTER) == [1] * 7, "the other agent has the GPU in between"
+    assert handovers(config_of("evaluate.shard_problems=256"), NO_CHANGES) == [35, 2, 2, 2, 2, 2, 35]
+    assert handovers(config_of(), ALL_CHANGES) == [0, 0, 0, 0, 0, 0, 1], "the next step samples from the same weights"
+    assert handovers(config_of(hardware="one_gpu_vllm"), ALL_CHANGES) == [1] * 7, (
+        "the other agent has the GPU in between"
+    )
     assert num_checkpoints(config_of()) == 6
 
 
@@ -120,19 +122,22 @@ def test_training_of_one_agent_held_eight_gpus_and_holds_four() -> None:
     alone = [one for one in table1("eight_gpus") if len(one.pair.agents) == 1]
     assert len(alone) == 15
     rates = stated_rates()
-    assert {training_times(one, rates, BEFORE).num_gpus for one in alone} == {8}
-    assert {training_times(one, rates, AFTER).num_gpus for one in alone} == {4}
+    assert {training_times(one, rates, NO_CHANGES).num_gpus for one in alone} == {8}
+    assert {training_times(one, rates, ALL_CHANGES).num_gpus for one in alone} == {4}
 
 
 def test_table_1_occupies_at_most_three_fifths_of_the_hours_before() -> None:
     configs, rates = table1("eight_gpus"), stated_rates()
     assert len(configs) == 21
-    assert occupied_hours(configs, rates, AFTER) <= 0.6 * occupied_hours(configs, rates, BEFORE)
-    assert {change.name for change in CHANGES} == AFTER
+    assert total_occupied_hours(configs, rates, ALL_CHANGES) <= 0.6 * total_occupied_hours(configs, rates, NO_CHANGES)
+    assert {change.name for change in CHANGES} == ALL_CHANGES
 
 
 def test_page_holds_the_tables_that_these_modules_make() -> None:
     page = scaling.PAGE.read_text(encoding="utf-8")
-    for module in (scaling, phase_times):
-        written = page.partition(module.BEGIN)[2].partition(module.END)[0].strip()
-        assert written == module.tables(), f"python -m {module.__name__} writes the page anew"
+    for module, begin, end, tables in (
+        (scaling, scaling.MEMORY_BEGIN, scaling.MEMORY_END, scaling.memory_tables()),
+        (phase_times, phase_times.PHASES_BEGIN, phase_times.PHASES_END, phase_times.phase_tables()),
+    ):
+        written = page.partition(begin)[2].partition(end)[0].strip()
+        assert written == tables, f"python -m {module.__name__} writes the page anew"

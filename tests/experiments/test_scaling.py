@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.scaling import PAIRS, SPARE_GIB, hardware_table, largest_memory_share
+from experiments.scaling import PAIRS, SPARE_GIB, largest_memory_share, memory_table
 from flows.compose import compose
 
 
@@ -23,6 +23,6 @@ def test_largest_share_is_the_one_that_is_reckoned_by_hand() -> None:
 
 @pytest.mark.parametrize("hardware", ["one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes"])
 def test_every_pair_of_the_paper_fits_with_responses_as_long_as_allowed(hardware: str) -> None:
-    lines = hardware_table(hardware).splitlines()
+    lines = memory_table(hardware).splitlines()
     assert len(lines) == 2 + 2 * len(PAIRS)
     assert "(!)" not in "".join(lines)

@@ -19,12 +19,12 @@ from flows.processes import Record, end_family, home_of
 from flows.schedule import Schedule
 from flows.server import PrefectServer, ensure_server, find_server, is_healthy, record_reconciler, stop_server
 
-QUICK_RECONCILER = "import flows.reconciler as r; r.LOOK_EVERY_S = 1.0; r.main()"
+QUICK_RECONCILER = "import flows.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
 QUICK_WORKER = """
 import sys, flows.worker as w
 from pathlib import Path
-w.LOOK_EVERY_S = 1.0
-w.serve(Path(sys.argv[1]), num_slots=1)
+w.WORKER_CHECK_EVERY_S = 1.0
+w.run_worker(Path(sys.argv[1]), num_slots=1)
 """
 FAMILY = """
 import subprocess, sys, time
@@ -55,7 +55,7 @@ def occupied(server: PrefectServer) -> Iterator[None]:
 @pytest.fixture
 def runs_dir(tmp_path: Path, migrated: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Every other test's server asks for the preferred port as well: one that is stopped here might not get it back.
-    monkeypatch.setattr("flows.server.PREFERRED_PORT", 0)
+    monkeypatch.setattr("flows.server.PREFECT_PORT", 0)
     migrated(tmp_path)
     yield tmp_path
     stop_server(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 from experiments.planner import Cell, GridPlan
 from experiments.report import write_report
 from experiments.report.cells import REFERENCE, Variant, average, read_results
-from experiments.report.comparisons import compare, p_text, pair_cost
+from experiments.report.comparisons import p_text, pair_cost, paired_difference
 from experiments.report.document import Paragraph, Picture, to_markdown
 from experiments.report.pages import report_blocks
 from experiments.report.statistics import Difference
@@ -72,11 +72,11 @@ def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
 
 def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
     results = read_results(grid)
-    found = compare(results, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
+    found = paired_difference(results, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
     assert isinstance(found, Difference)
     assert (found.value, found.num_seeds, found.num_problems) == (0.25, 1, 4)
     # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
-    both = compare(results, Variant("gspo_x2"), results.places, [TEST])
+    both = paired_difference(results, Variant("gspo_x2"), results.places, [TEST])
     assert isinstance(both, Difference)
     assert both.value == pytest.approx(0.125)
     assert row(text_of(grid), "all agents", "")[0] == "+12.5"
@@ -214,7 +214,9 @@ def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path)
     longer = rewards(scores(0, 0, 0), qwen_tiny=scores(1, 1, 1), llama_tiny=scores(1, 1, 1))
     other = finished(tmp_path / "other", "naive", rewards=longer, metrics=METRICS)
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
-    assert compare(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "other problems"
+    assert (
+        paired_difference(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "other problems"
+    )
     assert row(text_of(joined).partition("**HACPO − Naive**")[2], "all agents", "")[0] == "— (other problems)"
 
 
@@ -222,7 +224,9 @@ def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_pat
     after = rewards(scores(0, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 1), llama_tiny=scores(1, 1, 1, 1))
     other = finished(tmp_path / "other", "naive", seed=1, rewards=after, metrics=METRICS)
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
-    assert compare(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "no seed of both"
+    assert (
+        paired_difference(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "no seed of both"
+    )
 
 
 def test_method_that_another_entry_holds_under_its_name_is_not_compared_with_itself(grid: GridPlan) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.report.statistics import NUM_RESAMPLES, paired_bootstrap, summarize, t_quantile
+from experiments.report.statistics import NUM_PAIRED_RESAMPLES, paired_bootstrap, summarize, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_one_seed_has_no_interval() -> None:
 def test_same_difference_everywhere_cannot_be_chance() -> None:
     found = paired_bootstrap({"math": np.full((2, 3, 5), 0.25)})
     assert (found.value, found.low, found.high) == (0.25, 0.25, 0.25)
-    assert found.p_value == 2 / (NUM_RESAMPLES + 1)
+    assert found.p_value == 2 / (NUM_PAIRED_RESAMPLES + 1)
     assert (found.num_seeds, found.num_problems, found.num_dropped) == (3, 5, 0)
 
 

@@ -5,6 +5,7 @@ Shapes: B row of a mini-batch, R response of one agent in one step.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -141,26 +142,27 @@ def learner_batch(
     Raises:
         KeyError: a key of no response, or one without an estimate.
     """
-    num_unscored = num_empty = 0
+    of_source: dict[tuple[int, str], list[RowKey]] = {}
+    for key in dict.fromkeys(itertools.chain.from_iterable(batches)):
+        of_source.setdefault((key.step, key.agent), []).append(key)
+    rows: dict[RowKey, _Row] = {}
     shared: list[SharedResponses] = []
+    for (step, agent), keys in of_source.items():
+        responses = reader.responses(step, agent)
+        assert responses.verdicts is not None, "what is trained on is verified"
+        positions = responses.positions()
+        taken = np.sort(np.array([positions[key] for key in keys], dtype=np.int64))
+        taken = taken[responses.verdicts.is_scored_R[taken]]
+        of_row = list(positions)
+        scored = (of_row[row] for row in taken.tolist())
+        rows |= zip(scored, _rows(reader, responses, step, agent, taken, shared), strict=True)
+    num_unscored = num_empty = 0
     minibatches = []
-    places: dict[tuple[int, str], dict[RowKey, int]] = {}
-    for keys in batches:
-        by_source: dict[tuple[int, str], list[RowKey]] = {}
-        for key in keys:
-            by_source.setdefault((key.step, key.agent), []).append(key)
-        rows_by_key: dict[RowKey, _Row] = {}
-        for (step, agent), of_source in by_source.items():
-            responses = reader.responses(step, agent)
-            place = places.setdefault((step, agent), responses.positions())
-            assert responses.verdicts is not None, "what is trained on is verified"
-            rows = np.array([place[key] for key in of_source], dtype=np.int64)
-            is_scored = responses.verdicts.is_scored_R[rows]
-            num_unscored += int((~is_scored).sum())
-            kept = [key for key, scored in zip(of_source, is_scored, strict=True) if scored]
-            rows_by_key |= zip(kept, _rows(reader, responses, step, agent, rows[is_scored], shared), strict=True)
-        present = {key: rows_by_key[key] for key in keys if key in rows_by_key and len(rows_by_key[key].token_ids)}
-        num_empty += len(rows_by_key) - len(present)
+    for batch in batches:
+        with_reward = [key for key in batch if key in rows]
+        present = {key: rows[key] for key in with_reward if len(rows[key].token_ids)}
+        num_unscored += len(batch) - len(with_reward)
+        num_empty += len(with_reward) - len(present)
         minibatches.append(_minibatch(reader, present, objective, max_response_tokens))
     drifts = np.concatenate([np.empty(0), *(part.length_drift_R for part in shared if not part.is_passed_through)])
     counts = BatchCounts(
@@ -194,12 +196,12 @@ def _rows(
 ) -> list[_Row]:
     """Some responses of one agent and step as rows of the learner; what sharing did to them is added to `shared`."""
     is_own = agent == reader.learner
-    taken = responses.take(rows)
+    taken = responses if len(rows) == len(responses) else responses.take(rows)
     old = taken.behaviour_logprobs
     if reader.drops_eos:
         old = old.cut([len(without_eos(ids, reader.eos_ids[agent])) for ids in taken.token_ids])
     if is_own:
-        token_ids = taken.token_ids.cut(old.lengths)
+        token_ids = taken.token_ids.cut(old.lengths) if reader.drops_eos else taken.token_ids
         prompts: Sequence[Any] = list(taken.prompt_ids)
     else:
         shared.append(reader.retokenizers[agent].convert(taken))

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import RowKind
@@ -129,7 +130,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     minibatches, rows, counts = update.minibatches, update.rows, update.counts
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
     num_rows = sum(m.num_rows for m in minibatches)
-    own, cross = rows[rows["kind"] == RowKind.OWN], rows[rows["kind"] == RowKind.FOREIGN]
+    is_own, is_foreign = rows["kind"] == RowKind.OWN, rows["kind"] == RowKind.FOREIGN
     values = {
         "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
         "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
@@ -154,19 +155,19 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "gpu/rollout_s": sampled.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
         **_sampler_metrics(sampled, is_token_level),
-        **_row_metrics("own", own),
-        **_row_metrics("old", rows[rows["kind"] == RowKind.OLD]),
-        **_row_metrics("cross", cross),
+        **_row_metrics("own", rows, is_own),
+        **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
+        **_row_metrics("cross", rows, is_foreign),
     }
     if len(ledger.agents) > 2:
         for other in ledger.agents:
-            values |= _row_metrics(f"from_{other}", cross[cross["agent"] == other])
-    first = np.log(own["ratio"][own["update"] == 0].to_numpy())
+            values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
+    first = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
     if len(first):
         values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))
-    if len(rows):
+    if len(is_own):
         values["update/entropy_nats"] = float(rows["entropy"].mean())
-        values["update/kl_nats"] = float(own["kl"].mean()) if len(own) else 0.0
+        values["update/kl_nats"] = float(rows["kl"][is_own].mean()) if is_own.any() else 0.0
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}
@@ -190,15 +191,17 @@ def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, f
     }
 
 
-def _row_metrics(source: str, rows: pd.DataFrame) -> dict[str, float]:
-    if not len(rows):
+def _row_metrics(source: str, rows: Mapping[str, NDArray[Any]], is_counted: NDArray[np.bool_]) -> dict[str, float]:
+    if not is_counted.any():
         return {}
-    ratio = rows["ratio"]
+    ratio, floor, ceiling, stopped_share = (
+        rows[name][is_counted] for name in ("ratio", "floor", "ceiling", "stopped_share")
+    )
     return {
         f"ratio_{source}/mean": float(ratio.mean()),
         f"ratio_{source}/min": float(ratio.min()),
         f"ratio_{source}/max": float(ratio.max()),
-        f"clip_{source}/below_share": float((ratio < rows["floor"]).mean()),
-        f"clip_{source}/above_share": float((ratio > rows["ceiling"]).mean()),
-        f"clip_{source}/stopped_share": float(rows["stopped_share"].mean()),
+        f"clip_{source}/below_share": float((ratio < floor).mean()),
+        f"clip_{source}/above_share": float((ratio > ceiling).mean()),
+        f"clip_{source}/stopped_share": float(stopped_share.mean()),
     }

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hacpo_core.data.batches import BatchCounts, Minibatch
@@ -73,46 +72,48 @@ class EstimatedStep:
 class UpdateRecord:
     """Outcome of one agent's update phase, and what identifies it.
 
-    `rows` has a row for each that passed through the model: its key (step, agent, problem_id, sample), kind, update,
-    advantage, weight, ratio, floor, ceiling, stopped_share, kl, entropy, num_tokens. `state` is the builder's, encoded.
+    `rows` are columns with a value for each row that passed through the model: its key (step, agent, problem_id,
+    sample), kind, update, advantage, weight, ratio, floor, ceiling, stopped_share, kl, entropy, num_tokens. `state` is
+    the builder's, encoded.
     """
 
     minibatches: tuple[MinibatchOutcome, ...]
-    rows: pd.DataFrame
+    rows: Mapping[str, NDArray[Any]]
     trace: UpdateTrace
     counts: BatchCounts
     state: Mapping[str, Any]
     cost: PhaseCost
 
 
-def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> pd.DataFrame:
+def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, NDArray[Any]]:
     """What an update saw of its rows, with their keys; see `UpdateRecord`."""
-    pairs = list(zip(seen.update_B.tolist(), seen.row_B.tolist(), strict=True))
+    first_M = np.cumsum([0, *map(len, minibatches)])
+    place_B = first_M[seen.update_B] + seen.row_B
 
-    def column(name: str) -> list[Any]:
-        return [getattr(minibatches[m], name)[row] for m, row in pairs]
+    def column(name: str) -> NDArray[Any]:
+        of_all: NDArray[Any] = np.concatenate([getattr(minibatch, name) for minibatch in minibatches])
+        return of_all[place_B]
 
-    keys = [minibatches[m].keys[row] for m, row in pairs]
-    lengths = [minibatch.tokens.responses.lengths for minibatch in minibatches]
-    return pd.DataFrame(
-        {
-            "step": [key.step for key in keys],
-            "agent": [key.agent for key in keys],
-            "problem_id": [key.problem_id for key in keys],
-            "sample": [key.sample for key in keys],
-            "kind": column("kind_B"),
-            "update": seen.update_B,
-            "advantage": column("advantage_B"),
-            "weight": column("weight_B"),
-            "ratio": seen.ratio_B,
-            "floor": seen.floor_B,
-            "ceiling": seen.ceiling_B,
-            "stopped_share": seen.stopped_share_B,
-            "kl": seen.kl_B,
-            "entropy": seen.entropy_B,
-            "num_tokens": [lengths[m][row] for m, row in pairs],
-        }
-    )
+    all_keys = [key for minibatch in minibatches for key in minibatch.keys]
+    keys = [all_keys[place] for place in place_B.tolist()]
+    num_tokens = np.concatenate([minibatch.tokens.responses.lengths for minibatch in minibatches])[place_B]
+    return {
+        "step": np.array([key.step for key in keys], np.int64),
+        "agent": np.array([key.agent for key in keys], object),
+        "problem_id": np.array([key.problem_id for key in keys], object),
+        "sample": np.array([key.sample for key in keys], np.int64),
+        "kind": column("kind_B"),
+        "update": seen.update_B,
+        "advantage": column("advantage_B"),
+        "weight": column("weight_B"),
+        "ratio": seen.ratio_B,
+        "floor": seen.floor_B,
+        "ceiling": seen.ceiling_B,
+        "stopped_share": seen.stopped_share_B,
+        "kl": seen.kl_B,
+        "entropy": seen.entropy_B,
+        "num_tokens": num_tokens,
+    }
 
 
 class Ledger:
@@ -285,8 +286,7 @@ class Ledger:
             "state": dict(record.state),
             "cost": asdict(record.cost),
         }
-        table = {str(name): record.rows[name].to_numpy() for name in record.rows.columns}
-        outputs = {f"update.{agent}.parquet": table, f"update.{agent}.json": value}
+        outputs = {f"update.{agent}.parquet": record.rows, f"update.{agent}.json": value}
         self.store.commit(step, f"update.{agent}", outputs)
         self._keep(step, f"update.{agent}", record)
 
@@ -295,11 +295,11 @@ class Ledger:
         phase = f"update.{agent}"
 
         def load() -> UpdateRecord:
-            rows = self.store.read_table(step, phase, f"update.{agent}.parquet")
+            table = self.store.read_arrow(step, phase, f"update.{agent}.parquet")
             value = self.store.read_value(step, phase, f"update.{agent}.json")
             return UpdateRecord(
                 minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
-                rows=rows,
+                rows={name: table[name].to_numpy() for name in table.column_names},
                 trace=_trace(value["trace"]),
                 counts=BatchCounts(**value["counts"]),
                 state=value["state"],

@@ -115,7 +115,8 @@ def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_rows", [0, 2])
 def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    rows = pd.DataFrame({"agent": ["qwen", "llama"], "sample": [0, 1], "ratio": [float("nan"), 1.5]}).head(num_rows)
+    rows = {"agent": np.array(["qwen", "llama"], object), "sample": np.arange(2), "ratio": np.array([np.nan, 1.5])}
+    rows = {name: column[:num_rows] for name, column in rows.items()}
     record = UpdateRecord((MINIBATCH,), rows, TRACE, BatchCounts(1, 2, 3, 0.5, 4), STATE, COST)
     before.save_update(1, "qwen", record)
     assert plain(after.update(1, "qwen")) == plain(record)

@@ -51,7 +51,7 @@ BEFORE = {
     },
     "peak_gib": 0.97,
 }
-"""the same with rows as objects that hold tuples (commit 1dcfa84), on the machine of results/data_path.json"""
+"""the same with rows as objects that hold tuples (commit 1dcfa84), on a machine of the same kind"""
 
 
 def measure() -> dict[str, object]:

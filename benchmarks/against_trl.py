@@ -38,8 +38,8 @@ from hacpo_core.engines.cpu.products import IMAGES, use_onednn
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.methods.base import Objective
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.phases.rollout import NUM_PROBED
 from hacpo_core.records import Message, SamplingLimits
 from hacpo_core.seeds import derive_seed, generator

@@ -29,8 +29,8 @@ from hacpo_core.data.batches import RowReader, learner_batch
 from hacpo_core.engines.base import Sampled
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.methods.base import Carried, Estimate, History
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.shuffled import Shuffled
+from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.records import PhaseCost, Verdict
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.store.ledger import Ledger, SampledBatch, VerifiedBatch

@@ -30,7 +30,7 @@ from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import token_scores
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.optimizer import adamw
-from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 THREADS = 2
 KEPT = str(2**32)

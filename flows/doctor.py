@@ -222,7 +222,7 @@ def train_with_deepspeed() -> str:
     from hacpo_core.data.batches import own_minibatch
     from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
     from hacpo_core.engines.torch.learner import TorchLearner
-    from hacpo_core.methods.sequence_clip import SequenceClip
+    from hacpo_core.methods.objectives.sequence_clip import SequenceClip
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
 

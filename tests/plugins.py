@@ -27,10 +27,10 @@ from hacpo_core.methods.base import (
     State,
     Surrogate,
 )
-from hacpo_core.methods.capability import CapabilityEstimator
-from hacpo_core.methods.every_problem import EveryProblem
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.shuffled import Shuffled
+from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.plans.every_problem import EveryProblem
 from hacpo_core.records import Problem, RowKey
 from hacpo_core.responses import Responses
 

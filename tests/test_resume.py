@@ -22,7 +22,7 @@ from flows.plans import Plan, find_plan
 from flows.samples import step_samples
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.methods.base import History, State
-from hacpo_core.methods.shuffled import Shuffled
+from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
 from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint

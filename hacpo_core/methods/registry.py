@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
-from hacpo_core.methods.capability import CapabilityEstimator
-from hacpo_core.methods.cross_clip import CrossClip
-from hacpo_core.methods.every_problem import EveryProblem
-from hacpo_core.methods.groups import GroupEstimator
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.shuffled import Shuffled
-from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.estimators.groups import GroupEstimator
+from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
+from hacpo_core.methods.plans.every_problem import EveryProblem
 
 SEAM_CLASSES: Mapping[str, type[Seam]] = {
     "plan": SamplingPlan,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from hacpo_core.methods.base import Objective
-from hacpo_core.methods.cross_clip import CrossClip
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
 from tests.algo.micro_batch import MicroBatch
 
 OWN = {"sequence_low": 0.1, "sequence_high": 0.2}

@@ -41,8 +41,8 @@ from hacpo_core.algo.objectives import TokenAggregation, kl_to_reference, row_we
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.engines.loss import LossValue
 from hacpo_core.methods.base import Objective
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
 from tests.algo.micro_batch import MicroBatch
 
 TOLERANCE = 1e-9

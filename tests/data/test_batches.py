@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from hacpo_core.data.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
 from hacpo_core.data.retokenize import EosRule, Retokenizer, decode_response
 from hacpo_core.methods.base import Carried, Estimate, RowKind
-from hacpo_core.methods.cross_clip import CrossClip
+from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.records import RowKey
 from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of

@@ -13,7 +13,7 @@ from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError
-from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from tests.engines.ranks import on_ranks
 from tests.engines.small import VOCAB_SIZE, Row, minibatch, own_row, small_model
 from tests.engines.training import LINEAR, optimizer_tensors

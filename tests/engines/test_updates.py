@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hacpo_core.config import EngineConfig, TinyModelConfig
 from hacpo_core.methods.base import Objective
-from hacpo_core.methods.cross_clip import CrossClip
+from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.tiny.models import build_model
 from tests.engines.small import FAMILIES, TOKENIZER, cross_row, logprobs_of, minibatch, scored, small_model
 from tests.engines.training import (

@@ -19,9 +19,9 @@ from hacpo_core.engines.base import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.methods.base import Objective
-from hacpo_core.methods.cross_clip import CrossClip
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
 from tests.engines.small import VOCAB_SIZE, Request, Row, cross_row, minibatch, own_row, scored, small_model
 
 HACPO = CrossClip(sequence_low=0.2, sequence_high=0.2, cross_floor=0.5)

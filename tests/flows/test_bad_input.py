@@ -127,7 +127,8 @@ def test_classes_and_rewards_of_ones_own_are_a_part_of_the_id_by_what_they_do(
     monkeypatch.syspath_prepend(tmp_path)
     ids = set()
     for constant in (0.5, 0.9):
-        text = f"from hacpo_core.methods.groups import GroupEstimator as Mine\ndef reward(*_): return {constant}\n"
+        text = "from hacpo_core.methods.estimators.groups import GroupEstimator as Mine\n"
+        text += f"def reward(*_): return {constant}\n"
         (tmp_path / "my_own.py").write_text(text, encoding="utf-8")
         ids.add(plan_of(tmp_path, "method.estimate.name=my_own:Mine"))
         ids.add(plan_of(tmp_path, "reward.functions=[my_own:reward]"))

@@ -17,9 +17,9 @@ from hacpo_core.algo.advantages import JointAdvantages, joint_advantages
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.engines.loss import LossValue, loss_value
 from hacpo_core.methods.base import LossRows, Objective, Surrogate
-from hacpo_core.methods.cross_clip import CrossClip
-from hacpo_core.methods.sequence_clip import SequenceClip
-from hacpo_core.methods.token_clip import TokenClip
+from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
 from tests.algo.micro_batch import MicroBatch
 
 HACPO, GSPO = CrossClip(), SequenceClip()

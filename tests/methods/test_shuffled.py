@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hacpo_core.methods.base import Estimate, History
-from hacpo_core.methods.shuffled import Shuffled
+from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.responses import Responses
 from tests.rollouts import Rollout, responses_of
 

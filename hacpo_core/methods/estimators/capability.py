@@ -11,7 +11,7 @@ import numpy as np
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
 from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, without_others
-from hacpo_core.methods.groups import estimate_of, rectangle_of
+from hacpo_core.methods.estimators.groups import estimate_of, rectangle_of
 
 if TYPE_CHECKING:
     from hacpo_core.config import ExperimentConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless, when
 from hacpo_core.methods.base import LossRows, Surrogate, without_others
-from hacpo_core.methods.sequence_clip import SequenceClip
+from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,1 @@
+"""Builders: which rows make up which mini-batch."""

@@ -1,0 +1,1 @@
+"""Estimators: advantage and weight of each row for each learner."""

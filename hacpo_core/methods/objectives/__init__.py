@@ -1,0 +1,1 @@
+"""Objectives: what an update maximises."""

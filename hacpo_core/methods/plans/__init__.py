@@ -1,0 +1,1 @@
+"""Plans: which responses an agent samples, and how."""

@@ -227,8 +227,8 @@ def show(
     runs_dir: _RunsDir = Path("runs"),
     as_json: _AsJson = False,
 ) -> None:
-    """Print the resolved configuration of a pair and a method; `show fields [PREFIX]`: what each field is; nothing
-    given: list pairs, methods and experiments.
+    """Print the resolved configuration of a pair and a method; `show fields [PREFIX]`: what each field is; `show
+    methods`: what each method is; nothing given: list pairs, methods and experiments.
     """
     from flows.compose import DECLARATION_FOLDERS, available, compose, to_yaml
     from hacpo_core.config import as_dict
@@ -237,6 +237,11 @@ def show(
         from flows.field_table import print_fields
 
         print_fields(method or "", as_json=as_json)
+        return
+    if pair == "methods":
+        from flows.method_table import print_methods
+
+        print_methods(as_json=as_json)
         return
     if pair is None:
         from flows.folders import experiment_ids

@@ -5,6 +5,7 @@ Shapes: R response.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -116,6 +117,13 @@ class Responses:
     def positions(self) -> dict[RowKey, int]:
         """Place of each response by its key."""
         return {key: row for row, key in enumerate(self.row_keys())}
+
+    def ordinary_rewards(self) -> Iterator[tuple[str, float]]:
+        """Problem and raw reward of each scored response without a tag."""
+        assert self.verdicts is not None, "verified before rewards are read"
+        for problem_id, tag, reward in zip(self.problem_id, self.tag, self.verdicts.raw_reward_R.tolist(), strict=True):
+            if tag == ORDINARY and not math.isnan(reward):
+                yield problem_id, reward
 
     def take(self, rows: Positions) -> Responses:
         """Some responses, in that order."""

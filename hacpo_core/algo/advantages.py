@@ -16,12 +16,13 @@ from hacpo_core.algo.groups import agent_mean, agent_std, is_jointly_uniform, is
 
 CrossBaseline = Literal["source", "learner"]
 CrossWeight = Literal["capability", "one"]
+Scale = Literal["group", "batch", "none"]
 EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What rewards are compared with: `mean_PA` and `std_PA` of each agent, and where the group ranks nothing.
+    """What rewards are compared with: `mean_PA` and `std_PA` of each agent, and where a group's rewards are all equal.
 
     `num_guarded` counts the entries of `mean_PA` that the binary guard replaced.
     """
@@ -107,7 +108,9 @@ def guard_binary(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) 
     return replace(baseline, mean_PA=mean_PA, num_guarded=int(is_over_PA.sum()))
 
 
-def standardise(reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline, *, agent: int) -> Tensor:
+def standardise(
+    reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline, *, agent: int, divides: bool = True
+) -> Tensor:
     """Advantage of every response against one agent's baseline.
 
         A[j, i] = (R[j, i] - mu[agent]) / (sigma[agent] + 1e-6);   0 where the group is uniform or unscored
@@ -117,19 +120,27 @@ def standardise(reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline, *
         is_scored_PAG: True where the response has a verdict.
         baseline: baselines of all agents.
         agent: index of the agent whose baseline is used.
+        divides: False leaves the division by sigma out.
 
     Returns:
         advantage_PAG, dimensionless.
     Source: HACPO Eq. 6; uniform groups give 0 as in the official code.
     """
     mean_P, std_P = baseline.mean_PA[:, agent], baseline.std_PA[:, agent]
-    advantage_PAG = (reward_PAG - mean_P[:, None, None]) / (std_P[:, None, None] + EPSILON)
+    advantage_PAG = reward_PAG - mean_P[:, None, None]
+    if divides:
+        advantage_PAG = advantage_PAG / (std_P[:, None, None] + EPSILON)
     is_live_PAG = is_scored_PAG & ~baseline.is_uniform_PA[:, agent, None, None]
     return torch.where(is_live_PAG, advantage_PAG, 0.0)
 
 
 def carried_advantages(
-    reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline, *, cross_baseline: CrossBaseline = "source"
+    reward_PAG: Tensor,
+    is_scored_PAG: Tensor,
+    baseline: Baseline,
+    *,
+    cross_baseline: CrossBaseline = "source",
+    divides: bool = True,
 ) -> Tensor:
     """The advantage that every response carries for every learner, before the weight of Eq. 10.
 
@@ -142,6 +153,7 @@ def carried_advantages(
         is_scored_PAG: True where the response has a verdict.
         baseline: baselines of all agents.
         cross_baseline: whose baseline a cross-agent response is compared with.
+        divides: False leaves the division by sigma out.
 
     Returns:
         advantage_LPAG: [k] is learner k's view of all responses.
@@ -151,7 +163,9 @@ def carried_advantages(
     Source: HACPO Eq. 10 against Eq. 50; see docs/decisions.md#cross-baseline.
     """
     num_A = reward_PAG.shape[1]
-    learner_view_LPAG = torch.stack([standardise(reward_PAG, is_scored_PAG, baseline, agent=k) for k in range(num_A)])
+    learner_view_LPAG = torch.stack(
+        [standardise(reward_PAG, is_scored_PAG, baseline, agent=k, divides=divides) for k in range(num_A)]
+    )
     if cross_baseline == "learner":
         return learner_view_LPAG
     if cross_baseline == "source":
@@ -169,6 +183,7 @@ def joint_advantages(
     cross_baseline: CrossBaseline = "source",
     cross_weight: CrossWeight = "capability",
     binary_guard: bool = True,
+    scale: Scale = "group",
     counts_PAG: Tensor | None = None,
     shaped_PAG: Tensor | None = None,
 ) -> JointAdvantages:
@@ -182,6 +197,8 @@ def joint_advantages(
         cross_baseline: whose baseline a cross-agent response is compared with (Eq. 10 or Eq. 50).
         cross_weight: "capability" multiplies cross-agent advantages by w[j, k] (Eq. 10), "one" does not.
         binary_guard: replace capability baselines above 1 by the agent's own mean, where no reward is above 1.
+        scale: what differences are divided by: the group's standard deviation, that of all the agent's rewards in the
+            step ("batch"), or nothing ("none", in units of reward).
         counts_PAG: True where a response counts in means and standard deviations; None: all that are scored.
         shaped_PAG: what is compared with the baseline in place of the reward; None: the reward itself.
 
@@ -198,8 +215,14 @@ def joint_advantages(
     is_binary = bool((clean_PAG <= 1.0).all() & (scale_P11 == 1.0).all())
     if binary_guard and baseline == "capability" and is_binary:
         group_baseline = guard_binary(group_baseline, clean_PAG, counts_PAG)
+    if scale == "batch":
+        group_baseline = replace(group_baseline, std_PA=batch_std(clean_PAG, counts_PAG) / scale_P11[:, :, 0])
     compared_PAG = scaled_PAG if shaped_PAG is None else shaped_PAG / scale_P11
-    advantage_LPAG = carried_advantages(compared_PAG, is_scored_PAG, group_baseline, cross_baseline=cross_baseline)
+    advantage_LPAG = carried_advantages(
+        compared_PAG, is_scored_PAG, group_baseline, cross_baseline=cross_baseline, divides=scale != "none"
+    )
+    if scale == "none":
+        advantage_LPAG = advantage_LPAG * scale_P11
     weight_LA = ratio_AA.T.clone() if cross_weight == "capability" else torch.ones_like(ratio_AA)
     scale_P1, largest = scale_P11[:, :, 0], torch.finfo(reward_PAG.dtype).max
     in_units_of_reward = replace(
@@ -208,6 +231,62 @@ def joint_advantages(
         std_PA=(group_baseline.std_PA * scale_P1).clamp(max=largest),
     )
     return JointAdvantages(advantage_LPAG, weight_LA.fill_diagonal_(1.0), in_units_of_reward)
+
+
+def batch_std(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
+    """Standard deviation (ddof 1) of all rewards of each agent in the step; 0 where it has fewer than two.
+
+    Returns:
+        std_PA, the same for all problems.
+    Source: TRL's `scale_rewards="batch"`.
+    """
+    of_agent = [reward_PAG[:, k][is_scored_PAG[:, k]] for k in range(reward_PAG.shape[1])]
+    std_A = torch.stack([r.std() if len(r) > 1 else r.new_zeros(()) for r in of_agent])
+    return std_A.expand(len(reward_PAG), -1)
+
+
+def leave_one_out(reward_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor) -> Tensor:
+    """Advantage of each response over the mean of its agent's other responses to the problem.
+
+        A[i] = R[i] - 1/(G - 1) sum over j != i of R[j]  =  G/(G - 1) (R[i] - mean)
+
+    Args:
+        reward_PAG: reward, finite where scored.
+        is_scored_PAG: True where the response has a verdict.
+        counts_PAG: True where it counts in means: G responses. The others are compared with the mean of these.
+
+    Returns:
+        advantage_PAG, in units of reward; 0 for a response without others.
+    Source: RLOO (2402.14740).
+    """
+    counts_PAG = counts_PAG & is_scored_PAG
+    num_PA1 = counts_PAG.sum(dim=2, keepdim=True)
+    num_others_PAG = num_PA1 - counts_PAG.long()
+    mean_PA1 = agent_mean(reward_PAG, counts_PAG)[:, :, None]
+    advantage_PAG = (reward_PAG - mean_PA1) * num_PA1 / num_others_PAG.clamp(min=1)
+    return torch.where(is_scored_PAG & (num_others_PAG > 0), advantage_PAG, 0.0)
+
+
+def whitened(reward_R: Tensor, num_tokens_R: Tensor, counts_R: Tensor, *, compared_R: Tensor | None = None) -> Tensor:
+    """Rewards with the mean and the variance of a batch's tokens taken out; each response counts as its tokens.
+
+        A = (R - mu) / sqrt(v + 1e-8),   mu = sum n R / N,   v = sum n (R - mu)^2 / (N - 1),   N = sum n
+
+    Args:
+        reward_R: finite.
+        num_tokens_R: n, response tokens.
+        counts_R: True where the response counts in mu and v.
+        compared_R: what is normalised in place of the reward; None: the reward itself.
+
+    Returns:
+        advantage_R, dimensionless.
+    Source: REINFORCE++ (2501.03262), as verl normalises over tokens.
+    """
+    weight_R = num_tokens_R * counts_R
+    total = weight_R.sum()
+    mean = (weight_R * reward_R).sum() / total.clamp(min=1)
+    variance = (weight_R * (reward_R - mean) ** 2).sum() / (total - 1).clamp(min=1)
+    return ((reward_R if compared_R is None else compared_R) - mean) * (variance + 1e-8).rsqrt()
 
 
 BASELINES: dict[str, BaselineFunction] = {

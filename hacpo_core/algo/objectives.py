@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.clipping import Bounds, clipped_surrogate
+from hacpo_core.algo.ratios import masked_mean
 
 KL_LOG_RATIO_BOUND = 20.0
 KL_BOUND = 10.0
@@ -55,6 +56,66 @@ def cross_surrogate(
     if power == "clipped":
         base_B = base_B.clamp(bounds.floor, bounds.ceiling)
     return surrogate_B * base_B**exponent * weight_B
+
+
+def detached_ratio_surrogate(logprob_BT: Tensor, ratio_BT: Tensor, advantage_BT: Tensor, bounds: Bounds) -> Tensor:
+    """REINFORCE weighed by a bounded ratio without gradient: every token has one, however far the policy moved.
+
+        sg(clip(r)) A log pi
+
+    Args:
+        logprob_BT: log pi in nats, with gradient.
+        ratio_BT: r, per token.
+        advantage_BT: A.
+        bounds: where r is clipped.
+
+    Returns:
+        surrogate_BT.
+    Source: CISPO (MiniMax-M1, 2506.13585).
+    """
+    return ratio_BT.detach().clamp(bounds.floor, bounds.ceiling) * advantage_BT * logprob_BT
+
+
+def gated_surrogate(ratio_BT: Tensor, advantage_BT: Tensor, *, positive: float, negative: float) -> Tensor:
+    """Advantage behind a smooth gate, whose gradient falls off on both sides of r = 1 in place of a clip.
+
+        (4 / tau) sigmoid(tau (r - 1)) A,   tau = `positive` where A > 0, else `negative`
+
+    Args:
+        ratio_BT: r, per token, with gradient.
+        advantage_BT: A.
+        positive, negative: temperatures tau, > 0; the larger, the narrower the gate.
+
+    Returns:
+        surrogate_BT; its derivative at r = 1 is A.
+    Source: SAPO (2511.20347).
+    """
+    tau_BT = torch.where(advantage_BT > 0, positive, negative).to(ratio_BT.dtype)
+    return (tau_BT * (ratio_BT - 1.0)).sigmoid() * 4.0 / tau_BT * advantage_BT
+
+
+def geometric_ratio(
+    log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor, *, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    """Geometric mean of a response's token ratios, each clipped where that lowers the objective.
+
+        s = exp( mean over tokens of z ),   z = min(l, clip(l, -low, high)) where A > 0, max(...) where A < 0
+
+    Args:
+        log_ratio_BT: l = log pi - log pi_old in nats, with gradient.
+        advantage_B: A.
+        mask_BT: True on the tokens of the response.
+        low, high: bounds of l in nats, >= 0.
+
+    Returns:
+        ratio_B, and is_stopped_BT: where a bound took a token's gradient away.
+    Source: GMPO (2507.20673).
+    """
+    sign_B1 = advantage_B.sign()[:, None]
+    bounded_BT = log_ratio_BT.clamp(-low, high)
+    z_BT = sign_B1 * (sign_B1 * log_ratio_BT).minimum(sign_B1 * bounded_BT)
+    is_stopped_BT = (sign_B1 * bounded_BT < sign_B1 * log_ratio_BT) & mask_BT
+    return masked_mean(z_BT, mask_BT).exp(), is_stopped_BT
 
 
 def kl_to_reference(logprob_BT: Tensor, reference_logprob_BT: Tensor) -> Tensor:

@@ -24,6 +24,15 @@ def masked_mean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, value_BT, 0.0).sum(dim=1) / mask_BT.sum(dim=1).clamp(min=1)
 
 
+def token_log_ratio(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
+    """Log-ratio of the current to the old policy, per token, clamped to +-10.
+
+    Returns:
+        log_ratio_BT in nats.
+    """
+    return (logprob_BT - old_logprob_BT).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
 def token_ratio(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
     """Ratio of the current to the old policy, per token.
 
@@ -33,7 +42,7 @@ def token_ratio(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
         ratio_BT, dimensionless.
     Source: GRPO, PPO.
     """
-    return (logprob_BT - old_logprob_BT).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    return token_log_ratio(logprob_BT, old_logprob_BT).exp()
 
 
 def sequence_ratio(logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor) -> Tensor:

@@ -49,9 +49,9 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "tracking.uri: holds a password, and the configuration is saved and logged; give the address by the "
             "environment, MLFLOW_TRACKING_URI, and leave tracking.uri out"
         )
-    if config.method.objective.is_token_level and config.method.shares_rollouts:
+    if config.method.objective.needs_token_ratios and config.method.shares_rollouts:
         raise ConfigError(
-            f"method.objective.name: got {config.method.objective.name}, which has a ratio per token, with "
+            f"method.objective.name: got {config.method.objective.name}, which takes a ratio of each token, with "
             "method.shares_rollouts=true, but tokens of different tokenizers do not align; set one of sequences, such "
             "as sequence_clip"
         )

@@ -80,6 +80,7 @@ class PlanTask:
         seed: of the experiment.
         round: of sampling in this step, from 0.
         verified: all agents' verified responses of the step's earlier rounds, by agent; empty in the first round.
+        sources: agents whose rows this one trains on, itself first.
     """
 
     step: int
@@ -90,6 +91,7 @@ class PlanTask:
     seed: int
     round: int = 0
     verified: Mapping[str, Responses] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class ScoredStep:
         problem_ids: of the step's problems, in order.
         responses: by agent, with verdicts.
         seed: of the experiment.
+        max_response_tokens: `rollout.max_response_tokens`.
         shaped_R: what `Estimator.shape` made of the rewards, by agent.
     """
 
@@ -132,6 +135,7 @@ class ScoredStep:
     problem_ids: tuple[str, ...]
     responses: Mapping[str, Responses]
     seed: int
+    max_response_tokens: int = 0
     shaped_R: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -348,6 +352,11 @@ class Objective(Seam):
     def is_token_level(self) -> bool:
         """Whether `value_B` sums up tokens; such objectives take own rows alone, since others' tokens do not align."""
         return False
+
+    @property
+    def needs_token_ratios(self) -> bool:
+        """Whether it compares single tokens with the policy that sampled them, which foreign rows do not have."""
+        return self.is_token_level
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
         """Weight of each row of a whole mini-batch (float64), see `hacpo_core.algo.objectives.row_weights`."""

@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
 from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.estimators.batch_normalised import BatchNormalised
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.groups import GroupEstimator
+from hacpo_core.methods.estimators.leave_one_out import LeaveOneOut
+from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.gmpo import Gmpo
+from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
+from hacpo_core.methods.plans.dynamic_sampling import DynamicSampling
 from hacpo_core.methods.plans.every_problem import EveryProblem
 
 SEAM_CLASSES: Mapping[str, type[Seam]] = {
@@ -24,10 +30,22 @@ SEAM_CLASSES: Mapping[str, type[Seam]] = {
 }
 """what an implementation of each seam is derived from"""
 SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
-    "plan": {"every_problem": EveryProblem},
-    "estimate": {"group": GroupEstimator, "capability": CapabilityEstimator},
+    "plan": {"every_problem": EveryProblem, "dynamic_sampling": DynamicSampling},
+    "estimate": {
+        "group": GroupEstimator,
+        "leave_one_out": LeaveOneOut,
+        "batch_normalised": BatchNormalised,
+        "capability": CapabilityEstimator,
+    },
     "build": {"shuffled": Shuffled},
-    "objective": {"token_clip": TokenClip, "sequence_clip": SequenceClip, "cross_clip": CrossClip},
+    "objective": {
+        "token_clip": TokenClip,
+        "cispo": Cispo,
+        "sapo": Sapo,
+        "gmpo": Gmpo,
+        "sequence_clip": SequenceClip,
+        "cross_clip": CrossClip,
+    },
 }
 
 

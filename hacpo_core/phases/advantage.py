@@ -27,6 +27,7 @@ def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) ->
         problem_ids=tuple(problem.id for problem in problems),
         responses={agent: experiment.ledger.verdicts(step, agent).responses for agent in experiment.agents},
         seed=experiment.config.seed,
+        max_response_tokens=experiment.config.rollout.max_response_tokens,
     )
     with Stopwatch() as watch:
         scored = checked_shape(estimator, scored)

@@ -79,6 +79,7 @@ def _plan(
         seed=experiment.config.seed,
         round=round,
         verified={k: ledger.verdicts(step, k, rounds=round).responses for k in experiment.agents} if round else {},
+        sources=experiment.sources(agent),
     )
     if round:
         before = state.decode(ledger.sampled_round(step, agent, round - 1).state)

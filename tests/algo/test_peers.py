@@ -8,6 +8,9 @@ Loss = -objective, one source. N rows of n_i tokens, L the response limit:
 | `seq_mean_token_mean`     | 1 / (N n_i)       | `seq-mean-token-mean`         | `grpo`                             |
 | `seq_mean_token_sum_norm` | 1 / (N L)         | `seq-mean-token-sum-norm`     | `dr_grpo`                          |
 | (ratio per sequence)      | 1 / N per row     | `gspo`, `seq-mean-token-mean` | `grpo`, level `sequence`           |
+| CISPO: `token_mean`       | 1 / sum n_i       |                               | `cispo`                            |
+| SAPO: `seq_mean_token_mean` | 1 / (N n_i)     |                               | `sapo`                             |
+| GMPO                      | 1 / N per row     | `geo_mean`                    |                                    |
 
 Conventions of theirs that the project does not have:
 - TRL divides advantages by sigma + 1e-4; the project and verl by sigma + 1e-6. ddof is 1 in all three.
@@ -34,15 +37,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.advantages import joint_advantages
+from hacpo_core.algo.advantages import Scale, joint_advantages, leave_one_out, whitened
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import TokenAggregation, kl_to_reference, row_weights
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.engines.loss import LossValue
 from hacpo_core.methods.base import Objective
+from hacpo_core.methods.objectives.cispo import Cispo
+from hacpo_core.methods.objectives.gmpo import Gmpo
+from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
+from hacpo_core.methods.objectives.token_level import TokenLevel
 from tests.algo.micro_batch import MicroBatch
 
 TOLERANCE = 1e-9
@@ -180,6 +187,66 @@ def test_objective_gradient_and_clipped_share_are_verls(
     num_tokens_B = rows.mask_BT.sum(dim=1)
     clipped_share = (result.surrogate.stopped_share_B * num_tokens_B).sum() / num_tokens_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # verl counts in float32
+
+
+@pytest.mark.parametrize("scale", ["batch", "none"])
+@pytest.mark.parametrize("name", ["binary", "graded"])
+def test_advantages_with_another_scale_are_trls(name: str, scale: Scale) -> None:
+    case = REWARD_CASES[name]
+    reward_PAG, is_scored_PAG = rewards(case)
+    ratio_AA = unit_ratios(1).ratio_AA
+    joint = joint_advantages(reward_PAG, is_scored_PAG, ratio_AA, baseline="own", scale=scale)
+    found_PAG = joint.advantage_LPAG[0]
+    if scale == "batch":
+        std = reward_PAG.std()
+        found_PAG = found_PAG * (std + OUR_EPSILON) / (std + TRL_EPSILON)
+    assert_close(found_PAG, tensor(case["scaled"][scale]))
+
+
+@pytest.mark.parametrize("name", ["binary", "graded", "two_agents"])
+def test_leave_one_out_is_verls_rloo(name: str) -> None:
+    case = REWARD_CASES[name]
+    reward_PAG, is_scored_PAG = rewards(case)
+    found_PAG = leave_one_out(reward_PAG, is_scored_PAG, is_scored_PAG)
+    assert_close(found_PAG, tensor(case["others"]["rloo"]))
+    assert float(found_PAG.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("subtracts_group_mean", [False, True])
+@pytest.mark.parametrize("name", ["binary", "graded", "two_agents"])
+def test_batch_normalised_advantages_are_verls_reinforce_plus_plus(name: str, subtracts_group_mean: bool) -> None:
+    case = REWARD_CASES[name]
+    reward_PAG, num_tokens_PAG = rewards(case)[0], tensor(case["num_tokens_PAG"])
+    expected_PAG = tensor(case["others"]["reinforce_pp_baseline" if subtracts_group_mean else "reinforce_pp"])
+    for k in range(reward_PAG.shape[1]):
+        reward_R = reward_PAG[:, k].flatten()
+        if subtracts_group_mean:
+            reward_R = (reward_PAG[:, k] - reward_PAG[:, k].mean(dim=1, keepdim=True)).flatten()
+        found_R = whitened(reward_R, num_tokens_PAG[:, k].flatten(), torch.ones(len(reward_R), dtype=torch.bool))
+        assert_close(found_R, expected_PAG[:, k].flatten(), tolerance=1e-6)  # verl's mean adds 1e-8 to the count
+
+
+@pytest.mark.parametrize("loss_type", ["cispo", "sapo"])
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_objectives_without_a_clip_and_their_gradients_are_trls(name: str, loss_type: str) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["trl"] if (r["level"], r["loss_type"]) == ("token", loss_type))
+    method: TokenLevel = Cispo(ratio_ceiling=1.0 + case["clip_high"]) if loss_type == "cispo" else Sapo()
+    aggregation: TokenAggregation = "token_mean" if loss_type == "cispo" else "seq_mean_token_mean"
+    assert method.token_aggregation == aggregation
+    result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", aggregation), case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+
+
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_geometric_mean_objective_and_its_gradient_are_verls(name: str) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["verl"] if r["loss_name"] == "geo_mean")
+    method = Gmpo(log_low=case["clip_low"], log_high=case["clip_high"])
+    result, gradient_BT = loss_and_gradient(method, rows_of(case, "sequence", "seq_mean_token_mean"), case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]), tolerance=1e-7)  # verl adds 1e-8 to the number of tokens
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]), tolerance=1e-7)
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.05])

@@ -27,11 +27,15 @@ ABLATIONS: dict[str, dict[str, object]] = {
 }
 EVERY = {"plan.name": "every_problem", "plan.factor": 1, "build.name": "shuffled", "build.problems": 16}
 EVERY |= {"build.order": "mixed", "objective.kl_coef": 0.0, "objective.aggregation": "sum_of_means"}
-GROUP = {"estimate.name": "group", "estimate.baseline": "own", "shares_rollouts": False}
+EVERY |= {"build.drops_equal_rewards": False}
+GROUP = {"estimate.name": "group", "estimate.baseline": "own", "estimate.scale": "group", "shares_rollouts": False}
+GROUP |= {"estimate.overlong_share": 0.0, "estimate.overlong_penalty": 1.0}
 # 0.1 is the tiny pair's; the paper's 3e-4 and 4e-4 are the defaults.
 SEQUENCE = {"objective.sequence_low": 0.1, "objective.sequence_high": 0.1}
 GSPO = {**EVERY, **GROUP, "objective.name": "sequence_clip", **SEQUENCE}
-TOKEN = {"objective.name": "token_clip", "objective.token_low": 0.2, "objective.token_high": 0.28}
+TOKEN_MEAN = {"objective.token_aggregation": "token_mean"}
+TOKEN = {"objective.name": "token_clip", "objective.token_low": 0.2, "objective.token_high": 0.28, **TOKEN_MEAN}
+EQUAL_BOUNDS = {**EVERY, **TOKEN, "objective.token_high": 0.2, "shares_rollouts": False}
 HACPO = {
     **EVERY,
     "shares_rollouts": True,
@@ -58,7 +62,45 @@ DECLARED: dict[str, dict[str, object]] = {
     "hacpo": HACPO,
     "gspo": GSPO,
     "gspo_x2": {**GSPO, "plan.factor": 2},
-    "grpo": {**EVERY, **GROUP, **TOKEN, "objective.token_aggregation": "token_mean"},
+    "grpo": {**EVERY, **GROUP, **TOKEN},
+    "dr_grpo": {
+        **EQUAL_BOUNDS,
+        **GROUP,
+        "estimate.scale": "none",
+        "objective.token_aggregation": "seq_mean_token_sum_norm",
+    },
+    "rloo": {**EQUAL_BOUNDS, "estimate.name": "leave_one_out"},
+    "reinforce_pp": {
+        **EQUAL_BOUNDS,
+        "estimate.name": "batch_normalised",
+        "estimate.subtracts_group_mean": False,
+    },
+    "dapo": {
+        **EVERY,
+        **GROUP,
+        **TOKEN,
+        "plan.name": "dynamic_sampling",
+        "plan.most_rounds": 3,
+        "estimate.overlong_share": 0.2,
+        "build.drops_equal_rewards": True,
+    },
+    "cispo": {
+        **EVERY,
+        **GROUP,
+        **TOKEN_MEAN,
+        "objective.name": "cispo",
+        "objective.ratio_floor": 0.0,
+        "objective.ratio_ceiling": 5.0,
+    },
+    "sapo": {
+        **EVERY,
+        **GROUP,
+        "objective.name": "sapo",
+        "objective.token_aggregation": "seq_mean_token_mean",
+        "objective.positive_temperature": 1.0,
+        "objective.negative_temperature": 1.05,
+    },
+    "gmpo": {**EVERY, **GROUP, "objective.name": "gmpo", "objective.log_low": 0.4, "objective.log_high": 0.4},
     "naive": {**GSPO, "estimate.baseline": "pooled", "shares_rollouts": True},
     **{name: {**HACPO, **changes} for name, changes in ABLATIONS.items()},
 }

@@ -25,6 +25,11 @@ class RewardCase:
     name: str
     reward_PAG: Array
 
+    @property
+    def num_tokens_PAG(self) -> Array:
+        """Lengths of the responses, from 1 to 7."""
+        return (1 + np.arange(self.reward_PAG.size) * 3 % 7).reshape(self.reward_PAG.shape).astype(float)
+
 
 @dataclass(frozen=True, slots=True)
 class LossCase:

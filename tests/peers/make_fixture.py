@@ -50,6 +50,12 @@ def _advantages(case: RewardCase) -> dict[str, Any]:
         "reward_PAG": case.reward_PAG,
         "own": {name: peer.grpo_advantages(case.reward_PAG, is_pooled=False) for name, peer in peers.items()},
         "pooled": {name: peer.grpo_advantages(case.reward_PAG, is_pooled=True) for name, peer in peers.items()},
+        "scaled": {
+            scale: peer_trl.grpo_advantages(case.reward_PAG, is_pooled=False, scale=scale)
+            for scale in ("batch", "none")
+        },
+        "num_tokens_PAG": case.num_tokens_PAG,
+        "others": peer_verl.other_advantages(case.reward_PAG, case.num_tokens_PAG) if len(peers) > 1 else {},
     }
 
 

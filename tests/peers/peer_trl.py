@@ -22,10 +22,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 LEVELS = ("token", "sequence")
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+TOKEN_LOSS_TYPES = ("cispo", "sapo")
 KL_COEF = 0.05
 
 
-def grpo_advantages(reward_PAG: Array, *, is_pooled: bool) -> Array:
+def grpo_advantages(reward_PAG: Array, *, is_pooled: bool, scale: str = "group") -> Array:
     """TRL's advantage: `GRPOTrainer._generate_and_score_completions` with generation and rewards replaced.
 
     The default dtype is float64 meanwhile: TRL's Bessel correction divides two integer tensors, and so would be rounded
@@ -38,7 +39,7 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool) -> Array:
         reward_func_names=["verdict"],
         reward_weights=torch.ones(1, dtype=torch.float64),
         num_generations=num_G,
-        scale_rewards="group",
+        scale_rewards=scale,
         multi_objective_aggregation="sum_then_normalize",
         beta=0.0,
         environment_factories=None,
@@ -69,7 +70,7 @@ def policy_losses(case: LossCase) -> list[dict[str, Any]]:
         for level in LEVELS
         for loss_type in LOSS_TYPES
         for kl_coef in (0.0, KL_COEF)
-    ]
+    ] + [_policy_loss(case, "token", loss_type, 0.0) for loss_type in TOKEN_LOSS_TYPES]
 
 
 def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> 
         beta=kl_coef,
         loss_type=loss_type,
         epsilon_low=case.clip_low,
-        epsilon_high=case.clip_high,
+        # CISPO's is the ceiling itself.
+        epsilon_high=1.0 + case.clip_high if loss_type == "cispo" else case.clip_high,
         max_completion_length=case.max_tokens,
         current_gradient_accumulation_steps=1,
         _entropy_bonus_enabled=False,
@@ -109,7 +111,7 @@ def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> 
         "kl_coef": kl_coef,
         "loss": loss.item(),
         "gradient_BT": logprob_BT.grad.numpy(),
-        "clipped_share": trainer._metrics["train"]["clip_ratio/region_mean"][0],
+        "clipped_share": next(iter(trainer._metrics["train"]["clip_ratio/region_mean"]), 0.0),
     }
 
 

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from cases import Array, LossCase
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_policy_loss_fn, kl_penalty
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import (
+    compute_grpo_outcome_advantage,
+    compute_reinforce_plus_plus_baseline_outcome_advantage,
+    compute_reinforce_plus_plus_outcome_advantage,
+    compute_rloo_outcome_advantage,
+    get_policy_loss_fn,
+    kl_penalty,
+)
 from verl.workers.config import ActorConfig
 
 LOSSES = ("vanilla", "gspo")
@@ -33,9 +41,37 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool) -> Array:
     return advantage_BT.numpy().reshape(reward_PAG.shape)
 
 
+def other_advantages(reward_PAG: Array, num_tokens_PAG: Array) -> dict[str, Array]:
+    """Verl's RLOO, REINFORCE++ and REINFORCE++-baseline, a group being one agent's responses to a problem.
+
+    REINFORCE++ is asked agent by agent, each one's batch by itself; responses have lengths of their own.
+    """
+    num_P, num_A, num_G = reward_PAG.shape
+    found = {name: np.empty_like(reward_PAG) for name in ("rloo", "reinforce_pp", "reinforce_pp_baseline")}
+    for k in range(num_A):
+        reward_B, num_tokens_B = reward_PAG[:, k].ravel(), num_tokens_PAG[:, k].ravel().astype(int)
+        mask_BT = torch.from_numpy((np.arange(num_tokens_B.max()) < num_tokens_B[:, None]).astype(np.float64))
+        reward_BT = torch.zeros_like(mask_BT)
+        reward_BT[torch.arange(len(reward_B)), torch.from_numpy(num_tokens_B - 1)] = torch.from_numpy(reward_B)
+        group_B = np.repeat(np.arange(num_P), num_G)
+        advantage_BT = {
+            "rloo": compute_rloo_outcome_advantage(reward_BT.clone(), mask_BT, group_B)[0],
+            "reinforce_pp": compute_reinforce_plus_plus_outcome_advantage(
+                reward_BT.clone(), mask_BT, config=AlgoConfig(gamma=1.0)
+            )[0],
+            "reinforce_pp_baseline": compute_reinforce_plus_plus_baseline_outcome_advantage(
+                reward_BT.clone(), mask_BT, group_B
+            )[0],
+        }
+        for name, value_BT in advantage_BT.items():
+            found[name][:, k] = value_BT[:, 0].numpy().reshape(num_P, num_G)
+    return found
+
+
 def policy_losses(case: LossCase) -> list[dict[str, Any]]:
     """Loss, gradient and clipped share for every loss and aggregation, and the loss of both halves of the rows."""
-    return [_policy_loss(case, name, aggregation) for name in LOSSES for aggregation in AGGREGATIONS]
+    found = [_policy_loss(case, name, aggregation) for name in LOSSES for aggregation in AGGREGATIONS]
+    return [*found, _policy_loss(case, "geo_mean", "seq-mean-token-mean")]
 
 
 def _policy_loss(case: LossCase, name: str, aggregation: str) -> dict[str, Any]:

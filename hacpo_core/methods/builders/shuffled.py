@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
@@ -29,6 +29,10 @@ class Shuffled(Builder):
         "which rows share a mini-batch",
         choices={"mixed": "the same share of every source in each", "own_first": "own mini-batches, then the others'"},
         inert=without_others,
+    )
+
+    drops_equal_rewards: bool = setting(
+        False, "leave out problems whose rewards are all equal, over all sources, unless that is every problem (DAPO)"
     )
 
     @property
@@ -60,6 +64,8 @@ class Shuffled(Builder):
         for agent in history.sources:
             for key in history.responses(history.step, agent).row_keys():
                 of_group.setdefault((agent, key.problem_id), []).append(key)
+        if self.drops_equal_rewards:
+            of_group = _with_spread(of_group, history)
         shuffle = generator(history.seed, "minibatch", history.step, history.learner)
         order = [history.problem_ids[p] for p in shuffle.permutation(len(history.problem_ids)).tolist()]
         num_rows = sum(map(len, of_group.values()))
@@ -75,6 +81,18 @@ class Shuffled(Builder):
             together += [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
         place = {agent: position for position, agent in enumerate(history.sources)}
         return [sorted(piece, key=lambda key: place[key.agent]) for piece in _cut(together, num_updates)], state
+
+
+def _with_spread(
+    of_group: Mapping[tuple[str, str], list[RowKey]], history: History
+) -> dict[tuple[str, str], list[RowKey]]:
+    """Groups of problems with more than one reward over all sources; all of them where no problem has."""
+    rewards: dict[str, set[float]] = {}
+    for agent in history.sources:
+        for problem_id, reward in history.responses(history.step, agent).ordinary_rewards():
+            rewards.setdefault(problem_id, set()).add(reward)
+    kept = {group: keys for group, keys in of_group.items() if len(rewards.get(group[1], ())) > 1}
+    return kept or dict(of_group)
 
 
 def _cut(keys: Sequence[RowKey], num_pieces: int) -> list[list[RowKey]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hacpo_core import algo
-from hacpo_core.config.fields import setting
+from hacpo_core.config.fields import setting, when
 from hacpo_core.methods.base import Carried, Estimate, Estimator, ScoredStep, State
 from hacpo_core.responses import ORDINARY
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class GroupEstimator(Estimator):
     """A = (R - mean) / std, over the agent's own group or over all agents' responses to the problem.
 
-    Source: HACPO Eq. 5 (own); HACPO section 5, the Naive baseline (pooled).
+    Source: HACPO Eq. 5 (own); HACPO section 5, the Naive baseline (pooled); Dr. GRPO (2503.20783; scale none).
     """
 
     baseline: str = setting(
@@ -30,6 +31,43 @@ class GroupEstimator(Estimator):
         "what rewards are compared with",
         choices={"own": "the agent's own group", "pooled": "all agents' responses to the problem"},
     )
+
+    scale: str = setting(
+        "group",
+        "what differences are divided by",
+        choices={
+            "group": "the standard deviation of the group",
+            "batch": "that of all the agent's rewards in the step",
+            "none": "nothing (Dr. GRPO)",
+        },
+    )
+
+    overlong_share: float = setting(
+        0.0,
+        "penalise responses in the last part of rollout.max_response_tokens, this share of it, linearly up to "
+        "overlong_penalty at the limit (DAPO); 0: none",
+        at_least=0,
+        at_most=1,
+    )
+    overlong_penalty: float = setting(
+        1.0,
+        "what a response at the limit loses of its reward",
+        above=0,
+        at_most=1e3,
+        inert=when("method.estimate.overlong_share", 0),
+    )
+
+    def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
+        """R - penalty * min(1, max(0, n - (limit - buffer)) / buffer),   n tokens, buffer = overlong_share * limit."""
+        if self.overlong_share == 0:
+            return {}
+        buffer = self.overlong_share * scored.max_response_tokens
+        allowed = scored.max_response_tokens - buffer
+        return {
+            agent: scored.raw_reward_R(agent)
+            - self.overlong_penalty * ((responses.token_ids.lengths - allowed) / buffer).clip(0.0, 1.0)
+            for agent, responses in scored.responses.items()
+        }
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Weights are 1."""
@@ -40,6 +78,7 @@ class GroupEstimator(Estimator):
             algo.capability.unit_ratios(len(scored.agents)).ratio_AA,
             baseline=self.baseline,
             cross_weight="one",
+            scale=self.scale,  # type: ignore[arg-type]
             counts_PAG=rewards.counts_PAG,
             shaped_PAG=rewards.shaped_PAG,
         )
@@ -63,6 +102,21 @@ def rectangle_of(scored: ScoredStep) -> Rectangle:
         for agent, responses in scored.responses.items()
     ]
     return algo.rectangle.rectangle(rewards, len(scored.problem_ids))
+
+
+def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float64]]) -> Estimate:
+    """Advantages that are the same for all learners, with weight 1, and what is logged of them.
+
+    Args:
+        scored: the step.
+        advantage_R: of each agent's responses; 0 where unscored.
+    """
+    carried = {agent: Carried(column, np.ones(len(column))) for agent, column in advantage_R.items()}
+    figures = {}
+    for agent, column in advantage_R.items():
+        scored_R = column[~np.isnan(scored.raw_reward_R(agent))]
+        figures[agent] = {"advantage/own_mean": float(scored_R.mean()), "advantage/own_std": float(scored_R.std())}
+    return Estimate(dict.fromkeys(scored.agents, carried), figures)
 
 
 def estimate_of(

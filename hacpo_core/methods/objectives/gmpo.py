@@ -1,0 +1,47 @@
+"""GMPO's objective: the geometric mean of a response's token ratios, each clipped by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import LossRows, Objective, Surrogate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Gmpo(Objective):
+    """A exp( mean over tokens of the log-ratio, clipped to [-log_low, log_high] where that lowers the objective ).
+
+    Source: GMPO (2507.20673).
+    """
+
+    log_low: float = setting(0.4, "log-ratios of tokens are kept above -log_low", unit="nats", at_least=0, at_most=10)
+    log_high: float = setting(0.4, "log-ratios of tokens are kept below log_high", unit="nats", at_least=0, at_most=10)
+
+    @property
+    def needs_token_ratios(self) -> bool:
+        """True: each token's ratio is clipped."""
+        return True
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        """Own rows alone."""
+        ratio_B, stopped_BT = algo.objectives.geometric_ratio(
+            algo.ratios.token_log_ratio(logprob_BT, rows.old_logprob_BT),
+            rows.advantage_B,
+            rows.mask_BT,
+            low=self.log_low,
+            high=self.log_high,
+        )
+        return Surrogate(
+            value_B=ratio_B * rows.advantage_B,
+            ratio_B=algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B),
+            stopped_share_B=algo.ratios.masked_mean(stopped_BT.to(logprob_BT.dtype), rows.mask_BT),
+            floor_B=ratio_B.new_full(ratio_B.shape, math.exp(-self.log_low)),
+            ceiling_B=ratio_B.new_full(ratio_B.shape, math.exp(self.log_high)),
+        )

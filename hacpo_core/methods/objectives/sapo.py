@@ -1,0 +1,38 @@
+"""SAPO's objective: a smooth gate on each token's ratio in place of a clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import LossRows, Surrogate
+from hacpo_core.methods.objectives.token_level import AGGREGATIONS, TokenLevel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sapo(TokenLevel):
+    """sum over tokens of (4 / tau) sigmoid(tau (r - 1)) A, tau by the sign of A.
+
+    Source: SAPO (2511.20347).
+    """
+
+    token_aggregation: str = setting("seq_mean_token_mean", "how tokens are averaged", choices=AGGREGATIONS)
+    positive_temperature: float = setting(1.0, "tau where the advantage is positive", above=0, at_most=1e3)
+    negative_temperature: float = setting(1.05, "tau where it is negative", above=0, at_most=1e3)
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        """Own rows alone; nothing is clipped."""
+        ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
+        value_BT = algo.objectives.gated_surrogate(
+            ratio_BT,
+            rows.advantage_B[:, None].expand_as(ratio_BT),
+            positive=self.positive_temperature,
+            negative=self.negative_temperature,
+        )
+        stopped_BT = rows.mask_BT.new_zeros(rows.mask_BT.shape)
+        return self.summed(rows, logprob_BT, value_BT, stopped_BT, algo.clipping.UNBOUNDED)

@@ -1,0 +1,67 @@
+"""What objectives with a term per token have in common: how tokens are averaged, and own rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import LossRows, Objective, Surrogate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hacpo_core.algo.clipping import Bounds
+
+AGGREGATIONS = {
+    "token_mean": "mean of all tokens",
+    "seq_mean_token_mean": "mean of each response's mean",
+    "seq_mean_token_sum_norm": "mean of each response's sum over the response limit",
+}
+
+
+@dataclass(frozen=True)
+class TokenLevel(Objective):
+    """Sum over tokens; subclasses say what of."""
+
+    token_aggregation: str = setting("token_mean", "how tokens are averaged", choices=AGGREGATIONS)
+
+    @property
+    def is_token_level(self) -> bool:
+        """True."""
+        return True
+
+    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
+        """What the sum over a row's tokens is multiplied with."""
+        return algo.objectives.row_weights(
+            source_B,
+            num_tokens_B,
+            num_sources=num_sources,
+            is_token_level=True,
+            aggregation=self.aggregation,  # type: ignore[arg-type]
+            token_aggregation=self.token_aggregation,  # type: ignore[arg-type]
+            max_tokens=max_tokens,
+        )
+
+    def summed(
+        self, rows: LossRows, logprob_BT: Tensor, value_BT: Tensor, stopped_BT: Tensor, bounds: Bounds
+    ) -> Surrogate:
+        """The surrogate of rows whose tokens have these values.
+
+        Args:
+            rows: the micro-batch.
+            logprob_BT: nats, under the current policy.
+            value_BT: to be maximised, with gradient.
+            stopped_BT: 1 where a bound took the token's gradient away, else 0.
+            bounds: of the tokens' ratios.
+        """
+        ratios = algo.ratios
+        ratio_B = ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
+        return Surrogate(
+            value_B=(value_BT * rows.mask_BT).sum(dim=1),
+            ratio_B=ratio_B,
+            stopped_share_B=ratios.masked_mean(stopped_BT.to(logprob_BT.dtype), rows.mask_BT),
+            floor_B=ratio_B.new_full(ratio_B.shape, bounds.floor),
+            ceiling_B=ratio_B.new_full(ratio_B.shape, bounds.ceiling),
+        )

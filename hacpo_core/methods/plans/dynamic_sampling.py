@@ -1,0 +1,42 @@
+"""DAPO's dynamic sampling: problems whose rewards are all equal are sampled again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import PlanTask, SampleSpec, State
+from hacpo_core.methods.plans.every_problem import EveryProblem
+
+
+@dataclass(frozen=True)
+class DynamicSampling(EveryProblem):
+    """In later rounds, as many responses again to each problem whose verified rewards are equal so far.
+
+    A problem is judged on the responses of all agents that its learner trains on, so that partners resample together
+    where they share rollouts. DAPO draws other problems instead; here a step keeps its problems, because partners have
+    to answer the same ones.
+
+    Source: DAPO (2503.14476), section 3.2; judged jointly: ours, see docs/decisions.md#dynamic-sampling.
+    """
+
+    most_rounds: int = setting(3, "rounds of sampling in a step, the first one included", at_least=1, at_most=100)
+
+    @property
+    def num_rounds(self) -> int:
+        """The most."""
+        return self.most_rounds
+
+    def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
+        """Everything at first, then what is equal so far."""
+        if task.round == 0:
+            return super().plan(task, state)
+        rewards: dict[str, set[float]] = {}
+        for agent in task.sources:
+            for problem_id, reward in task.verified[agent].ordinary_rewards():
+                rewards.setdefault(problem_id, set()).add(reward)
+        size = self.samples_per_problem(task.num_samples)
+        samples = range(task.round * size, (task.round + 1) * size)
+        equal = [problem for problem in task.problems if len(rewards.get(problem.id, ())) < 2]
+        return [SampleSpec(problem, i, task.limits) for problem in equal for i in samples], state

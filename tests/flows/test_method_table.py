@@ -1,0 +1,44 @@
+"""The table of all methods: it comes from their files and classes, and nothing is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.compose import available
+from flows.method_table import markdown, method_rows, print_methods
+from hacpo_core.methods.registry import SHIPPED
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "methods.md"
+
+
+def test_document_is_up_to_date() -> None:
+    assert DOCUMENT.read_text("utf-8") == markdown(), "run `python -m flows.method_table > docs/methods.md`"
+
+
+def test_every_method_has_a_sentence_and_its_seams() -> None:
+    rows = {row.name: row for row in method_rows()}
+    assert set(rows) == set(available("method"))
+    assert all(row.about.endswith(".") for row in rows.values())
+    assert rows["gmpo"].parts == {
+        "plan": "every_problem",
+        "estimate": "group",
+        "build": "shuffled",
+        "objective": "gmpo",
+    }
+    assert rows["naive"].shares and not rows["dapo"].shares
+
+
+def test_every_implementation_names_its_source() -> None:
+    for of_seam in SHIPPED.values():
+        for name, implementation in of_seam.items():
+            assert "Source: " in (implementation.__doc__ or ""), name
+
+
+def test_methods_are_printed_and_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_methods(as_json=False)
+    assert "cispo  (own rollouts; estimate group, objective cispo)" in capsys.readouterr().out
+    print_methods(as_json=True)
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(available("method"))

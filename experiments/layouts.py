@@ -21,10 +21,10 @@ def check_layout(layout: str, columns: Sequence[str] | None, benchmarks: Collect
         ConfigError: an unknown layout, or a column that no experiment evaluates.
     """
     if layout not in _REPORT_LAYOUTS:
-        raise ConfigError(f"report.table: got {layout!r}, expected one of {', '.join(_REPORT_LAYOUTS)}; mend the grid")
+        raise ConfigError(f"report.table: got {layout!r}, expected one of {', '.join(_REPORT_LAYOUTS)}; fix the grid")
     if benchmarks is None:
         return
     for name in ["math500"] if layout == "table4" else columns or []:
         if name not in benchmarks:
             found = ", ".join(sorted(benchmarks)) or "nothing"
-            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {found}; mend the grid")
+            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {found}; fix the grid")

@@ -115,13 +115,13 @@ def load_grid(name: str) -> GridConfig:
     Raises:
         ConfigError: there is none, or a field is missing, unknown or of the wrong kind.
     """
-    found: GridConfig = merged(GridConfig, [(f"grid {name}", read_declaration("grid", name))], remedy="mend its file")
+    found: GridConfig = merged(GridConfig, [(f"grid {name}", read_declaration("grid", name))], remedy="fix its file")
     for field_name, values in (("seeds", found.seeds), ("entries", found.entries)):
         if not values:
-            raise ConfigError(f"grid {name}: {field_name} is empty; mend its file")
+            raise ConfigError(f"grid {name}: {field_name} is empty; fix its file")
     for entry in found.entries:
         if not entry.pairs or not entry.methods:
-            raise ConfigError(f"grid {name}: an entry has no pairs or no methods; mend its file")
+            raise ConfigError(f"grid {name}: an entry has no pairs or no methods; fix its file")
         for taken, instead in (("seed", "the grid's seeds"), ("runtime.runs_dir", "--runs-dir")):
             if OmegaConf.select(OmegaConf.create(entry.settings), taken) is not None:
                 raise ConfigError(f"grid {name}: an entry sets {taken}; use {instead}")
@@ -132,7 +132,7 @@ def load_grid(name: str) -> GridConfig:
         for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
         + (() if rates.billions is None else (rates.billions,))
     ):
-        raise ConfigError(f"grid {name}: rates must be above 0; mend its file")
+        raise ConfigError(f"grid {name}: rates must be above 0; fix its file")
     return found
 
 

@@ -180,7 +180,7 @@ def reconcile(runs_dir: _RunsDir = Path("runs"), as_json: _AsJson = False) -> No
     from flows.schedule import Schedule
 
     done = reconcile_once(Schedule(server, runs_dir), runs_dir, Patience())
-    print(json.dumps(done) if as_json else "\n".join(done) or "nothing to mend")
+    print(json.dumps(done) if as_json else "\n".join(done) or "nothing to fix")
 
 
 @app.command()

@@ -105,7 +105,7 @@ def _read(path: Any) -> DictConfig:
     try:
         tree = OmegaConf.create(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no YAML: {first_line(error)}; mend it") from error
+        raise ConfigError(f"{path} is no YAML: {first_line(error)}; fix it") from error
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{path}: expected a YAML mapping of sections")
     return tree
@@ -283,7 +283,7 @@ def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Seq
     if name in available(kind) or file_stem(name) != name or not parts:
         parts.insert(0, read_declaration(kind, name))
     layers_of_it = [(f"{kind} {name}", part) for part in parts]
-    declared: _ProblemSet = merged(schema, layers_of_it, remedy="mend the declaration")
+    declared: _ProblemSet = merged(schema, layers_of_it, remedy="fix the declaration")
     return declared
 
 
@@ -312,7 +312,7 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
         return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # missing, ${...} that names nothing, or a value of the wrong kind
         where = f" (in {layers[0][0]})" if len(layers) == 1 else ""
-        raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; mend the value") from error
+        raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
 
 
 def _key(error: OmegaConfBaseException) -> str:

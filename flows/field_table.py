@@ -71,7 +71,7 @@ def fields_under(prefix: str) -> list[SchemaField]:
 
 
 def about(names: Iterable[str]) -> dict[str, str]:
-    """Sentence of each filled field by its dotted name; fields that nobody declared are left out."""
+    """Sentence of each filled field by its dotted name; undeclared ones are left out."""
     known = {field.name: field for field in all_fields()}
     patterns = [(field.pattern, field) for field in all_fields() if "<name>" in field.name]
     found = {}

@@ -192,7 +192,7 @@ def await_server(runs_dir: Path) -> PrefectServer:
 
 def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
     return ServerError(
-        f"{SHARED_SERVER}: {server.url} {fault.message}; mend that, or unset {SHARED_SERVER} for a server of this "
+        f"{SHARED_SERVER}: {server.url} {fault.message}; fix that, or unset {SHARED_SERVER} for a server of this "
         "machine's own"
     )
 

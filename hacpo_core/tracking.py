@@ -64,7 +64,7 @@ def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
     except expected as error:
         message = without_password(f"{uri}: {first_line(error)}").rstrip(".")
         raise TrackingError(
-            f"MLflow's store {message}; mend it or name another (tracking.uri or MLFLOW_TRACKING_URI), what is "
+            f"MLflow's store {message}; fix it or name another (tracking.uri or MLFLOW_TRACKING_URI), what is "
             "committed stays"
         ) from (None if has_password(uri) else error)
 
@@ -85,7 +85,7 @@ def _few_retries() -> Iterator[None]:
     """Within it a silent server is given up after a quarter of a minute, not after MLflow's four minutes."""
     retries = MLFLOW_HTTP_REQUEST_MAX_RETRIES
     default = str(retries.default)
-    if os.environ.get(retries.name, default) != default:  # somebody's own choice
+    if os.environ.get(retries.name, default) != default:  # set by the user
         yield
         return
     os.environ[retries.name] = str(FIRST_RETRIES)
@@ -98,7 +98,7 @@ def _few_retries() -> Iterator[None]:
 def prepare_store(uri: str) -> None:
     """Migrate a SQLite store and switch it to WAL, one process at a time; see whether a server answers.
 
-    A new one is migrated under another name: a process killed halfway would leave one that MLflow cannot mend.
+    A new one is migrated under another name: a process killed halfway would leave one that MLflow cannot fix.
     """
     path = sqlite_path(uri)
     if path is None:

@@ -51,7 +51,7 @@ def joint_std(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
 
 
 def is_uniform(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
-    """True where all scored rewards of an agent's group are equal, so that they rank nothing.
+    """True where all scored rewards of an agent's group are equal, so that nothing is learned from it.
 
     Returns:
         is_uniform_PA; a group with fewer than two scored responses is uniform.

@@ -221,7 +221,7 @@ def _all_have_ranks(_: Any, config: Any) -> str | None:
 
 
 def _is_alone(_: Any, config: Any) -> str | None:
-    return "one agent shares its devices with nobody" if len(config.pair.agents) == 1 else None
+    return "one agent has no partner to share devices with" if len(config.pair.agents) == 1 else None
 
 
 @dataclass(frozen=True)

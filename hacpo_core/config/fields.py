@@ -104,7 +104,7 @@ def setting(
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declaration:
-    """What `setting` declared of a dataclass field; an empty declaration where nobody used it."""
+    """What `setting` declared of a dataclass field; an empty declaration for a plain field."""
     return field.metadata.get(KEY) or Declaration()
 
 

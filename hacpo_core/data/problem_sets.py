@@ -110,7 +110,7 @@ def _answer(row: DataRow, name: str, form: str) -> str:
     elif form == "hashes":
         text = text.rpartition("####")[2].strip() if "####" in text else ""
     if not text.strip():
-        raise DataError(f"{row.place}: field {name!r} holds no answer ({form}); mend or remove the row")
+        raise DataError(f"{row.place}: field {name!r} holds no answer ({form}); fix or remove the row")
     return text
 
 

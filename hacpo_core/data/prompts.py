@@ -37,7 +37,7 @@ _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 _SET_BY_RENDERER = frozenset({"messages", "strftime_now", "raise_exception"})
 _TEXTS_AT_ONCE = 1_000
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)
-"""the day that templates are told: Llama 3's names this one where nobody tells it any"""
+"""the day that templates are told: Llama 3's names this one where it is given none"""
 
 
 def format_messages(template: str, problem_text: str, system: str | None) -> tuple[Message, ...]:
@@ -121,7 +121,7 @@ def render_prompts(
         for n, messages in enumerate(plain)
     ]
     if not all(rendered):
-        raise ModelError(f"the chat template of {_path_of(tokenizer)} writes nothing for a prompt; mend the template")
+        raise ModelError(f"the chat template of {_path_of(tokenizer)} writes nothing for a prompt; fix the template")
     return rendered
 
 

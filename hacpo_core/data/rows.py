@@ -47,7 +47,7 @@ class DataRow:
             columns = ", ".join(self.values) or "none"
             raise DataError(f"{self.place}: field {name!r} is missing or no text; the row has {columns}")
         if not blanks and not value.strip():
-            raise DataError(f"{self.place}: field {name!r} is empty; mend or remove the row")
+            raise DataError(f"{self.place}: field {name!r} is empty; fix or remove the row")
         return value
 
     def id(self, name: str) -> str:
@@ -60,7 +60,7 @@ class DataRow:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{self.place}: field {name!r}: {value!r} is no valid Unicode; mend the id") from error
+            raise DataError(f"{self.place}: field {name!r}: {value!r} is no valid Unicode; fix the id") from error
         return value
 
     def optional(self, name: str | None) -> Any:
@@ -124,7 +124,7 @@ def _json_rows(path: Path) -> Iterator[DataRow]:
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: not UTF-8 ({error}); save the file as UTF-8") from error
             except ValueError as error:
-                raise DataError(f"{place}: no JSON ({error}); mend or remove the line") from error
+                raise DataError(f"{place}: no JSON ({error}); fix or remove the line") from error
             if not isinstance(values, dict):
                 raise DataError(f"{place}: got {type(values).__name__}, expected a JSON object")
             yield DataRow(number, place, values)

@@ -48,7 +48,7 @@ def without_others(_: Any, config: ExperimentConfig) -> str | None:
     """Why a field that is about other agents' rows cannot take effect, or None."""
     if not config.method.shares_rollouts:
         return f"method {config.method.name} shares no rollouts"
-    return "one agent has nobody to share with" if len(config.pair.agents) == 1 else None
+    return "one agent has no partner to share with" if len(config.pair.agents) == 1 else None
 
 
 # --- plan ---

@@ -1,4 +1,4 @@
-"""Implementations of the seams by name: the shipped ones, and anybody's as `package.module:Class`."""
+"""Implementations of the seams by name: the shipped ones, and a user's as `package.module:Class`."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ DEFINITIONS: dict[str, str] = {
     "advantage/baseline_mean": "mean over problems of the agent's baseline",
     "advantage/own_mean": "mean advantage of the agent's own scored responses (Theorem 4.1: 0 on average)",
     "advantage/own_std": "standard deviation of the same",
-    "advantage/uniform_share": "share of problems whose group ranks nothing",
+    "advantage/uniform_share": "share of problems whose rewards are all equal",
     "advantage/num_guarded": "baselines that the binary guard replaced, all agents",
     "ratio_<source>/mean": "mean sequence ratio of the source's rows, before their update",
     "ratio_<source>/min": "least of the same",

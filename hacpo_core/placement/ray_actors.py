@@ -270,7 +270,7 @@ class RayPlacement(Placement):
         return self._config.placement.colocated and super().shares_devices
 
     def turn(self) -> AbstractContextManager[object]:
-        """One agent at a time where they share their devices; otherwise nobody waits."""
+        """One agent at a time where they share their devices; otherwise no agent waits."""
         return self._turn or nullcontext()
 
     def _reserve(self) -> None:

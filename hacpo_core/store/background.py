@@ -1,4 +1,4 @@
-"""Work that nobody waits for."""
+"""Work in a thread behind training."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _as_parquet(table: pyarrow.Table | Mapping[str, Any]) -> memoryview:
     if not isinstance(table, pyarrow.Table):
         table = pyarrow.table(dict(table))
     with pyarrow.BufferOutputStream() as stream:
-        # Dictionaries and statistics take half of the time, for columns of tokens that nobody filters by.
+        # Dictionaries and statistics take half of the time, for columns of tokens, which are never filtered by.
         parquet.write_table(table, stream, use_dictionary=False, write_statistics=False)
         return memoryview(stream.getvalue())
 
@@ -65,7 +65,7 @@ class StepStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._mutex = threading.Lock()
-        self._manifests: dict[int, dict[str, Any]] = {}  # as this object wrote them; nobody else may, meanwhile
+        self._manifests: dict[int, dict[str, Any]] = {}  # as this object, the only writer, wrote them
         self._unsynced: dict[Path, None] = {}
         self._syncs = Background("sync")
 

@@ -204,7 +204,7 @@ class VerifierPool:
                 seconds[outcome.pair] = outcome.seconds
                 self._cache.put(outcome.pair, outcome.decision)
                 self._num_unscored += outcome.decision.status == "unscored"
-        finally:  # also after an error or Ctrl-C: a reply that nobody waits for must never meet the next pair
+        finally:  # also after an error or Ctrl-C: a late reply must never be taken for the next pair's
             for worker, busy in tuple(self._workers.items()):
                 if busy is not None:
                     self._retire(worker)

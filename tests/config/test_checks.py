@@ -84,8 +84,8 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
             "data.sets.arithmetic.template=solve",
             r"data.sets.arithmetic.template: got 'solve'; write \{problem\} where the problem goes",
         ),
-        ("data.sets.arithmetic.system=${nobody}", r"data.sets.arithmetic.system: .*nobody.*mend the value"),
-        ("seed=${oc.env:HOME}", r"seed: .*mend the value"),
+        ("data.sets.arithmetic.system=${nobody}", r"data.sets.arithmetic.system: .*nobody.*fix the value"),
+        ("seed=${oc.env:HOME}", r"seed: .*fix the value"),
     ],
 )
 def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) -> None:
@@ -404,7 +404,7 @@ def test_bad_benchmark_is_one_sentence_that_names_it(words: list[str], message: 
 def test_broken_benchmark_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("{file: mine.jsonl, cuont: 9}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"cuont \(in benchmark .*mine.yaml\): .*mend the declaration"):
+    with pytest.raises(ConfigError, match=r"cuont \(in benchmark .*mine.yaml\): .*fix the declaration"):
         compose("tiny", "hacpo", overrides=[f"evaluate.final=[{path}]"])
 
 

@@ -84,17 +84,17 @@ def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "d"', r"line 3: no JSON .*; mend or remove the line"),
+        ('{"id": "d"', r"line 3: no JSON .*; fix or remove the line"),
         ({"id": "d", "answer": "1"}, r"line 3: field 'problem' is missing or no text; the row has id, answer"),
         ({**ROWS[0], "id": "d", "answer": [1]}, r"line 3: field 'answer' is missing or no text"),
-        ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' holds no answer \(whole\); mend or remove"),
+        ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' holds no answer \(whole\); fix or remove"),
         ({**ROWS[0], "id": "b"}, r"line 3: the id 'b' occurs twice; make ids unique"),
         ({"id": "d", "problem": "x", "answer": "1"}, r"line 3: field 'unit' is missing; the row has id, problem"),
         ({**ROWS[0], "id": "d", "error": "a bit"}, r"line 3: field 'error': got 'a bit', expected an absolute error"),
         ({**ROWS[0], "id": "d", "error": -1}, r"line 3: field 'error': got -1"),
         ('{"id": "d", "problem": "x", "answer": NaN}', r"line 3: field 'answer': got nan, expected text or a finite"),
         ('{"id": "d", "problem": "x", "answer": -Infinity}', r"line 3: field 'answer': got -inf"),
-        ({**ROWS[0], "id": "d", "problem": ""}, r"line 3: field 'problem' is empty; mend or remove the row"),
+        ({**ROWS[0], "id": "d", "problem": ""}, r"line 3: field 'problem' is empty; fix or remove the row"),
         ({**ROWS[0], "id": "d", "many": "yes"}, r"line 3: field 'many': got 'yes', expected true or false"),
     ],
 )

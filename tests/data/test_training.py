@@ -64,13 +64,13 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "b", "problem": "x"', r"line 2: no JSON .*; mend or remove the line"),
+        ('{"id": "b", "problem": "x"', r"line 2: no JSON .*; fix or remove the line"),
         ('["b"]', r"line 2: got list, expected a JSON object"),
         ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or no text; the row has id, problem"),
         ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or no text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
-        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is no valid Unicode; mend the id"),
-        ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; mend or remove the row"),
+        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is no valid Unicode; fix the id"),
+        ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; fix or remove the row"),
     ],
 )
 def test_broken_line_is_named_with_its_number(tmp_path: Path, line: object, message: str) -> None:

@@ -323,10 +323,10 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     assert find_reconciler(team.runs_dir) is None, "it ends with its worker"
     assert "Running" in states(), "nobody is left to report the death"
     team.start("worker")
-    wait_for(lambda: states() == {"Completed"}, f"not mended: {team.log('worker')}")
+    wait_for(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}")
     ended = [run.state.type.value for run in schedule.all_flow_runs() if run.state is not None]
     assert ended.count("CRASHED") == 1
-    assert team.hacpo("reconcile").stdout == "nothing to mend\n"
+    assert team.hacpo("reconcile").stdout == "nothing to fix\n"
     status = team.hacpo("server", "status").stdout
     assert status.startswith(f"{team.server.url} healthy\nreconciler: process ")
 

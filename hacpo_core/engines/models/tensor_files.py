@@ -42,7 +42,7 @@ def write_tensors(path: Path, parts: Iterable[TensorPart], *, hashes: bool = Tru
     Args:
         path: of the file; nothing of it is synced to the disk.
         parts: in the order in which they are read, one at a time.
-        hashes: False where nobody asks for the digest.
+        hashes: False where the digest is not needed.
 
     Returns:
         SHA-256 (hex) of the file; of nothing without `hashes`.

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def _without_ratios(_: Any, config: ExperimentConfig) -> str | None:
     estimator: CapabilityEstimator = config.method.estimate
     if len(config.pair.agents) == 1:
-        return "one agent has nobody to be compared with"
+        return "one agent has no partner to be compared with"
     uses_weight = estimator.cross_weight == "capability" and config.method.shares_rollouts
     is_unused = estimator.baseline != "capability" and not uses_weight
     return f"method {config.method.name} uses no capability ratio" if is_unused else None

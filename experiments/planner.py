@@ -25,6 +25,7 @@ from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.models.memory import check_fits, sizes_of
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
+from hacpo_core.methods.registry import trains_alone
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,8 @@ def _overrides_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> l
 
 
 def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
-    """The experiment itself where agents share rollouts, else one of each agent alone."""
-    if config.method.shares_rollouts or len(config.pair.agents) == 1:
+    """One experiment of each agent where its partners change nothing, else the experiment itself."""
+    if not trains_alone(config.method) or len(config.pair.agents) == 1:
         yield config
         return
     for name, agent in config.pair.agents.items():

@@ -98,7 +98,12 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
     base = tree.pop("extends", None)
     if base is None:
         return tree
-    return OmegaConf.merge(read_declaration(kind, str(base), above=(*above, path)), tree)  # type: ignore[return-value]
+    below = read_declaration(kind, str(base), above=(*above, path))
+    for seam in SEAMS:  # fields of another implementation than the one that this file names
+        name, inherited = _section(tree, "method", seam).get("name"), _section(below, "method", seam)
+        if name is not None and inherited.get("name") not in (None, name):
+            below["method"][seam] = {}
+    return OmegaConf.merge(below, tree)  # type: ignore[return-value]
 
 
 def _read(path: Any) -> DictConfig:
@@ -125,9 +130,13 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
 
 
 def _quoted(override: str) -> str:
-    """The override; a chat template is taken as it is, though its braces would be YAML's."""
+    """The override; a template is taken as it is, though its braces would be YAML's."""
     name, _, value = override.partition("=")
-    is_template = name.endswith(".chat_template") and value not in ("", "null") and value[:1] not in ("'", '"')
+    is_template = (
+        name.endswith((".chat_template", ".template", ".system"))
+        and value not in ("", "null")
+        and value[:1] not in ("'", '"')
+    )
     return f"{name}={json.dumps(value)}" if is_template else override
 
 
@@ -200,6 +209,12 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
     A layer below the one that names the implementation may set fields of another one: a pair has the clip of GSPO's
     ratios, whatever the method.
     """
+    for source, layer in layers:
+        given = _section(layer, "method").get(seam)
+        if given is not None and not isinstance(given, DictConfig):
+            raise ConfigError(
+                f"method.{seam} (in {source}): got {given!r}, expected a mapping; write method.{seam}.name={given}"
+            )
     sections = [(source, _section(layer, "method", seam)) for source, layer in layers]
     named = [place for place, (_, section) in enumerate(sections) if section.get("name")]
     if not named:

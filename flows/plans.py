@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from flows.compose import load_config, to_yaml
 from flows.folders import experiment_ids, experiments_dir
 from flows.states import CONFIG_FILE
+from flows.user_code import code_digest
 from hacpo_core.config import SEAMS, ExperimentConfig
 from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
@@ -137,21 +137,8 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     for context, name in named.items():
         module, colon, _ = name.partition(":")
         if colon:
-            found[context] = sha256_of(_module_file(context, module))
+            found[context] = code_digest(context, module)
     return found
-
-
-def _module_file(context: str, module: str) -> Path:
-    """The file of a user's module."""
-    try:
-        source = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"{context}: the module {module} cannot be imported ({error}); put it on PYTHONPATH"
-        ) from error
-    if source is None or source.origin is None or not Path(source.origin).is_file():
-        raise ConfigError(f"{context}: there is no module {module}; put it on PYTHONPATH, or correct its name")
-    return Path(source.origin)
 
 
 def check_contents(plan: Plan) -> None:

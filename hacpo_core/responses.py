@@ -39,6 +39,11 @@ class Verdicts:
     seconds_R: NDArray[np.float64]
     reason: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Arrays are read-only: a method that changes one in place would change what others read."""
+        for column in (self.raw_reward_R, self.seconds_R):
+            column.setflags(write=False)
+
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> Verdicts:
         """From one verdict per response."""

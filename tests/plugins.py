@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -59,7 +60,9 @@ def by_order(problems: Sequence[Problem], responses: Sequence[str]) -> list[Any]
             os._exit(1)
         if text == "sleep":
             time.sleep(60)
-        found.append({"none": None, "nan": float("nan"), "two": 2.0, "words": "good"}.get(text, 0.25))
+        plain = {"none": None, "nan": float("nan"), "two": 2.0, "words": "good"}
+        arrays = {"tensor": torch.full((), 0.5), "numpy": np.float32(0.5)}
+        found.append((plain | arrays).get(text, 0.25))
     return [*found, 1.0] if "one more" in responses else found
 
 
@@ -79,6 +82,19 @@ class RunningMean(Estimator):
             carried[agent] = Carried(reward_R - mean, np.ones(len(responses)))
         figures = {agent: {"running/mean": float(value["mean"][0])} for agent, value in means.items()}
         return Estimate(dict.fromkeys(scored.responses, carried), figures), means
+
+
+class Weighted(Estimator):
+    """Rewards as they are, with a weight."""
+
+    weight = 1.0
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        carried = {
+            agent: Carried(rewards(responses) + 0.5, np.full(len(responses), type(self).weight))
+            for agent, responses in scored.responses.items()
+        }
+        return Estimate(dict.fromkeys(scored.agents, carried)), state
 
 
 @dataclass(frozen=True)
@@ -209,3 +225,20 @@ class NonsenseBuilder(Builder):
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
         found = type(self).returned
         return found(history) if callable(found) else found
+
+
+class NonsenseObjective(SequenceClip):
+    """Returns whatever a test puts here."""
+
+    returned: Any = None
+    weights: Any = None
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        found = type(self).returned
+        surrogate = super().surrogate(rows, logprob_BT, update=update)
+        return found(surrogate) if callable(found) else found
+
+    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
+        found = type(self).weights
+        weight_B = super().row_weights(source_B, num_tokens_B, num_sources=num_sources, max_tokens=max_tokens)
+        return found(weight_B) if callable(found) else weight_B

@@ -70,8 +70,10 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:
-    if problems.kind == "file" and not problems.file:
-        raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
+    if problems.kind == "file" and not problems.file and not problems.hub.name:
+        raise ConfigError(
+            f"{field}.file: got none; name a JSONL or Parquet file of the data folder, or set {field}.hub"
+        )
     if "{problem}" not in problems.template:
         raise ConfigError(f"{field}.template: got {problems.template!r}; write {{problem}} where the problem goes")
     if bool(problems.hub.name) != bool(problems.hub.file):

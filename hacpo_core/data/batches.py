@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hacpo_core.columns import Positions, Ragged, TokenRows
 from hacpo_core.data.retokenize import Retokenizer, SharedResponses, without_eos
 from hacpo_core.methods.base import Estimate, Objective, RowKind
+from hacpo_core.methods.checked_objective import checked_row_weights
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
 
@@ -222,7 +223,8 @@ def _minibatch(
     source_B = np.array([reader.agents.index(key.agent) for key in rows], dtype=np.int64)
     old = [row.old_logprobs for row in rows.values()]
     is_own = (kind_B != RowKind.FOREIGN).tolist()
-    weight_B = objective.row_weights(
+    weight_B = checked_row_weights(
+        objective,
         torch.from_numpy(source_B),
         torch.from_numpy(tokens.responses.lengths),
         num_sources=len(reader.agents),

@@ -33,7 +33,8 @@ def problem_file(field: str, config: ProblemSetConfig, directory: str | None) ->
     """
     if config.kind != "file":
         return None
-    assert config.file is not None, "validate() lets no set of a file pass without it"
+    if config.file is None:
+        return _download(field, config, None)
     path = data_path(config.file, directory)
     return path if path.is_file() else _download(field, config, path)
 
@@ -55,7 +56,8 @@ def read_problems(
     """
     path = problem_file(field, config, directory)
     assert path is not None, "only sets of a file are read"
-    columns = config if path == data_path(config.file or "", directory) else config.hub
+    is_local = config.file is not None and path == data_path(config.file, directory)
+    columns = config if is_local else config.hub
     problems: dict[str, Problem] = {}
     num_rows = num_unanswerable = num_doubtful = 0
     for row in read_rows(path):
@@ -132,11 +134,13 @@ def _truth(row: DataRow, name: str | None) -> bool:
     return bool(value)
 
 
-def _download(field: str, config: ProblemSetConfig, path: Path) -> Path:
-    """The hub's copy of a file; `path` is where it would be looked for first."""
+def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
+    """The hub's copy of a file; `path` is where it was looked for first, None where it has no name here."""
     hub = config.hub
     columns = ", ".join(filter(None, (config.id_field, config.problem_field, config.answer_field)))
     remedy = f"put the file at {path}, with the fields {columns}"
+    if path is None:
+        remedy = f"put the file into the data folder and name it under {field}.file"
     if not hub.name:
         raise DataError(f"{field}.file: {path} is not there; set data.directory or HACPO_DATA_DIR, or {remedy}")
     # A silent hub costs its time-out, 23 s, at each question; its cache is asked all the same.
@@ -149,6 +153,6 @@ def _download(field: str, config: ProblemSetConfig, path: Path) -> Path:
         if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
             _silent_hubs.add(constants.ENDPOINT)
         raise DataError(
-            f"{field}.file: {path} is not there and no hub answers for {hub.name}/{hub.file} "
+            f"{field}.file: {path or 'the file'} is not there and no hub answers for {hub.name}/{hub.file} "
             f"({type(error).__name__}); {remedy}"
         ) from error

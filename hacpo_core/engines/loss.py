@@ -13,6 +13,7 @@ from torch import Tensor
 from hacpo_core.algo.objectives import kl_to_reference
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.methods.checked_objective import checked_surrogate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +48,10 @@ def loss_value(
         reference_logprob_BT: needed where `kl_coef` is over 0.
 
     Raises:
-        ValueError: a surrogate of another shape than one number per row.
+        MethodError: the objective raised an error, or returned no surrogate of one number per row.
     Source: HACPO Eq. 47-53; GRPO; GSPO.
     """
-    surrogate = objective.surrogate(rows, logprob_BT, update=update)
-    for name in ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B"):
-        value = getattr(surrogate, name, None)
-        if not isinstance(value, Tensor) or value.shape != rows.kind_B.shape:
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"{name}: got {got}, expected a tensor of one number per row {tuple(rows.kind_B.shape)}")
+    surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
     kl_B = penalty_B = torch.zeros_like(rows.advantage_B)
     if objective.kl_coef > 0:
         assert reference_logprob_BT is not None, "a KL term needs the reference's log-probabilities"

@@ -43,6 +43,11 @@ class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
 
     name: str = setting("", "name of a shipped one, or package.module:Class")
 
+    @property
+    def reads_partners(self) -> bool:
+        """Whether it reads other agents' responses even where rollouts are not shared; a grid then trains jointly."""
+        return True
+
 
 def without_others(_: Any, config: ExperimentConfig) -> str | None:
     """Why a field that is about other agents' rows cannot take effect, or None."""
@@ -303,6 +308,11 @@ class LossRows:
             value, dims = getattr(self, name), 2 if name.endswith("_BT") else 1
             if value.shape != self.mask_BT.shape[:dims]:
                 raise ValueError(f"{name}: got {tuple(value.shape)}, expected {tuple(self.mask_BT.shape[:dims])}")
+
+    @property
+    def weighted_advantage_B(self) -> Tensor:
+        """Advantage times weight."""
+        return self.advantage_B * self.weight_B
 
     @property
     def is_foreign_B(self) -> Tensor:

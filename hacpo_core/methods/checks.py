@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +26,7 @@ from hacpo_core.methods.base import (
     Seam,
     State,
 )
-from hacpo_core.records import RowKey, SamplingLimits
+from hacpo_core.records import Problem, RowKey, SamplingLimits
 
 _T = TypeVar("_T")
 
@@ -46,7 +48,14 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
     earlier = task.verified.get(task.agent)
     seen = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
     for spec in specs:
+        if not isinstance(spec.problem, Problem):
+            raise MethodError(f"{owner}: a spec's problem is {type(spec.problem).__name__}, expected a Problem")
         key = spec.problem.id, spec.sample
+        if type(spec.sample) is not int or spec.sample < 0 or not isinstance(spec.tag, str):
+            raise MethodError(
+                f"{owner}: got sample {spec.sample!r} and tag {spec.tag!r} for {spec.problem.id!r}, expected a whole "
+                "number from 0 and a text"
+            )
         if spec.problem.id not in known:
             raise MethodError(
                 f"{owner}: asks for problem {spec.problem.id!r}, which is none of the step's; leave it out"
@@ -55,8 +64,8 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
             raise MethodError(f"{owner}: asks for sample {spec.sample} of {spec.problem.id!r} twice; number them apart")
         seen.add(key)
         limits = spec.limits
-        is_valid = isinstance(limits, SamplingLimits) and limits.max_tokens >= 1 and limits.temperature > 0
-        if not is_valid or not 0 < limits.top_p <= 1:
+        is_valid = isinstance(limits, SamplingLimits) and type(limits.max_tokens) is int and limits.max_tokens >= 1
+        if not is_valid or not limits.temperature > 0 or not 0 < limits.top_p <= 1:
             raise MethodError(
                 f"{owner}: got {limits} for {spec.problem.id!r}, expected SamplingLimits with temperature > 0, "
                 "top_p in (0, 1] and max_tokens >= 1"
@@ -76,7 +85,7 @@ def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
         MethodError: it raised an error, or returned no rewards of the step's agents.
     """
     owner = f"method.estimate ({estimator.name}), step {scored.step}: shape"
-    shaped_R = _called(owner, lambda: estimator.shape(scored))
+    shaped_R = called(owner, lambda: estimator.shape(scored))
     if not isinstance(shaped_R, Mapping):
         raise MethodError(f"{owner}: returned {type(shaped_R).__name__}, expected rewards by agent")
     for agent, reward_R in shaped_R.items():
@@ -105,6 +114,9 @@ def checked_estimate(
     estimate, after = _pair(owner, lambda: estimator.estimate(scored, state))
     if not isinstance(estimate, Estimate):
         raise MethodError(f"{owner}: returned {type(estimate).__name__}, expected an Estimate")
+    carried_of = estimate.carried
+    if not isinstance(carried_of, Mapping) or not all(isinstance(each, Mapping) for each in carried_of.values()):
+        raise MethodError(f"{owner}: carried is no mapping of mappings; write {{learner: {{source: Carried(...)}}}}")
     for learner, of_sources in sources.items():
         for source in of_sources:
             carried = estimate.carried.get(learner, {}).get(source)
@@ -121,11 +133,29 @@ def checked_estimate(
             num_rows = len(scored.responses[source])
             for name in ("advantage_R", "weight_R"):
                 _check_column(getattr(carried, name), num_rows, f"{owner}: {name} of {source} for {learner}")
-    for agent, figures in {**estimate.figures, "": estimate.run_figures}.items():
-        for name, value in figures.items():
-            if not isinstance(value, float | int):
-                raise MethodError(f"{owner}: figure {name!r} {agent} is {type(value).__name__}, expected a number")
-    return estimate, after
+                getattr(carried, name).setflags(write=False)
+    return replace(
+        estimate,
+        figures=_checked_figures(estimate.figures, scored.agents, owner),
+        run_figures=_numbers(estimate.run_figures, owner, "run_figures"),
+    ), after
+
+
+def _checked_figures(figures: object, agents: Sequence[str], owner: str) -> dict[str, dict[str, float]]:
+    if not isinstance(figures, Mapping) or not set(figures) <= set(agents):
+        got = sorted(map(str, figures)) if isinstance(figures, Mapping) else type(figures).__name__
+        raise MethodError(f"{owner}: figures are of {got}, expected {{agent: {{name: number}}}}; see run_figures")
+    return {agent: _numbers(of_agent, owner, f"figures of {agent}") for agent, of_agent in figures.items()}
+
+
+def _numbers(values: object, owner: str, what: str) -> dict[str, float]:
+    """Figures as finite Python floats."""
+    if not isinstance(values, Mapping):
+        raise MethodError(f"{owner}: {what} are {type(values).__name__}, expected a mapping of names to numbers")
+    for name, value in values.items():
+        if not isinstance(name, str) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+            raise MethodError(f"{owner}: {what}: {name!r} is {value!r}, expected a finite number")
+    return {str(name): float(value) for name, value in values.items()}
 
 
 def _check_column(column: object, num_rows: int, what: str, *, is_scored_R: NDArray[np.bool_] | None = None) -> None:
@@ -180,14 +210,18 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
 
 def _pair(owner: str, call: Callable[[], Any]) -> tuple[Any, Any]:
     """What a seam's method returned: two values."""
-    returned = _called(owner, call)
+    returned = called(owner, call)
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise MethodError(f"{owner}: returned {type(returned).__name__}, expected a pair: what it made, and its state")
     return returned
 
 
-def _called(owner: str, call: Callable[[], Any]) -> Any:
-    """What a seam's method returned."""
+def called(owner: str, call: Callable[[], Any]) -> Any:
+    """What a seam's method returned.
+
+    Raises:
+        MethodError: it raised an error.
+    """
     try:
         return call()
     except HacpoError:

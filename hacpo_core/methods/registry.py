@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 
+from hacpo_core.config import MethodConfig
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
 from hacpo_core.methods.builders.shuffled import Shuffled
@@ -47,6 +48,16 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
         "cross_clip": CrossClip,
     },
 }
+
+
+def trains_alone(method: MethodConfig) -> bool:
+    """Whether an agent of this method trains to the same weights without its partners, as far as is known.
+
+    A user's class that is derived from a shipped one may read partners without saying so, and counts as one that does.
+    """
+    parts = {seam: getattr(method, seam) for seam in SHIPPED}
+    are_shipped = all(type(part) in SHIPPED[seam].values() for seam, part in parts.items())
+    return are_shipped and not method.shares_rollouts and not any(part.reads_partners for part in parts.values())
 
 
 def find(seam: str, name: str) -> type[Seam]:

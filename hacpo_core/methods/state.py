@@ -26,7 +26,10 @@ def encode(state: object, *, owner: str) -> dict[str, Any]:
     """
     if not isinstance(state, Mapping):
         raise MethodError(f"{owner}: the state is of type {type(state).__name__}, expected a mapping; return a dict")
-    encoded: dict[str, Any] = _encoded(state, owner, "state")
+    try:
+        encoded: dict[str, Any] = _encoded(state, owner, "state")
+    except RecursionError as error:
+        raise MethodError(f"{owner}: the state holds itself; return plain values") from error
     try:
         json.dumps(encoded, allow_nan=False)
     except ValueError as error:  # nan and infinity, which JSON lacks
@@ -37,6 +40,8 @@ def encode(state: object, *, owner: str) -> dict[str, Any]:
 def _encoded(value: object, owner: str, place: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
+            if key == _ARRAY:
+                raise MethodError(f"{owner}: {place} has the key {_ARRAY!r}, which marks arrays; take another name")
             if not isinstance(key, str):
                 raise MethodError(f"{owner}: {place} has the key {key!r}, expected texts; use str({key!r})")
         return {key: _encoded(each, owner, f"{place}[{key!r}]") for key, each in value.items()}

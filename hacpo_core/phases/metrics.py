@@ -132,9 +132,9 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     num_rows = sum(m.num_rows for m in minibatches)
     is_own, is_foreign = rows["kind"] == RowKind.OWN, rows["kind"] == RowKind.FOREIGN
     values = {
+        **ledger.estimate(step).estimate.figures.get(agent, {}),
         "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
         "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
-        **ledger.estimate(step).estimate.figures.get(agent, {}),
         "text/length_drift": counts.length_drift_mean,
         "text/num_truncated": counts.num_truncated,
         "text/num_empty": counts.num_empty,

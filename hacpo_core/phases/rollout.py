@@ -78,7 +78,9 @@ def _plan(
         limits=SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens),
         seed=experiment.config.seed,
         round=round,
-        verified={k: ledger.verdicts(step, k, rounds=round).responses for k in experiment.agents} if round else {},
+        verified={name: ledger.verdicts(step, name, rounds=round).responses for name in experiment.agents}
+        if round
+        else {},
         sources=experiment.sources(agent),
     )
     if round:

@@ -28,7 +28,7 @@ def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> 
     responses = experiment.ledger.sampled_round(step, agent, round).responses
     problems = [experiment.problem(problem_id) for problem_id in responses.problem_id]
     with Stopwatch() as watch:
-        verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text))
+        verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text, list(responses.row_keys())))
     num_unscored, most = int((~verdicts.is_scored_R).sum()), experiment.config.verifier.max_unscored_fraction
     if num_unscored:
         _log.warning("step %d, %s: %d of %d responses are unscored", step, agent, num_unscored, len(verdicts))
@@ -36,7 +36,8 @@ def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> 
         raise VerificationError(
             f"step {step}, {agent}: {num_unscored} of {len(verdicts)} responses are unscored, all of them or more than "
             f"verifier.max_unscored_fraction={most} (first: {next(filter(None, verdicts.reason), 'no reason')}); "
-            "resume to try once more, or begin anew with a larger verifier.timeout_s or verifier.memory_mb"
+            "resume to try once more, fix the reward function, or begin anew with a larger verifier.timeout_s, "
+            "verifier.memory_mb or reward.timeout_s"
         )
     batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
     experiment.ledger.save_verdicts(step, agent, batch, round)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
 from hacpo_core.verify.worker import die_with_parent, limit_resources
 
@@ -37,9 +38,19 @@ def main(name: str, descriptor: str, memory_mb: str, parent_pid: str) -> None:
         except EOFError:
             return
         try:
-            pipe.send(list(function(problems, responses)))
+            pipe.send([_plain(reward) for reward in function(problems, responses)])
         except Exception as error:  # noqa: BLE001  a user's function may raise anything; its rows are unscored
             pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _plain(reward: Any) -> Any:
+    """A number of numpy or torch as Python's; anything else as it is, or as its text where it cannot be sent."""
+    if reward is None or isinstance(reward, float | int | str):
+        return reward
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        return repr(reward)
 
 
 if __name__ == "__main__":

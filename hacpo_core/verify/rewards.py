@@ -21,17 +21,19 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self
 
 from hacpo_core.errors import MethodError, VerificationError
-from hacpo_core.records import Problem, Verdict
+from hacpo_core.records import Problem, RowKey, Verdict
 from hacpo_core.verify.pool import START_TIMEOUT_S, VerifierPool
 from hacpo_core.verify.reward_worker import READY
 
+MOST_FAILURES = 4
+"""single responses in a row without a reward, after which the function is at fault and batches are not halved"""
 _log = logging.getLogger(__name__)
 
 
 class RewardFunction(Protocol):
     """Judges responses in batches."""
 
-    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
         """Verdict on each response, in order."""
 
     def close(self) -> None:
@@ -44,7 +46,7 @@ class VerifierReward:
     def __init__(self, pool: VerifierPool, *, owns_pool: bool = False) -> None:
         self._pool, self._owns_pool = pool, owns_pool
 
-    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
         """The pool's verdicts."""
         return self._pool.verify(responses, [problem.gold for problem in problems])
 
@@ -69,11 +71,13 @@ class UserReward:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._warned: set[str] = set()
+        self._failures = 0
+        """single responses that failed since the last call that gave rewards"""
         self._mutex = threading.Lock()
         # Linux ends the process with the thread that started it: one thread that lives as long as this does starts it.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-starter")
 
-    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
         """The function's rewards; unscored where it says None, raises, is too slow or ends its process.
 
         Raises:
@@ -83,28 +87,36 @@ class UserReward:
         with self._mutex:  # agents may be verified side by side
             said = self._call(problems, responses)
         if isinstance(said, str):
+            if self._failures >= MOST_FAILURES:
+                said = f"{said}, as for {self._failures} responses before; the function itself fails"
+                return [Verdict("unscored", None, None, 0.0, said)] * len(responses)
             if len(responses) == 1:
+                self._failures += 1
                 if said not in self._warned:
                     _log.warning("reward %s: %s (problem %s)", self._name, said, problems[0].id)
                     self._warned.add(said)
                 return [Verdict("unscored", None, None, 0.0, said)]
             half = len(responses) // 2
-            return [*self.judge(problems[:half], responses[:half]), *self.judge(problems[half:], responses[half:])]
+            return [
+                *self.judge(problems[:half], responses[:half], keys[:half]),
+                *self.judge(problems[half:], responses[half:], keys[half:]),
+            ]
+        self._failures = 0
         if len(said) != len(responses):
             raise MethodError(
                 f"reward {self._name}: returned {len(said)} rewards for {len(responses)} responses, expected one each"
             )
-        return [self._verdict(reward, problem) for reward, problem in zip(said, problems, strict=True)]
+        return [self._verdict(reward, key) for reward, key in zip(said, keys, strict=True)]
 
-    def _verdict(self, reward: Any, problem: Problem) -> Verdict:
+    def _verdict(self, reward: Any, key: RowKey) -> Verdict:
         if reward is None:
             return Verdict("unscored", None, None, 0.0, f"{self._name}: None")
         is_number = isinstance(reward, int | float) or hasattr(reward, "__float__")
         value = float(reward) if is_number else math.nan
         if not 0.0 <= value <= 1.0:
             raise MethodError(
-                f"reward {self._name}: got {reward!r} for a response to problem {problem.id!r}, expected a number in "
-                "[0, 1], or None where it cannot be judged; scale it"
+                f"reward {self._name}: got {reward!r} for step {key.step}, {key.agent}, problem {key.problem_id!r}, "
+                f"sample {key.sample}, expected a number in [0, 1], or None where it cannot be judged; scale it"
             )
         return Verdict(status_of(value), value, None, 0.0)
 
@@ -166,14 +178,14 @@ class Rewards:
     def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
         self._functions, self._weights = tuple(functions), tuple(weights)
 
-    def judge(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Verdict]:
+    def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
         """Weighted mean of what the functions say; unscored where one of them cannot judge.
 
         Raises:
             VerificationError: a function cannot be called.
             MethodError: a function returned no reward.
         """
-        said = [function.judge(problems, responses) for function in self._functions]
+        said = [function.judge(problems, responses, keys) for function in self._functions]
         return said[0] if len(said) == 1 else [self._mean(verdicts) for verdicts in zip(*said, strict=True)]
 
     def _mean(self, verdicts: Sequence[Verdict]) -> Verdict:

@@ -326,6 +326,32 @@ def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
         compose("tiny", str(path))
 
 
+def test_method_that_extends_another_may_name_another_implementation_of_a_seam(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: naive\nmethod: {name: mine, estimate: {name: leave_one_out}}\n", encoding="utf-8")
+    method = compose("tiny", str(path)).method
+    assert (type(method.estimate).__name__, method.shares_rollouts) == ("LeaveOneOut", True)
+    path.write_text("extends: hacpo_window1\nmethod: {name: mine, estimate: {floor: 0.1}}\n", encoding="utf-8")
+    estimate = compose("tiny", str(path)).method.estimate
+    assert (estimate.window, estimate.floor) == (1, 0.1), "the same implementation keeps what is below"
+
+
+def test_seam_that_is_a_text_is_refused_with_the_way_to_write_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"method.plan \(in .*\): got 'foo', expected a mapping; write method.plan.na"
+    ):
+        compose("tiny", "gspo", overrides=["method.plan=foo"])
+    path = tmp_path / "mine.yaml"
+    path.write_text('extends: gspo\nmethod: {name: mine, build: "nomod:X"}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"write method.build.name=nomod:X"):
+        compose("tiny", str(path))
+
+
+def test_template_of_a_set_is_taken_as_it_is_typed() -> None:
+    data = compose("tiny", "gspo", overrides=["data.sets.arithmetic.template={problem}"]).data
+    assert data.sets["arithmetic"].template == "{problem}"
+
+
 def test_declaration_that_extends_itself_is_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {one}", encoding="utf-8")

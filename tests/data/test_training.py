@@ -178,6 +178,16 @@ def test_file_that_is_not_here_comes_from_the_hub_with_the_columns_there(
     assert [problem.id for problem in problems] == [row["key"] for row in ROWS]
 
 
+def test_set_of_the_hub_needs_no_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "download.parquet")
+    monkeypatch.setattr(
+        "hacpo_core.data.problem_sets.hf_hub_download", lambda *_, **__: str(tmp_path / "download.parquet")
+    )
+    columns = {name: value for name, value in COLUMNS.items() if name != "system"}
+    declared = TrainSetConfig(hub=HubConfig(name="somebody/sums", file="train.parquet", **columns))
+    assert len(load_problems(DataConfig(train=["mine"], sets={"mine": declared}))) == 20
+
+
 def two_sets(folder: Path, **fields: Any) -> DataConfig:
     write_rows(folder / "own.jsonl")
     sets = {

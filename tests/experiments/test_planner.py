@@ -55,6 +55,23 @@ def test_tables_1_and_7_together_need_33_trainings_for_60_rows(tmp_path: Path) -
     assert sum("hacpo" in name or "naive" in name for name in trainings) == 12
 
 
+@pytest.mark.parametrize(
+    ("method", "num_agents"),
+    [
+        ("extends: gspo\nmethod: {name: own}", 1),
+        ("extends: hacpo\nmethod: {name: xgrpo, shares_rollouts: false}", 2),
+        ("extends: gspo\nmethod: {name: pooled, estimate: {baseline: pooled}}", 2),
+        ("extends: gspo\nmethod: {name: mine, estimate: {name: 'tests.plugins:RunningMean'}}", 2),
+    ],
+)
+def test_agents_train_alone_only_where_partners_are_known_to_change_nothing(
+    method: str, num_agents: int, small_models: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(method, encoding="utf-8")
+    grid = plan_grid(small_grid(small_models, tmp_path, str(tmp_path / "mine.yaml")), runs_dir=tmp_path, seeds=[0])
+    assert {len(planned.config.pair.agents) for planned in grid.plans.values()} == {num_agents}
+
+
 def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_path: Path) -> None:
     cells = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0]).cells
     gspo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "gspo", 0)]

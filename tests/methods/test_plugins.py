@@ -6,6 +6,7 @@ import random
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +319,78 @@ def test_builder_that_returns_nonsense_is_refused_in_one_sentence(
     with pytest.raises(MethodError, match=message) as caught:
         trained(planned)
     assert "method.build (tests.plugins:NonsenseBuilder), step 1, qwen" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "surrogate: returned NoneType, expected a Surrogate"),
+        (lambda s: replace(s, value_B=s.value_B[:1]), r"value_B is \(1,\), expected a tensor of one number per row"),
+        (lambda s: replace(s, value_B=s.value_B.detach().numpy()), "value_B is ndarray, expected a tensor"),
+        (lambda s: replace(s, value_B=s.value_B.detach()), "value_B has no gradient; compute it from logprob_BT"),
+        (lambda s: replace(s, value_B=s.value_B * float("nan")), "value_B or ratio_B holds nan or infinity"),
+        (lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "value_B or ratio_B holds nan or infinity"),
+        (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
+    ],
+)
+def test_objective_that_returns_nonsense_is_refused_in_one_sentence(
+    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.NonsenseObjective, "returned", returned)
+    planned = small_plan("hacpo", "method.objective.name=tests.plugins:NonsenseObjective", *SHORT)
+    with pytest.raises(MethodError, match=message) as caught:
+        trained(planned)
+    assert "method.objective (tests.plugins:NonsenseObjective)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (lambda w: None, "row_weights: returned NoneType, expected a tensor"),
+        (lambda w: w[:1], r"row_weights: returned \(1,\), expected a tensor"),
+        (lambda w: w / 0, "row_weights: returned nan or infinity"),
+    ],
+)
+def test_weights_of_rows_that_are_nonsense_are_refused_in_one_sentence(
+    weights: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.NonsenseObjective, "returned", lambda surrogate: surrogate)
+    monkeypatch.setattr(plugins.NonsenseObjective, "weights", weights)
+    with pytest.raises(MethodError, match=message):
+        trained(small_plan("hacpo", "method.objective.name=tests.plugins:NonsenseObjective", *SHORT))
+
+
+def test_rewards_that_a_method_changes_in_place_are_an_error_and_no_other_reward(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_place(scored: ScoredStep) -> Any:
+        scored.raw_reward_R("qwen")[:] -= 0.1
+
+    monkeypatch.setattr(plugins.Nonsense, "returned", in_place)
+    planned = small_plan("hacpo", "method.estimate.name=tests.plugins:Nonsense", *SHORT)
+    with pytest.raises(MethodError, match="ValueError: output array is read-only"):
+        trained(planned)
+
+
+@pytest.mark.parametrize("figures", [{"qwen": {"a/b": float("nan")}}, {"gpt": {}}, {"a/b": 1.0}, None])
+def test_figures_that_are_no_numbers_of_agents_are_refused(
+    figures: Any, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.Nonsense, "returned", lambda s: (replace(carried_by(s), figures=figures), {}))
+    with pytest.raises(MethodError, match="figures"):
+        trained(small_plan("hacpo", "method.estimate.name=tests.plugins:Nonsense", *SHORT))
+
+
+def test_weight_of_an_estimator_moves_every_objective(small_plan: Callable[..., Plan], tmp_path: Any) -> None:
+    for name in ("grpo", "cispo", "sapo", "gmpo", "gspo"):
+        norms = []
+        for weight in (1.0, 3.0):
+            plugins.Weighted.weight = weight
+            planned = small_plan(
+                name, "method.estimate.name=tests.plugins:Weighted", *SHORT, "train.num_steps=1",
+                "engine.skip_zero_advantage=false", runs_dir=tmp_path / f"{name}{weight}",
+            )  # fmt: skip
+            rows = trained(planned).read_value(1, "update.qwen", "update.qwen.json")["minibatches"]
+            norms.append(rows[0]["grad_norm"])
+        assert norms[1] == pytest.approx(3 * norms[0], rel=1e-3), name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from flows.build import rewards_of
 from flows.compose import compose
 from hacpo_core.errors import ConfigError, MethodError, VerificationError
-from hacpo_core.records import Gold, Message, Problem, Verdict
+from hacpo_core.records import Gold, Message, Problem, RowKey, Verdict
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import Rewards, UserReward, VerifierReward
 
@@ -24,7 +24,7 @@ class Fixed:
     def __init__(self, *verdicts: Verdict) -> None:
         self._verdicts = list(verdicts)
 
-    def judge(self, problems: object, responses: object) -> list[Verdict]:
+    def judge(self, problems: object, responses: object, keys: object) -> list[Verdict]:
         return self._verdicts
 
     def close(self) -> None:
@@ -39,8 +39,13 @@ def by_order() -> Iterator[UserReward]:
     reward.close()
 
 
+def judged(reward: UserReward | Rewards | VerifierReward, responses: Sequence[str]) -> list[Verdict]:
+    keys = [RowKey(3, "qwen", "p", sample) for sample in range(len(responses))]
+    return reward.judge([PROBLEM] * len(responses), responses, keys)
+
+
 def rewards(reward: UserReward, *responses: str) -> list[float | None]:
-    return [verdict.reward for verdict in reward.judge([PROBLEM] * len(responses), responses)]
+    return [verdict.reward for verdict in judged(reward, responses)]
 
 
 def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -> None:
@@ -59,7 +64,7 @@ def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -
 )
 def test_response_that_cannot_be_judged_is_unscored_alone(order: str, reason: str, by_order: UserReward) -> None:
     responses = ["a"] * 5 + [order] + ["b"] * 3
-    verdicts = by_order.judge([PROBLEM] * 9, responses)
+    verdicts = judged(by_order, responses)
     assert [verdict.reward for verdict in verdicts] == [0.25] * 5 + [None] + [0.25] * 3
     assert (verdicts[5].status, verdicts[5].reason) == ("unscored", reason)
 
@@ -67,15 +72,37 @@ def test_response_that_cannot_be_judged_is_unscored_alone(order: str, reason: st
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("nan", r"got nan for a response to problem 'p', expected a number in \[0, 1\], or None"),
-        ("two", "got 2.0 for a response to problem 'p'"),
-        ("words", "got 'good' for a response to problem 'p'"),
+        ("nan", r"got nan for step 3, qwen, problem 'p', sample 0, expected a number in \[0, 1\], or None"),
+        ("two", "got 2.0 for step 3, qwen, problem 'p', sample 0"),
+        ("words", "got 'good' for step 3, qwen, problem 'p', sample 0"),
         ("one more", "returned 2 rewards for 1 responses, expected one each"),
     ],
 )
 def test_what_is_no_reward_is_an_error_that_names_the_row(order: str, message: str, by_order: UserReward) -> None:
     with pytest.raises(MethodError, match=f"reward tests.plugins:by_order: {message}"):
         rewards(by_order, order)
+
+
+def test_function_that_fails_on_everything_is_given_up_after_a_few_single_responses(
+    by_order: UserReward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    inner = by_order._call
+
+    def counted(problems: Sequence[Problem], responses: Sequence[str]) -> object:
+        calls.append(len(responses))
+        return inner(problems, responses)
+
+    monkeypatch.setattr(by_order, "_call", counted)
+    verdicts = judged(by_order, ["raise"] * 64)
+    assert {verdict.status for verdict in verdicts} == {"unscored"}
+    assert len(calls) < 20, "not each of the 64 by itself"
+    assert "the function itself fails" in verdicts[-1].reason
+    assert rewards(by_order, "a", "b") == [0.25, 0.25], "and is asked again, next time"
+
+
+def test_numbers_of_numpy_and_torch_are_rewards(by_order: UserReward) -> None:
+    assert rewards(by_order, "tensor", "numpy") == [0.5, 0.5]
 
 
 def test_function_that_is_not_there_is_one_clear_error() -> None:
@@ -90,7 +117,7 @@ def test_function_that_is_not_there_is_one_clear_error() -> None:
 def test_weighted_mean_of_several_and_unscored_where_one_cannot_judge() -> None:
     right, wrong = Verdict("correct", 1.0, "3", 0.5), Verdict("wrong", 0.0, None, 0.25)
     part, unknown = Verdict("partial", 0.5, None, 0.0), Verdict("unscored", None, None, 0.0, "timeout")
-    found = Rewards([Fixed(right, right, wrong), Fixed(part, unknown, wrong)], [3.0, 1.0]).judge([PROBLEM] * 3, "abc")
+    found = judged(Rewards([Fixed(right, right, wrong), Fixed(part, unknown, wrong)], [3.0, 1.0]), "abc")
     assert found == [
         Verdict("partial", 0.875, "3", 0.5),
         Verdict("unscored", None, "3", 0.5, "timeout"),
@@ -103,8 +130,8 @@ def test_rules_of_equality_can_be_named_whatever_the_verifiers_is() -> None:
     with VerifierPool(num_workers=1, timeout_s=30.0, memory_mb=2048, style="boxed") as pool:
         with rewards_of(config, pool) as mixed:
             responses = ["\\boxed{7/2}", "\\boxed{3.5}", "\\boxed{4}"]
-            assert [verdict.reward for verdict in mixed.judge([PROBLEM] * 3, responses)] == [0.5, 1.0, 0.0]
-        assert VerifierReward(pool).judge([PROBLEM], ["\\boxed{7/2}"])[0].status == "correct", "it was only borrowed"
+            assert [verdict.reward for verdict in judged(mixed, responses)] == [0.5, 1.0, 0.0]
+        assert judged(VerifierReward(pool), ["\\boxed{7/2}"])[0].status == "correct", "it was only borrowed"
 
 
 @pytest.mark.parametrize(

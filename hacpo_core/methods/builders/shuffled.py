@@ -36,6 +36,11 @@ class Shuffled(Builder):
     )
 
     @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def mixes_sources(self) -> bool:
         """Not with `own_first`."""
         return self.order == "mixed"

@@ -23,6 +23,11 @@ class BatchNormalised(Estimator):
 
     subtracts_group_mean: bool = setting(False, "take the mean of the agent's own group from each reward first")
 
+    @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Weights are 1."""
         columns = {}

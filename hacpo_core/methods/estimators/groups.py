@@ -57,6 +57,11 @@ class GroupEstimator(Estimator):
         inert=when("method.estimate.overlong_share", 0),
     )
 
+    @property
+    def reads_partners(self) -> bool:
+        """With the pooled baseline."""
+        return self.baseline == "pooled"
+
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
         """R - penalty * min(1, max(0, n - (limit - buffer)) / buffer),   n tokens, buffer = overlong_share * limit."""
         if self.overlong_share == 0:

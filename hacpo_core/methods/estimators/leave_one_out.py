@@ -18,6 +18,11 @@ class LeaveOneOut(Estimator):
     Source: RLOO (2402.14740).
     """
 
+    @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Weights are 1; what a shaped reward adds to the raw one is added to the row's own advantage."""
         rewards = rectangle_of(scored)

@@ -25,6 +25,11 @@ class Gmpo(Objective):
     log_high: float = setting(0.4, "log-ratios of tokens are kept below log_high", unit="nats", at_least=0, at_most=10)
 
     @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def needs_token_ratios(self) -> bool:
         """True: each token's ratio is clipped."""
         return True
@@ -33,13 +38,13 @@ class Gmpo(Objective):
         """Own rows alone."""
         ratio_B, stopped_BT = algo.objectives.geometric_ratio(
             algo.ratios.token_log_ratio(logprob_BT, rows.old_logprob_BT),
-            rows.advantage_B,
+            rows.weighted_advantage_B,
             rows.mask_BT,
             low=self.log_low,
             high=self.log_high,
         )
         return Surrogate(
-            value_B=ratio_B * rows.advantage_B,
+            value_B=ratio_B * rows.weighted_advantage_B,
             ratio_B=algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B),
             stopped_share_B=algo.ratios.masked_mean(stopped_BT.to(logprob_BT.dtype), rows.mask_BT),
             floor_B=ratio_B.new_full(ratio_B.shape, math.exp(-self.log_low)),

@@ -25,12 +25,17 @@ class SequenceClip(Objective):
         4e-4, "ratios of responses are kept below 1 + sequence_high", at_least=0, at_most=1e3
     )
 
+    @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """All rows, whoever sampled them."""
         clipping = algo.clipping
         bounds = clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
         ratio_B = algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
-        advantage_B = rows.advantage_B * rows.weight_B
+        advantage_B = rows.weighted_advantage_B
         stopped_B = clipping.is_stopped(ratio_B, advantage_B, bounds, is_pessimistic=True)
         return Surrogate(
             value_B=clipping.clipped_surrogate(ratio_B, advantage_B, bounds, is_pessimistic=True),

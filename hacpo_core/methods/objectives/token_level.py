@@ -28,6 +28,11 @@ class TokenLevel(Objective):
     token_aggregation: str = setting("token_mean", "how tokens are averaged", choices=AGGREGATIONS)
 
     @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def is_token_level(self) -> bool:
         """True."""
         return True

@@ -18,6 +18,11 @@ class EveryProblem(SamplingPlan):
 
     factor: int = setting(1, "responses to a problem as a multiple of rollout.num_samples", at_least=1, at_most=1e4)
 
+    @property
+    def reads_partners(self) -> bool:
+        """No."""
+        return False
+
     def samples_per_problem(self, num_samples: int) -> int:
         """The multiple."""
         return num_samples * self.factor

@@ -1,0 +1,56 @@
+"""What an objective returned, checked: a user's own may return anything, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hacpo_core.errors import MethodError
+from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.methods.checks import called
+
+_COLUMNS = ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B")
+
+
+def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+    """An objective's surrogate of a micro-batch.
+
+    Raises:
+        MethodError: it raised an error, or returned something else than finite columns of one number per row.
+    """
+    owner = f"method.objective ({objective.name}), update {update}: surrogate"
+    surrogate = called(owner, lambda: objective.surrogate(rows, logprob_BT, update=update))
+    if not isinstance(surrogate, Surrogate):
+        raise MethodError(f"{owner}: returned {type(surrogate).__name__}, expected a Surrogate")
+    for name in _COLUMNS:
+        value = getattr(surrogate, name)
+        if not isinstance(value, Tensor) or value.shape != rows.kind_B.shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            expected = f"expected a tensor of one number per row, {tuple(rows.kind_B.shape)}"
+            raise MethodError(f"{owner}: {name} is {got}, {expected}")
+    if logprob_BT.requires_grad and not surrogate.value_B.requires_grad:
+        raise MethodError(f"{owner}: value_B has no gradient; compute it from logprob_BT without detach()")
+    is_finite = torch.stack([getattr(surrogate, name).isfinite().all() for name in ("value_B", "ratio_B")]).all()
+    if not is_finite and bool(logprob_BT[rows.mask_BT].isfinite().all()):  # else the model diverged
+        raise MethodError(f"{owner}: value_B or ratio_B holds nan or infinity; bound the ratio")
+    return surrogate
+
+
+def checked_row_weights(
+    objective: Objective, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int
+) -> Tensor:
+    """An objective's weights of a mini-batch's rows.
+
+    Raises:
+        MethodError: it raised an error, or returned something else than one finite number per row.
+    """
+    owner = f"method.objective ({objective.name}): row_weights"
+    weight_B = called(
+        owner, lambda: objective.row_weights(source_B, num_tokens_B, num_sources=num_sources, max_tokens=max_tokens)
+    )
+    if not isinstance(weight_B, Tensor) or weight_B.shape != source_B.shape:
+        got = tuple(weight_B.shape) if isinstance(weight_B, Tensor) else type(weight_B).__name__
+        raise MethodError(f"{owner}: returned {got}, expected a tensor of one number per row, {tuple(source_B.shape)}")
+    if not bool(weight_B.isfinite().all()):
+        raise MethodError(f"{owner}: returned nan or infinity, expected finite weights")
+    return weight_B

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
@@ -30,6 +29,8 @@ class BatchNormalised(Estimator):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Weights are 1."""
+        import torch  # plans and pages read a method's fields and do without it
+
         columns = {}
         for agent, responses in scored.responses.items():
             raw_R, shaped_R = scored.raw_reward_R(agent), scored.reward_R(agent)

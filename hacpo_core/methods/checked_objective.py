@@ -31,7 +31,8 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
     if logprob_BT.requires_grad and not surrogate.value_B.requires_grad:
         raise MethodError(f"{owner}: value_B has no gradient; compute it from logprob_BT without detach()")
     is_finite = torch.stack([getattr(surrogate, name).isfinite().all() for name in ("value_B", "ratio_B")]).all()
-    if not is_finite and bool(logprob_BT[rows.mask_BT].isfinite().all()):  # else the model diverged
+    inputs = (logprob_BT[rows.mask_BT], rows.advantage_B, rows.weight_B)
+    if not is_finite and all(bool(each.isfinite().all()) for each in inputs):  # else the model diverged
         raise MethodError(f"{owner}: value_B or ratio_B holds nan or infinity; bound the ratio")
     return surrogate
 

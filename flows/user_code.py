@@ -49,7 +49,7 @@ def _file_of(context: str, module: str) -> Path:
         ) from error
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise ConfigError(f"{context}: there is no module {module}; put it on PYTHONPATH, or correct its name")
-    return Path(spec.origin).resolve()
+    return Path(spec.origin).absolute()  # a link's target may lie in another tree
 
 
 def _imported(tree: ast.AST, file: Path, root: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What an objective returned, checked: a user's own may return anything, and what is wrong is one sentence."""
+"""What an objective returned, checked as in `checks.py`, which plans and pages import and which loads no torch."""
 
 from __future__ import annotations
 

@@ -63,11 +63,17 @@ class Ragged:
 
     def take(self, rows: Positions) -> Ragged:
         """Some rows, in that order."""
-        return Ragged.of([self[row] for row in rows], self.value_N.dtype)
+        at = np.asarray(rows, np.int64)
+        return self._slices(self.edge[at], self.edge[at + 1])
 
     def cut(self, lengths: Positions) -> Ragged:
         """Each row's first values: so many, or all where it has fewer."""
-        return Ragged.of([row[:length] for row, length in zip(self, lengths, strict=True)], self.value_N.dtype)
+        start, end = self.edge[:-1], self.edge[1:]
+        return self._slices(start, np.minimum(start + np.asarray(lengths, np.int64), end))
+
+    def _slices(self, start_R: NDArray[np.int64], end_R: NDArray[np.int64]) -> Ragged:
+        values = [self.value_N[start:end] for start, end in zip(start_R.tolist(), end_R.tolist(), strict=True)]
+        return Ragged.from_lengths(np.concatenate([self.value_N[:0], *values]), end_R - start_R)
 
     def means(self) -> NDArray[np.float64]:
         """Mean of each row, in float64; no row may be empty."""

@@ -173,11 +173,9 @@ def row_weights(
         group_B, num_groups = source_B, num_sources
     else:
         raise ValueError(f"unknown aggregation: got {aggregation!r}, expected sum_of_means or mean_of_rows")
-    ones_B = torch.ones_like(num_tokens_B, dtype=torch.float64)
-    rows_of_group = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group_B, ones_B)
-    num_rows_B = rows_of_group[group_B]
+    num_rows_B = torch.bincount(group_B, minlength=num_groups).double()[group_B]
     if not is_token_level:
-        return 1.0 / num_rows_B
+        return num_rows_B.reciprocal()
     if token_aggregation == "token_mean":
         tokens = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group_B, num_tokens_B.double())
         return 1.0 / tokens[group_B]

@@ -219,7 +219,7 @@ class NonsenseBuilder(Builder):
 
     returned: Any = None
 
-    def num_updates(self, *, num_rows: int, num_samples: int) -> int:
+    def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         return 1
 
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:

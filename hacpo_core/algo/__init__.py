@@ -7,9 +7,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hacpo_core.algo import advantages, capability, clipping, groups, objectives, ratios, rectangle
+    from hacpo_core.algo import (
+        advantages,
+        calibration,
+        capability,
+        clipping,
+        difficulty,
+        groups,
+        objectives,
+        ratios,
+        rectangle,
+    )
 
-__all__ = ["advantages", "capability", "clipping", "groups", "objectives", "ratios", "rectangle"]
+__all__ = [
+    "advantages",
+    "calibration",
+    "capability",
+    "clipping",
+    "difficulty",
+    "groups",
+    "objectives",
+    "ratios",
+    "rectangle",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -31,8 +31,10 @@ def measures_cosine(config: ExperimentConfig) -> bool:
 
 def num_minibatches(config: ExperimentConfig) -> int:
     """Updates of one learner in one step, as the method's builder announces them."""
-    num_rows = num_sources(config) * config.train.problems * num_samples(config)
-    return int(config.method.build.num_updates(num_rows=num_rows, num_samples=config.rollout.num_samples))
+    sources = num_sources(config)
+    num_rows = sources * config.train.problems * num_samples(config)
+    samples = config.rollout.num_samples
+    return int(config.method.build.num_updates(num_rows=num_rows, num_samples=samples, num_sources=sources))
 
 
 def total_updates(config: ExperimentConfig) -> int:

@@ -214,6 +214,8 @@ class History:
         seed: of the experiment.
         responses: an agent's verified responses of a step, this one or an earlier one.
         estimate: what was estimated in that step.
+        outcomes: what the learner's updates of an earlier step saw of their rows, as columns: the key (step, agent,
+            problem_id, sample), entropy, stopped_share, ratio and more, see `hacpo_core.store.ledger.row_table`.
     """
 
     step: int
@@ -223,6 +225,7 @@ class History:
     seed: int
     responses: Callable[[int, str], Responses]
     estimate: Callable[[int], Estimate]
+    outcomes: Callable[[int], Mapping[str, NDArray[Any]]]
 
     @property
     def learner(self) -> str:
@@ -240,12 +243,13 @@ class Builder(Seam):
         return True
 
     @abstractmethod
-    def num_updates(self, *, num_rows: int, num_samples: int) -> int:
+    def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         """Mini-batches of a step, for the learning rate's schedule and for sums that are made ahead.
 
         Args:
             num_rows: responses of all sources in a step, as the plan announces them.
             num_samples: `rollout.num_samples`.
+            num_sources: agents whose rows a learner may take.
         """
 
     def problem_with(

@@ -9,14 +9,20 @@ from collections.abc import Mapping
 from hacpo_core.config import MethodConfig
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
+from hacpo_core.methods.builders.bandit import Bandit
 from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.builders.successes import PeerSuccesses
 from hacpo_core.methods.estimators.batch_normalised import BatchNormalised
+from hacpo_core.methods.estimators.calibrated import Calibrated
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.estimators.difficulty import DifficultyWeighted
 from hacpo_core.methods.estimators.groups import GroupEstimator
 from hacpo_core.methods.estimators.leave_one_out import LeaveOneOut
+from hacpo_core.methods.estimators.peers import PeerRows
 from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.gmpo import Gmpo
+from hacpo_core.methods.objectives.peer_shaping import PeerShaping
 from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
@@ -37,13 +43,17 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
         "leave_one_out": LeaveOneOut,
         "batch_normalised": BatchNormalised,
         "capability": CapabilityEstimator,
+        "difficulty_weighted": DifficultyWeighted,
+        "calibrated": Calibrated,
+        "peer_rows": PeerRows,
     },
-    "build": {"shuffled": Shuffled},
+    "build": {"shuffled": Shuffled, "peer_successes": PeerSuccesses, "bandit": Bandit},
     "objective": {
         "token_clip": TokenClip,
         "cispo": Cispo,
         "sapo": Sapo,
         "gmpo": Gmpo,
+        "peer_shaping": PeerShaping,
         "sequence_clip": SequenceClip,
         "cross_clip": CrossClip,
     },

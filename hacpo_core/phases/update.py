@@ -93,6 +93,7 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
         seed=config.seed,
         responses=lambda at, of: experiment.ledger.verdicts(at, of).responses,
         estimate=lambda at: experiment.ledger.estimate(at).estimate,
+        outcomes=lambda at: experiment.ledger.update(at, agent).rows,
     )
     batches, after = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
     encoded = state.encode(after, owner=f"method.build ({builder.name})")

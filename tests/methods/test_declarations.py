@@ -32,7 +32,8 @@ GROUP = {"estimate.name": "group", "estimate.baseline": "own", "estimate.scale":
 GROUP |= {"estimate.overlong_share": 0.0, "estimate.overlong_penalty": 1.0}
 # 0.1 is the tiny pair's; the paper's 3e-4 and 4e-4 are the defaults.
 SEQUENCE = {"objective.sequence_low": 0.1, "objective.sequence_high": 0.1}
-GSPO = {**EVERY, **GROUP, "objective.name": "sequence_clip", **SEQUENCE}
+GSPO_OBJECTIVE = {**EVERY, "objective.name": "sequence_clip", **SEQUENCE}
+GSPO = {**GSPO_OBJECTIVE, **GROUP}
 TOKEN_MEAN = {"objective.token_aggregation": "token_mean"}
 TOKEN = {"objective.name": "token_clip", "objective.token_low": 0.2, "objective.token_high": 0.28, **TOKEN_MEAN}
 EQUAL_BOUNDS = {**EVERY, **TOKEN, "objective.token_high": 0.2, "shares_rollouts": False}
@@ -58,7 +59,46 @@ HACPO = {
     "objective.cross_floor": 0.8,
     "objective.cross_step": 0.025,
 }
+DIFFICULTY = {
+    "estimate.name": "difficulty_weighted",
+    "estimate.anchor": "hard",
+    "estimate.anchor_steps": 10,
+    "estimate.kalman_gain": 1.0,
+    "estimate.difficulty_scale": 1.3,
+    "estimate.weighs": "own",
+}
+BANDIT = {
+    "build.name": "bandit",
+    "build.kept_share": 0.75,
+    "build.reused_share": 0.25,
+    "build.reuse_steps": 2,
+    "build.exploration": 0.1,
+    "build.entropy_limit": 1.0,
+    "build.entropy_penalty": 0.1,
+}
+CAPABILITY = {field: value for field, value in HACPO.items() if field.startswith("estimate.")}
+OWN_BASELINE = {**CAPABILITY, "estimate.baseline": "own", "shares_rollouts": False}
+SUCCESSES = {"estimate.name": "peer_rows", "build.name": "peer_successes", "shares_rollouts": True}
 DECLARED: dict[str, dict[str, object]] = {
+    "ha_dw": {**GSPO_OBJECTIVE, **OWN_BASELINE, **DIFFICULTY},
+    "hacpo_ha_dw": {**HACPO, **DIFFICULTY},
+    "ilr": {**EVERY, **TOKEN, **OWN_BASELINE, "estimate.name": "calibrated"},
+    "hacpo_ilr": {**HACPO, "estimate.name": "calibrated"},
+    "cbs": {**GSPO, **BANDIT},
+    "hacpo_cbs": {**HACPO, **BANDIT},
+    "xgrpo": {**EVERY, **TOKEN, **CAPABILITY, "shares_rollouts": False},
+    "sgt": {**GSPO, **SUCCESSES, "estimate.peer_advantage": "one", "build.most_per_problem": 0},
+    "luffy": {
+        **EVERY,
+        **GROUP,
+        **TOKEN,
+        **SUCCESSES,
+        "estimate.peer_advantage": "group",
+        "build.most_per_problem": 1,
+        "objective.name": "peer_shaping",
+        "objective.shaping": 0.1,
+        "objective.aggregation": "mean_of_rows",
+    },
     "hacpo": HACPO,
     "gspo": GSPO,
     "gspo_x2": {**GSPO, "plan.factor": 2},

@@ -34,6 +34,8 @@ PLUGINS = {
     "shape": ["method.estimate.name=tests.plugins:Brief"],
     "build": ["method.build.name=tests.plugins:WithOld"],
     "objective": ["method.objective.name=tests.plugins:HalfForeign"],
+    "difficulty": ["method.estimate.name=difficulty_weighted", "method.estimate.anchor=kalman"],
+    "bandit": ["method.build.name=bandit"],
     "reward": ["reward.functions=[verifier,tests.plugins:brevity]", "reward.weights=[3,1]", UNSCORED],
 }
 SHORT = ("evaluate.during=[]", "evaluate.final=[]")

@@ -31,7 +31,7 @@ class Into(Shuffled):
 
     number: int = 1
 
-    def num_updates(self, *, num_rows: int, num_samples: int) -> int:
+    def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         return self.number
 
 
@@ -72,6 +72,7 @@ def slots_of(
         seed=seed,
         responses=read,
         estimate=nothing,
+        outcomes=lambda _: {},
     )
     batches, state = Into(order=order, number=num_minibatches).build(history, {})
     assert state == {}
@@ -158,9 +159,9 @@ def test_content_depends_on_seed_step_and_learner_alone() -> None:
 
 
 def test_mini_batch_holds_as_many_responses_as_its_problems_have() -> None:
-    assert Shuffled(problems=64).num_updates(num_rows=2 * 128 * 8, num_samples=8) == 4
-    assert Shuffled(problems=64).num_updates(num_rows=128 * 16, num_samples=8) == 4, "GSPO x 2"
-    assert Shuffled(problems=64).num_updates(num_rows=5, num_samples=8) == 1
+    assert Shuffled(problems=64).num_updates(num_rows=2 * 128 * 8, num_samples=8, num_sources=1) == 4
+    assert Shuffled(problems=64).num_updates(num_rows=128 * 16, num_samples=8, num_sources=1) == 4, "GSPO x 2"
+    assert Shuffled(problems=64).num_updates(num_rows=5, num_samples=8, num_sources=1) == 1
 
 
 def test_size_that_does_not_divide_the_rows_is_named() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import Builder, History, State, without_others
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
+
+Groups = dict[tuple[str, str], list[RowKey]]
+"""rows by agent and problem"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Shuffled(Builder):
         """Not with `own_first`."""
         return self.order == "mixed"
 
-    def num_updates(self, *, num_rows: int, num_samples: int) -> int:
+    def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         """As many mini-batches as all rows fill, at least one."""
         return max(1, num_rows // (self.problems * num_samples))
 
@@ -62,42 +65,50 @@ class Shuffled(Builder):
             "per step; set it to a divisor"
         )
 
-    def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
-        """All rows of the step."""
-        own, *others = history.sources
-        of_group: dict[tuple[str, str], list[RowKey]] = {}
+    def groups(self, history: History) -> Groups:
+        """The rows to train on."""
+        groups: Groups = {}
         for agent in history.sources:
             for key in history.responses(history.step, agent).row_keys():
-                of_group.setdefault((agent, key.problem_id), []).append(key)
-        if self.drops_equal_rewards:
-            of_group = _with_spread(of_group, history)
+                groups.setdefault((agent, key.problem_id), []).append(key)
+        return _with_spread(groups, history) if self.drops_equal_rewards else groups
+
+    def updates_of(self, groups: Groups, history: History) -> int:
+        """Number of mini-batches that these rows make."""
+        num_rows = sum(map(len, groups.values()))
+        return self.num_updates(num_rows=num_rows, num_samples=history.num_samples, num_sources=len(history.sources))
+
+    def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
+        """The rows of `groups`."""
+        groups = self.groups(history)
+        return self.dealt(groups, self.updates_of(groups, history), history), state
+
+    def dealt(self, groups: Groups, num_updates: int, history: History) -> list[list[RowKey]]:
+        """Rows as so many mini-batches, problem by problem in an order of the step."""
+        own, *others = history.sources
         shuffle = generator(history.seed, "minibatch", history.step, history.learner)
         order = [history.problem_ids[p] for p in shuffle.permutation(len(history.problem_ids)).tolist()]
-        num_rows = sum(map(len, of_group.values()))
-        num_updates = self.num_updates(num_rows=num_rows, num_samples=history.num_samples)
         if self.order == "own_first" and others:
-            first = [key for problem in order for key in of_group.get((own, problem), [])]
-            then = [key for problem in order for agent in others for key in of_group.get((agent, problem), [])]
+            first = [key for problem in order for key in groups.get((own, problem), [])]
+            then = [key for problem in order for agent in others for key in groups.get((agent, problem), [])]
             share = num_updates // len(history.sources)
-            return [*_cut(first, share), *_cut(then, num_updates - share)], state
+            return [*_cut(first, share), *_cut(then, num_updates - share)]
         together = []
         for problem in order:
-            groups = [of_group.get((agent, problem), []) for agent in history.sources]
-            together += [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
+            of_sources = [groups.get((agent, problem), []) for agent in history.sources]
+            together += [key for turn in itertools.zip_longest(*of_sources) for key in turn if key is not None]
         place = {agent: position for position, agent in enumerate(history.sources)}
-        return [sorted(piece, key=lambda key: place[key.agent]) for piece in _cut(together, num_updates)], state
+        return [sorted(piece, key=lambda key: place[key.agent]) for piece in _cut(together, num_updates)]
 
 
-def _with_spread(
-    of_group: Mapping[tuple[str, str], list[RowKey]], history: History
-) -> dict[tuple[str, str], list[RowKey]]:
+def _with_spread(groups: Groups, history: History) -> Groups:
     """Groups of problems with more than one reward over all sources; all of them where no problem has."""
     rewards: dict[str, set[float]] = {}
     for agent in history.sources:
         for problem_id, reward in history.responses(history.step, agent).ordinary_rewards():
             rewards.setdefault(problem_id, set()).add(reward)
-    kept = {group: keys for group, keys in of_group.items() if len(rewards.get(group[1], ())) > 1}
-    return kept or dict(of_group)
+    kept = {group: keys for group, keys in groups.items() if len(rewards.get(group[1], ())) > 1}
+    return kept or groups
 
 
 def _cut(keys: Sequence[RowKey], num_pieces: int) -> list[list[RowKey]]:

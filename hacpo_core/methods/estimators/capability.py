@@ -82,6 +82,11 @@ class CapabilityEstimator(Estimator):
         inert=without_others,
     )
 
+    @property
+    def reads_partners(self) -> bool:
+        """Not with the own baseline."""
+        return self.baseline != "own"
+
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
         rewards, agents = rectangle_of(scored), scored.agents

@@ -15,7 +15,7 @@ from hacpo_core.methods.base import Carried, Estimate, Estimator, ScoredStep, St
 from hacpo_core.responses import ORDINARY
 
 if TYPE_CHECKING:
-    from hacpo_core.algo.advantages import JointAdvantages
+    from hacpo_core.algo.advantages import CrossBaseline, JointAdvantages
     from hacpo_core.algo.rectangle import Rectangle
 
 
@@ -77,17 +77,21 @@ class GroupEstimator(Estimator):
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Weights are 1."""
         rewards = rectangle_of(scored)
-        joint = algo.advantages.joint_advantages(
+        return estimate_of(scored, rewards, self.joint(rewards)), state
+
+    def joint(self, rewards: Rectangle, *, cross_baseline: CrossBaseline = "source") -> JointAdvantages:
+        """Advantages of all responses for all learners; see `hacpo_core.algo.advantages.joint_advantages`."""
+        return algo.advantages.joint_advantages(
             rewards.reward_PAG,
             rewards.is_scored_PAG,
-            algo.capability.unit_ratios(len(scored.agents)).ratio_AA,
+            algo.capability.unit_ratios(rewards.reward_PAG.shape[1]).ratio_AA,
             baseline=self.baseline,
+            cross_baseline=cross_baseline,
             cross_weight="one",
             scale=self.scale,  # type: ignore[arg-type]
             counts_PAG=rewards.counts_PAG,
             shaped_PAG=rewards.shaped_PAG,
         )
-        return estimate_of(scored, rewards, joint), state
 
 
 def rectangle_of(scored: ScoredStep) -> Rectangle:

@@ -1,0 +1,178 @@
+"""A builder that learns which responses are worth training on, fresh ones and those of earlier steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core.algo import gain_network
+from hacpo_core.config.fields import setting, when
+from hacpo_core.methods.base import History, State
+from hacpo_core.methods.builders.shuffled import Groups, Shuffled
+from hacpo_core.records import RowKey
+from hacpo_core.seeds import generator
+
+CONTEXT = (
+    *("reward", "group mean", "group spread", "advantage", "mean log-probability", "entropy", "relative length"),
+    *("age", "times used", "stopped share"),
+)
+"""what is known of a response before it is trained on"""
+NUM_HIDDEN = 64
+FIT_RATE = 1e-2
+FIT_PASSES = 20
+
+
+@dataclass(frozen=True)
+class Bandit(Shuffled):
+    """Responses are arms: a small network predicts their gains from ten numbers; the best are taken, or any by chance.
+
+    Of every fresh group `kept_share` stays. `reused_share` as many own responses of the last `reuse_steps` steps are
+    dealt over the mini-batches, which are as many as with `shuffled`. The gain of a step's rows is the rise of the
+    learner's mean raw reward until the next step, less `entropy_penalty` for each nat of entropy over `entropy_limit`.
+    The state holds the network, its optimizer and statistics, the last step's rows, and how often each was used.
+
+    Source: contextual rollout bandit (2602.08499), the idea. Ours: all of the above that is not the idea, see
+    docs/decisions.md#bandit.
+    """
+
+    kept_share: float = setting(0.75, "share of each fresh group that is trained on", above=0, at_most=1)
+    reused_share: float = setting(
+        0.25, "earlier responses on top, as a share of the fresh own ones; 0: none", at_least=0, at_most=1e3
+    )
+    reuse_steps: int = setting(
+        2,
+        "steps back that responses are taken from",
+        at_least=1,
+        at_most=1e3,
+        inert=when("method.build.reused_share", 0),
+    )
+    exploration: float = setting(0.1, "probability that a place goes to any response", at_least=0, at_most=1)
+    entropy_limit: float = setting(
+        1.0,
+        "nats per token above which entropy is penalised",
+        at_least=0,
+        at_most=1e3,
+        inert=when("method.build.entropy_penalty", 0),
+    )
+    entropy_penalty: float = setting(0.1, "gain lost for each nat above entropy_limit", at_least=0, at_most=1e3)
+
+    def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
+        """Fresh rows by group, then earlier ones."""
+        draw = generator(history.seed, "bandit", history.step, history.learner)
+        uses: dict[str, int] = dict(state.get("uses", {}))
+        reward = _mean_reward(history, history.step)
+        network = self._learned(history, state, reward)
+
+        groups = self.groups(history)
+        fresh = {key: context for agent in history.sources for key, context in _contexts(history, agent, 0, uses)}
+        steps = range(max(1, history.step - self.reuse_steps), history.step) if self.reused_share else ()
+        earlier = {
+            key: c for step in steps for key, c in _contexts(history, history.learner, history.step - step, uses)
+        }
+        contexts = fresh | earlier
+        network = gain_network.seen(network, _table(contexts.values()))
+        gains = dict(zip(contexts, gain_network.predicted(network, _table(contexts.values())).tolist(), strict=True))
+
+        kept: Groups = {}
+        for group, keys in groups.items():
+            arms = {key: gains[key] for key in keys if key in fresh}
+            unscored = [key for key in keys if key not in fresh]  # the caller counts them
+            kept[group] = [*self._chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored]
+        batches = self.dealt(kept, self.updates_of(groups, history), history)
+        num_own = sum(key.agent == history.learner for key in fresh)
+        reused = self._chosen({key: gains[key] for key in earlier}, round(self.reused_share * num_own), draw)
+        for place, key in enumerate(reused):
+            batches[place % len(batches)].append(key)
+
+        used = [key for batch in batches for key in batch if key in contexts]
+        for key in used:
+            uses[_text(key)] = uses.get(_text(key), 0) + 1
+        oldest = history.step - self.reuse_steps
+        return [batch for batch in batches if batch], {
+            "network": network,
+            "uses": {text: count for text, count in uses.items() if int(text.partition(" ")[0]) > oldest},
+            "rows": _table(contexts[key] for key in used),
+            "reward": reward,
+        }
+
+    def _learned(self, history: History, state: State, reward: float) -> Mapping[str, NDArray[np.float64]]:
+        """The network after what the last step's rows brought."""
+        if "network" not in state:
+            seeded = generator(history.seed, "bandit network", history.learner)
+            return gain_network.initial(len(CONTEXT), NUM_HIDDEN, seeded)
+        entropies = history.outcomes(history.step - 1)["entropy"]  # none where no row carried an advantage
+        entropy = float(entropies.mean()) if len(entropies) else 0.0
+        gain = reward - state["reward"] - self.entropy_penalty * max(0.0, entropy - self.entropy_limit)
+        return gain_network.fitted(state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES)
+
+    def _chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
+        """So many rows, the largest gains first but for places that go to any row; in the order of `gains`."""
+        left = sorted(gains, key=lambda key: -gains[key])
+        chosen: set[RowKey] = set()
+        for _ in range(min(number, len(left))):
+            explores = draw.random() < self.exploration
+            chosen.add(left.pop(int(draw.integers(len(left))) if explores else 0))
+        return [key for key in gains if key in chosen]
+
+
+def _mean_reward(history: History, step: int) -> float:
+    rewards = [reward for _, reward in history.responses(step, history.learner).ordinary_rewards()]
+    return float(np.mean(rewards)) if rewards else 0.0
+
+
+def _contexts(
+    history: History, agent: str, age: int, uses: Mapping[str, int]
+) -> Iterator[tuple[RowKey, tuple[float, ...]]]:
+    """Scored responses of an agent, so many steps ago, with what is known of each."""
+    step = history.step - age
+    responses = history.responses(step, agent)
+    carried = history.estimate(step).carried[history.learner][agent]
+    advantage_R = carried.advantage_R * carried.weight_R
+    groups: dict[str, list[float]] = {}
+    for problem_id, reward in responses.ordinary_rewards():
+        groups.setdefault(problem_id, []).append(reward)
+    lengths_R, logprob_R = responses.token_ids.lengths, responses.behaviour_logprobs.means()
+    seen = _last_seen(history, step) if age else {}
+    assert responses.verdicts is not None, "what is trained on is verified"
+    for row, (key, reward) in enumerate(
+        zip(responses.row_keys(), responses.verdicts.raw_reward_R.tolist(), strict=True)
+    ):
+        if math.isnan(reward):
+            continue
+        group = groups.get(key.problem_id, [reward])
+        # What was never trained on has no measured entropy: that of the sampled tokens stands in for it.
+        entropy, stopped_share = seen.get(key, (-float(logprob_R[row]), 0.0))
+        relative_length = float(lengths_R[row] / lengths_R.mean())
+        yield (
+            key,
+            (
+                *(reward, float(np.mean(group)), float(np.std(group)), float(advantage_R[row]), float(logprob_R[row])),
+                *(entropy, relative_length, float(age), float(uses.get(_text(key), 0)), stopped_share),
+            ),
+        )
+
+
+def _last_seen(history: History, step: int) -> dict[RowKey, tuple[float, float]]:
+    """Entropy and stopped share of the learner's rows of a step, as the latest earlier update saw them."""
+    seen: dict[RowKey, tuple[float, float]] = {}
+    for updated in range(step, history.step):
+        rows: Mapping[str, NDArray[Any]] = history.outcomes(updated)
+        keys = map(RowKey, *(rows[name].tolist() for name in ("step", "agent", "problem_id", "sample")))
+        values = zip(keys, rows["entropy"].tolist(), rows["stopped_share"].tolist(), strict=True)
+        seen |= {key: (entropy, stopped) for key, entropy, stopped in values if key.step == step}
+    return seen
+
+
+def _table(contexts: Any) -> NDArray[np.float64]:
+    rows = list(contexts)
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(CONTEXT))
+
+
+def _text(key: RowKey) -> str:
+    """A key as a state can hold it; the step comes first."""
+    return f"{key.step} {key.agent} {key.problem_id} {key.sample}"

@@ -1,0 +1,76 @@
+"""A builder that takes only what peers got right."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import History, without_others
+from hacpo_core.methods.builders.shuffled import Groups, Shuffled
+from hacpo_core.records import RowKey
+from hacpo_core.seeds import generator
+
+
+@dataclass(frozen=True)
+class PeerSuccesses(Shuffled):
+    """All own rows, and of the peers' those that are verified as right, dealt as `shuffled` deals them.
+
+    There are as many mini-batches as own rows fill; peers' rows come on top.
+
+    Source: Mutual RL's SGT (2605.07244; every success); LUFFY (2504.14945; one per problem).
+    """
+
+    most_per_problem: int = setting(
+        0,
+        "right answers of peers to a problem, drawn by the seed; 0: all of them",
+        at_least=0,
+        at_most=1e6,
+        inert=without_others,
+    )
+
+    def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
+        """As many as own rows fill."""
+        return super().num_updates(num_rows=num_rows // num_sources, num_samples=num_samples, num_sources=1)
+
+    def problem_with(
+        self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
+    ) -> str | None:
+        """A size that does not divide the own rows of a step, or updates for peers' rows alone."""
+        if self.order == "own_first":
+            return "order: got own_first with builder peer_successes, which may find no success; set order=mixed"
+        return super().problem_with(
+            num_problems=num_problems, num_samples=num_samples, samples_per_problem=samples_per_problem, num_sources=1
+        )
+
+    def updates_of(self, groups: Groups, history: History) -> int:
+        """As many as own rows fill."""
+        num_own = sum(len(keys) for (agent, _), keys in groups.items() if agent == history.learner)
+        return super().num_updates(num_rows=num_own, num_samples=history.num_samples, num_sources=1)
+
+    def groups(self, history: History) -> Groups:
+        """Own groups whole, and of the others' the right answers."""
+        is_right: set[RowKey] = set()
+        for agent in history.sources[1:]:
+            responses = history.responses(history.step, agent)
+            assert responses.verdicts is not None, "what is trained on is verified"
+            right_R = responses.verdicts.raw_reward_R == 1.0
+            is_right |= set(itertools.compress(responses.row_keys(), right_R.tolist()))
+        groups = super().groups(history)
+        successes = {
+            group: [key for key in keys if group[0] == history.learner or key in is_right]
+            for group, keys in groups.items()
+        }
+        return self._drawn(successes, history) if self.most_per_problem else successes
+
+    def _drawn(self, groups: Groups, history: History) -> Groups:
+        drawn: set[RowKey] = set()
+        draw = generator(history.seed, "peer successes", history.step, history.learner)
+        for problem_id in history.problem_ids:
+            right = [key for agent in history.sources[1:] for key in groups.get((agent, problem_id), [])]
+            places = draw.permutation(len(right))[: self.most_per_problem]
+            drawn |= {right[place] for place in places.tolist()}
+        return {
+            group: keys if group[0] == history.learner else [key for key in keys if key in drawn]
+            for group, keys in groups.items()
+        }

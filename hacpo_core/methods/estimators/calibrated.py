@@ -1,0 +1,40 @@
+"""ILR's perception calibration: rewards shaped by what the other agents got for the same problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core import algo
+from hacpo_core.methods.base import ScoredStep
+from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.estimators.groups import rectangle_of
+
+
+@dataclass(frozen=True)
+class Calibrated(CapabilityEstimator):
+    """Advantages of `capability` of the shaped rewards R + sum over peers of clip((R - mean) / (max - min), -b, b).
+
+    b = 1 / (number of agents - 1); mean, max and min are of a peer's rewards for the problem; a peer whose rewards are
+    all equal adds 0. A shaped reward is compared with the mean and the standard deviation of raw rewards.
+
+    Source: ILR (2509.26306), perception calibration. Ours: mean and standard deviation stay those of raw rewards,
+    because with those of calibrated ones 0/1 rewards give GRPO's advantages again; see docs/decisions.md#ilr.
+    """
+
+    @property
+    def reads_partners(self) -> bool:
+        """Yes."""
+        return True
+
+    def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
+        """Calibrated rewards of all agents; nan where unscored."""
+        rewards = rectangle_of(scored)
+        calibrated_PAG = algo.calibration.calibrated_rewards(rewards.reward_PAG, rewards.counts_PAG)
+        return {
+            agent: np.where(np.isnan(scored.raw_reward_R(agent)), np.nan, rewards.column(calibrated_PAG, k))
+            for k, agent in enumerate(scored.agents)
+        }

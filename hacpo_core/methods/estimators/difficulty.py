@@ -1,0 +1,96 @@
+"""HA-DW's advantages: weighed by how hard a problem is against what the learner has got right so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting, unless
+from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State, without_others
+from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.estimators.groups import rectangle_of
+
+if TYPE_CHECKING:
+    from hacpo_core.algo.rectangle import Rectangle
+
+
+@dataclass(frozen=True)
+class DifficultyWeighted(CapabilityEstimator):
+    """Any advantage of `capability` times scale exp(-sign(d) sign(R - p) |d|),   d = p - C.
+
+    p is the mean raw reward of the response's own group, C an anchor of the learner: what it got right lately. With
+    `baseline: own` and own rows alone these are GRPO's and GSPO's advantages, with `baseline: capability` HACPO's.
+    The state holds, beside the window, the last accuracies (hard) or anchors (kalman) of each agent.
+
+    Source: HA-DW (2601.08521). Ours: one anchor per learner, from its own rows; others' rows keep their weight unless
+    `weighs` says all; how the Kalman anchor begins. See docs/decisions.md#ha-dw.
+    """
+
+    anchor: str = setting(
+        "hard",
+        "what the learner is used to",
+        choices={"hard": "its mean accuracy of the last steps", "kalman": "an average that adapts its own speed"},
+    )
+    anchor_steps: int = setting(10, "steps (or anchors) that the anchor reads", at_least=1, at_most=1e4)
+    kalman_gain: float = setting(
+        1.0,
+        "speed of the Kalman anchor for each unit of the anchors' standard deviation",
+        above=0,
+        at_most=1e6,
+        inert=unless("method.estimate.anchor", "kalman"),
+    )
+    difficulty_scale: float = setting(1.3, "lambda, the weight of a problem as hard as usual", above=0, at_most=1e3)
+    weighs: str = setting(
+        "own",
+        "which rows are weighed",
+        choices={"own": "the learner's own", "all": "others' too, by their own group and the learner's anchor"},
+        inert=without_others,
+    )
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        """The weights of `capability` times those of difficulty."""
+        estimate, after = super().estimate(scored, state)
+        rewards = rectangle_of(scored)
+        accuracy_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric="reward_mean")
+        remembered = state.get("difficulty", {})
+        history: dict[str, list[float]] = {}
+        carried: dict[str, Mapping[str, Carried]] = {}
+        figures = {}
+        for k, (learner, accuracy) in enumerate(zip(scored.agents, accuracy_A.tolist(), strict=True)):
+            anchor, history[learner] = self._anchor(remembered.get(learner, []), accuracy)
+            carried[learner] = self._weighed(estimate.carried[learner], learner, rewards, anchor, scored)
+            own = carried[learner][learner]
+            is_scored_R = rewards.column(rewards.is_scored_PAG, k)
+            figures[learner] = {
+                **estimate.figures[learner],
+                "difficulty/anchor": anchor,
+                "difficulty/weight_mean": float(own.weight_R[is_scored_R].mean()),
+                "difficulty/advantage_sum": float((own.advantage_R * own.weight_R).sum()),
+            }
+        return replace(estimate, carried=carried, figures=figures), {**after, "difficulty": history}
+
+    def _anchor(self, before: list[float], accuracy: float) -> tuple[float, list[float]]:
+        """An agent's anchor, and what it remembers for the next one."""
+        if self.anchor == "hard":
+            accuracies = [*before, accuracy][-self.anchor_steps :]
+            return algo.difficulty.mean_anchor(accuracies), accuracies
+        anchor = algo.difficulty.kalman_anchor(before, accuracy, gain=self.kalman_gain)
+        return anchor, [*before, anchor][-self.anchor_steps :]
+
+    def _weighed(
+        self, of_sources: Mapping[str, Carried], learner: str, rewards: Rectangle, anchor: float, scored: ScoredStep
+    ) -> Mapping[str, Carried]:
+        weight_PAG = algo.difficulty.difficulty_weights(
+            rewards.reward_PAG, rewards.counts_PAG, anchor=anchor, scale=self.difficulty_scale
+        )
+        weighed = {}
+        for j, source in enumerate(scored.agents):
+            before = of_sources[source]
+            applies = source == learner or self.weighs == "all"
+            factor_R = rewards.column(weight_PAG, j) if applies else np.ones(len(before.weight_R))
+            weighed[source] = Carried(before.advantage_R, before.weight_R * factor_R)
+        return weighed

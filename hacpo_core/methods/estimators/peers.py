@@ -1,0 +1,49 @@
+"""Advantages of methods that take a peer's right answers beside the learner's own group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import without_others
+from hacpo_core.methods.estimators.groups import GroupEstimator
+
+if TYPE_CHECKING:
+    from hacpo_core.algo.advantages import CrossBaseline, JointAdvantages
+    from hacpo_core.algo.rectangle import Rectangle
+
+
+@dataclass(frozen=True)
+class PeerRows(GroupEstimator):
+    """Own rows as `group`; a peer's row against the learner's own group, or 1 for a right answer.
+
+    Where the learner's own rewards for a problem are all equal, a peer's row carries R - mean, undivided: a right
+    answer to a problem that the learner never solves carries 1.
+
+    Source: LUFFY (2504.14945; group); Mutual RL's SGT (2605.07244; one). Ours: what a peer's row carries beside equal
+    own rewards, see docs/decisions.md#peers.
+    """
+
+    peer_advantage: str = setting(
+        "group",
+        "advantage of a peer's row",
+        choices={"group": "against the learner's own group", "one": "1 for a right answer, 0 for another"},
+        inert=without_others,
+    )
+
+    def joint(self, rewards: Rectangle, *, cross_baseline: CrossBaseline = "learner") -> JointAdvantages:
+        """Own rows as `group` has them."""
+        joint = super().joint(rewards, cross_baseline=cross_baseline)
+        of_learners_LPAG = joint.advantage_LPAG.clone()
+        is_right_PAG = (rewards.reward_PAG == 1.0) & rewards.is_scored_PAG
+        for k in range(len(of_learners_LPAG)):
+            own_PG = joint.advantage_LPAG[k][:, k]
+            if self.peer_advantage == "one":
+                of_learners_LPAG[k] = is_right_PAG.double()
+            else:
+                difference_PAG = (rewards.shaped_PAG - joint.baseline.mean_PA[:, k, None, None]) * rewards.is_scored_PAG
+                is_uniform_P11 = joint.baseline.is_uniform_PA[:, k, None, None]
+                of_learners_LPAG[k] = difference_PAG.where(is_uniform_P11, of_learners_LPAG[k])
+            of_learners_LPAG[k, :, k] = own_PG
+        return replace(joint, advantage_LPAG=of_learners_LPAG)

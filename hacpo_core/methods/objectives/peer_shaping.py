@@ -1,0 +1,46 @@
+"""LUFFY's objective: GRPO's on own rows, a shaped probability on peers'."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import LossRows, Surrogate, without_others
+from hacpo_core.methods.objectives.token_clip import TokenClip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PeerShaping(TokenClip):
+    """Own rows as `token_clip`; a peer's row: sum over tokens of p / (p + gamma) A, p the learner's probability.
+
+    A peer's row is compared with no policy that sampled it, and nothing bounds it; unlikely tokens have the largest
+    gradient.
+
+    Source: LUFFY (2504.14945), policy shaping.
+    """
+
+    shaping: float = setting(0.1, "gamma", above=0, at_most=1e3, inert=without_others)
+
+    @property
+    def needs_token_ratios(self) -> bool:
+        """Not of peers' rows."""
+        return False
+
+    def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
+        """Foreign rows differ from GRPO's."""
+        own = super().surrogate(rows, logprob_BT, update=update)
+        probability_BT = logprob_BT.exp()
+        shaped_BT = probability_BT / (probability_BT + self.shaping) * rows.weighted_advantage_B[:, None]
+        is_foreign_B = rows.is_foreign_B
+        return replace(
+            own,
+            value_B=(shaped_BT * rows.mask_BT).sum(dim=1).where(is_foreign_B, own.value_B),
+            stopped_share_B=own.stopped_share_B.masked_fill(is_foreign_B, 0.0),
+            floor_B=own.floor_B.masked_fill(is_foreign_B, 0.0),
+            ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, math.inf),
+        )

@@ -55,6 +55,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "method.shares_rollouts=true, but tokens of different tokenizers do not align; set one of sequences, such "
             "as sequence_clip"
         )
+    _check_correction(config)
     inert = inert_fields(config)
     named: dict[str, tuple[Collection[str], str]] = {
         "evaluate.benchmarks.": (config.evaluate.benchmarks, "neither in evaluate.during nor in evaluate.final"),
@@ -67,6 +68,22 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
                 raise ConfigError(f"{name} cannot take effect: {declared} is {absent}; add it there or leave it out")
         if name in inert:
             raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
+
+
+def _check_correction(config: ExperimentConfig) -> None:
+    objective = config.method.objective
+    if objective.correction == "none":
+        return
+    if config.old_logprobs == "sampler":
+        raise ConfigError(
+            f"method.objective.correction: got {objective.correction} with old_logprobs=sampler, which takes the "
+            "sampler's log-probabilities for the learner's; set old_logprobs=learner"
+        )
+    if objective.correction_level == "token" and not objective.corrects_tokens:
+        raise ConfigError(
+            f"method.objective.correction_level: got token with {objective.name}, whose values are of whole responses; "
+            "set sequence"
+        )
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:

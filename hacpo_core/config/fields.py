@@ -34,6 +34,8 @@ class Declaration:
         at_least, above, at_most: range of a number; `above` excludes the bound itself.
         remedy: what a value out of range gets to hear besides.
         identity: False where the field changes no result and is no part of the experiment's id.
+        added_later: True where ids are older than the field, and its default does what was done before it: then it is
+            part of the id with any other value.
         inert: gives the reason why the field cannot take effect in a configuration, or None.
     """
 
@@ -45,6 +47,7 @@ class Declaration:
     at_most: float | None = None
     remedy: str = ""
     identity: bool = True
+    added_later: bool = False
     inert: Inert | None = None
 
     @property
@@ -94,11 +97,12 @@ def setting(
     at_most: float | None = None,
     remedy: str = "",
     identity: bool = True,
+    added_later: bool = False,
     inert: Inert | None = None,
 ) -> Any:
     """A dataclass field with its declaration; a default that can be called (`dict`, a section) makes a fresh value."""
     meanings = choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")
-    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, inert)
+    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, added_later, inert)
     kind = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{kind: default}, metadata={KEY: declared})
 
@@ -178,7 +182,10 @@ def _walk(section: Any, config: Any, prefix: str, is_identity: bool, inert: str 
     for each in dataclasses.fields(section):
         declared, value, name = declaration(each), getattr(section, each.name), f"{prefix}{each.name}"
         reason = inert or (declared.inert(section, config) if declared.inert is not None else None)
-        yield from _expand(value, config, name, declared, is_identity and declared.identity, reason)
+        is_as_before = declared.added_later and value == each.default
+        yield from _expand(
+            value, config, name, declared, is_identity and declared.identity and not is_as_before, reason
+        )
 
 
 def _expand(

@@ -35,6 +35,7 @@ class Minibatch:
         row_weight_B: weight of the row in the mini-batch's objective, see `Objective.row_weights`.
         old_mean_logprob_B: nats per token, under the policy that sampled the row, on its own tokens.
         old_logprobs: float32, nats, the same for each token of the learner's own rows; nothing for foreign rows.
+        sampler_logprobs: what the sampler reported of the same tokens, where the objective corrects; else nothing.
     """
 
     keys: tuple[RowKey, ...]
@@ -46,6 +47,7 @@ class Minibatch:
     row_weight_B: NDArray[np.float64]
     old_mean_logprob_B: NDArray[np.float64]
     old_logprobs: Ragged
+    sampler_logprobs: Ragged
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -65,6 +67,7 @@ class Minibatch:
             keys=tuple(self.keys[row] for row in at),
             tokens=self.tokens.take(at),
             old_logprobs=self.old_logprobs.take(at),
+            sampler_logprobs=self.sampler_logprobs.take(at),
             **{name: getattr(self, name)[at] for name in columns},
         )
 
@@ -183,6 +186,7 @@ class _Row:
     prompt_ids: Any
     token_ids: NDArray[np.int32]
     old_logprobs: NDArray[np.float32]
+    sampler_logprobs: NDArray[np.float32]
     advantage: float
     weight: float
 
@@ -209,9 +213,11 @@ def _rows(
         token_ids = shared[-1].token_ids
         prompts = [reader.prompt_ids(problem_id) for problem_id in taken.problem_id]
     carried = reader.estimate(step).carried[reader.learner][agent]
+    advantages, weights = carried.advantage_R[rows].tolist(), carried.weight_R[rows].tolist()
+    columns = zip(prompts, token_ids, old, taken.logprobs, advantages, weights, strict=True)
     return [
-        _Row(prompt, ids if len(olds) else ids[:0], olds, float(carried.advantage_R[row]), float(carried.weight_R[row]))
-        for prompt, ids, olds, row in zip(prompts, token_ids, old, rows, strict=True)
+        _Row(prompt, ids if len(olds) else ids[:0], olds, sampled[: len(olds)], advantage, weight)
+        for prompt, ids, olds, sampled, advantage, weight in columns
     ]
 
 
@@ -223,6 +229,11 @@ def _minibatch(
     source_B = np.array([reader.agents.index(key.agent) for key in rows], dtype=np.int64)
     old = [row.old_logprobs for row in rows.values()]
     is_own = (kind_B != RowKind.FOREIGN).tolist()
+    corrects = objective.correction != "none"
+    num_kept = [
+        len(row.sampler_logprobs) if own and corrects else 0 for row, own in zip(rows.values(), is_own, strict=True)
+    ]
+    sampler = [row.sampler_logprobs[:kept] for row, kept in zip(rows.values(), num_kept, strict=True)]
     weight_B = checked_row_weights(
         objective,
         torch.from_numpy(source_B),
@@ -240,6 +251,7 @@ def _minibatch(
         row_weight_B=weight_B.numpy(),
         old_mean_logprob_B=Ragged.of(old, np.float32).means(),
         old_logprobs=Ragged.of([each if own else each[:0] for each, own in zip(old, is_own, strict=True)], np.float32),
+        sampler_logprobs=Ragged.of(sampler, np.float32),
     )
 
 
@@ -271,4 +283,5 @@ def own_minibatch(
         row_weight_B=weight_B.numpy(),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs,
+        sampler_logprobs=old_logprobs.cut(np.zeros(num_rows, np.int64)),
     )

@@ -71,6 +71,7 @@ class RowOutcomes:
         floor_B, ceiling_B: its bounds.
         stopped_share_B: share of the row whose gradient a bound took away: 0 or 1, or a share of tokens.
         kl_B: mean KL to the reference, nats.
+        correction_B: mean weight of its tokens, see `Objective.correction`; 1 without one.
         entropy_B: mean entropy of the learner's next-token distribution, nats.
     """
 
@@ -81,6 +82,7 @@ class RowOutcomes:
     ceiling_B: NDArray[np.float64]
     stopped_share_B: NDArray[np.float64]
     kl_B: NDArray[np.float64]
+    correction_B: NDArray[np.float64]
     entropy_B: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -90,7 +92,7 @@ class RowOutcomes:
     @classmethod
     def none(cls) -> RowOutcomes:
         """No rows."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(6)))
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(7)))
 
     @classmethod
     def joined(cls, parts: Sequence[RowOutcomes]) -> RowOutcomes:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hacpo_core.algo.correction import correction_weights
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
@@ -256,6 +257,17 @@ class BaseLearner(ABC):
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
                 reference_BT = spread(column(self._row_logprobs(self._reference, rows.tokens).value_N))
+        old_BT, correction_BT = spread(column(rows.old_logprobs.value_N), has_old_BT), None
+        if objective.correction != "none":
+            weight_BT = correction_weights(
+                old_BT,
+                spread(column(rows.sampler_logprobs.value_N), has_old_BT),
+                mask_BT,
+                correction=objective.correction,  # type: ignore[arg-type]
+                level=objective.correction_level,  # type: ignore[arg-type]
+                limit=objective.correction_limit,
+            )
+            correction_BT = torch.where(has_old_BT | ~mask_BT, weight_BT, 1.0)
         entropy_BT = spread(scores.entropy_N)
         value = loss_value(
             objective,
@@ -266,7 +278,8 @@ class BaseLearner(ABC):
                 advantage_B=column(rows.advantage_B),
                 weight_B=column(rows.weight_B),
                 old_mean_logprob_B=column(rows.old_mean_logprob_B),
-                old_logprob_BT=spread(column(rows.old_logprobs.value_N), has_old_BT),
+                old_logprob_BT=old_BT,
+                correction_BT=correction_BT,
             ),
             spread(scores.logprob_N),
             column(rows.row_weight_B),
@@ -360,5 +373,6 @@ def _outcomes(positions: Sequence[int], value: LossValue, entropy_B: Tensor, upd
         ceiling_B=column(surrogate.ceiling_B),
         stopped_share_B=column(surrogate.stopped_share_B),
         kl_B=column(value.kl_B),
+        correction_B=column(value.correction_B),
         entropy_B=column(entropy_B),
     )

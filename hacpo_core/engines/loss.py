@@ -18,12 +18,15 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossValue:
-    """`own` and `cross` are J_homo and J_hete (scalars with gradient, the KL penalty inside `own`); `kl_B` in nats."""
+    """`own` and `cross` are J_homo and J_hete (scalars with gradient, the KL penalty inside `own`); `kl_B` in nats;
+    `correction_B` is the mean weight of each row's tokens for what the sampler differs from the learner in.
+    """
 
     own: Tensor
     cross: Tensor
     surrogate: Surrogate
     kl_B: Tensor
+    correction_B: Tensor
 
 
 def loss_value(
@@ -37,7 +40,7 @@ def loss_value(
 ) -> LossValue:
     """The objective of a micro-batch, to be maximised.
 
-        J = sum over rows of row_weight * (surrogate - kl_coef * KL, the latter on rows that are not foreign)
+        J = sum over rows of row_weight * (correction * surrogate - kl_coef * KL),   KL on rows that are not foreign
 
     Args:
         objective: of the method.
@@ -52,6 +55,11 @@ def loss_value(
     Source: HACPO Eq. 47-53; GRPO; GSPO.
     """
     surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
+    value_B, correction_B = surrogate.value_B, torch.ones_like(rows.advantage_B)
+    if rows.correction_BT is not None:
+        correction_B = masked_mean(rows.correction_BT, rows.mask_BT)
+        if objective.correction_level == "sequence":
+            value_B = value_B * correction_B
     kl_B = penalty_B = torch.zeros_like(rows.advantage_B)
     if objective.kl_coef > 0:
         assert reference_logprob_BT is not None, "a KL term needs the reference's log-probabilities"
@@ -60,8 +68,9 @@ def loss_value(
         penalty_B = objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)
     weight_B = row_weight_B.to(logprob_BT.dtype)
     return LossValue(
-        own=(torch.where(rows.is_foreign_B, 0.0, surrogate.value_B - penalty_B) * weight_B).sum(),
-        cross=(torch.where(rows.is_foreign_B, surrogate.value_B, 0.0) * weight_B).sum(),
+        own=(torch.where(rows.is_foreign_B, 0.0, value_B - penalty_B) * weight_B).sum(),
+        cross=(torch.where(rows.is_foreign_B, value_B, 0.0) * weight_B).sum(),
         surrogate=surrogate,
         kl_B=kl_B.detach(),
+        correction_B=correction_B,
     )

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core import algo
-from hacpo_core.config.fields import setting
+from hacpo_core.config.fields import setting, when
 from hacpo_core.records import Problem, RowKey, SamplingLimits
 from hacpo_core.responses import ORDINARY, Responses
 
@@ -296,6 +296,7 @@ class LossRows:
         weight_B: from the estimate; 1 for own rows, unless the estimator says otherwise.
         old_mean_logprob_B: mean log-probability (nats per token) under the policy that sampled the row, on its tokens.
         old_logprob_BT: the same for each token, on own and old rows; 0 on foreign ones, whose tokens do not align.
+        correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
     """
 
     mask_BT: Tensor
@@ -305,10 +306,11 @@ class LossRows:
     weight_B: Tensor
     old_mean_logprob_B: Tensor
     old_logprob_BT: Tensor
+    correction_BT: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for a tensor of another shape, which would be broadcast."""
-        for name in (each.name for each in fields(self)):
+        for name in (each.name for each in fields(self) if getattr(self, each.name) is not None):
             value, dims = getattr(self, name), 2 if name.endswith("_BT") else 1
             if value.shape != self.mask_BT.shape[:dims]:
                 raise ValueError(f"{name}: got {tuple(value.shape)}, expected {tuple(self.mask_BT.shape[:dims])}")
@@ -346,7 +348,7 @@ class Surrogate:
 class Objective(Seam):
     """What an update maximises.
 
-    J = sum over rows of row_weight * (value - kl_coef * KL to the reference, on rows that are not foreign)
+    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference),   KL not on foreign rows
     """
 
     kl_coef: float = setting(
@@ -361,6 +363,31 @@ class Objective(Seam):
         choices={"sum_of_means": "each source's mean (Eq. 53)", "mean_of_rows": "all rows' mean (official code)"},
         inert=without_others,
     )
+
+    correction: str = setting(
+        "none",
+        "what is done about the difference between sampler and learner, own rows",
+        choices={
+            "none": "nothing",
+            "truncate": "weight pi_learner / pi_sampler, at most correction_limit",
+            "mask": "the same weight, 0 above correction_limit",
+        },
+        added_later=True,
+    )
+    correction_level: str = setting(
+        "sequence",
+        "what the weight is of",
+        choices={"sequence": "a response, the product over its tokens", "token": "each token"},
+        inert=when("method.objective.correction", "none"),
+    )
+    correction_limit: float = setting(
+        3.0, "C, largest weight", above=0, at_most=1e6, inert=when("method.objective.correction", "none")
+    )
+
+    @property
+    def corrects_tokens(self) -> bool:
+        """Whether its values can be weighed token by token (`LossRows.correction_BT`)."""
+        return False
 
     @property
     def is_token_level(self) -> bool:

@@ -50,6 +50,8 @@ DEFINITIONS: dict[str, str] = {
     "text/num_empty": "responses left out because nothing of them was left",
     "text/num_control_dropped": "control tokens that others' texts spelled and that the learner cannot write as text",
     "update/num_unscored": "rows left out because they have no verdict",
+    "correction/weight_mean": "mean weight of own rows for what the sampler differs from the learner in",
+    "correction/zero_share": "share of own rows whose weight is 0",
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update/learning_rate": "learning rate of the step's last update",
     "update/own_objective": "J_homo, mean over the step's updates",
@@ -88,8 +90,11 @@ def metrics(experiment: Experiment, step: int) -> None:
     if experiment.ledger.store.is_intact(step, "metrics"):
         return
     values = step_metrics(experiment.ledger, step, is_token_level=experiment.method.objective.is_token_level)
-    closer = "set engine.dtype=float32 or engine.head_dtype=float32"
-    remedy = f"set old_logprobs=learner, or {closer}" if experiment.config.old_logprobs == "sampler" else closer
+    remedy = "set engine.dtype=float32 or engine.head_dtype=float32"
+    if experiment.config.old_logprobs == "sampler":
+        remedy = f"set old_logprobs=learner, or {remedy}"
+    elif experiment.method.objective.correction == "none":
+        remedy = f"{remedy}, or method.objective.correction=mask, which weighs own rows by the difference"
     for agent, of_agent in values["agents"].items():
         error = of_agent.get("sampler/ratio_error_mean", 0.0)
         if not error <= LARGEST_SAMPLER_ERROR:
@@ -168,6 +173,10 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if len(is_own):
         values["update/entropy_nats"] = float(rows["entropy"].mean())
         values["update/kl_nats"] = float(rows["kl"][is_own].mean()) if is_own.any() else 0.0
+    correction = rows["correction"][is_own] if "correction" in rows else np.ones(0)
+    if (correction != 1.0).any():
+        values["correction/weight_mean"] = float(correction.mean())
+        values["correction/zero_share"] = float((correction == 0.0).mean())
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}

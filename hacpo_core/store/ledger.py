@@ -111,6 +111,7 @@ def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, 
         "ceiling": seen.ceiling_B,
         "stopped_share": seen.stopped_share_B,
         "kl": seen.kl_B,
+        "correction": seen.correction_B,
         "entropy": seen.entropy_B,
         "num_tokens": num_tokens,
     }

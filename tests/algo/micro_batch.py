@@ -24,6 +24,7 @@ class MicroBatch:
     row_weight_B: Tensor
     old_logprob_BT: Tensor | None = None
     reference_logprob_BT: Tensor | None = None
+    correction_BT: Tensor | None = None
 
     def rows(self) -> LossRows:
         old_BT = torch.zeros_like(self.mask_BT, dtype=self.advantage_B.dtype)
@@ -35,6 +36,7 @@ class MicroBatch:
             weight_B=self.weight_B,
             old_mean_logprob_B=self.old_mean_logprob_B,
             old_logprob_BT=old_BT if self.old_logprob_BT is None else self.old_logprob_BT,
+            correction_BT=self.correction_BT,
         )
 
     def value(self, objective: Objective, logprob_BT: Tensor, *, update: int = 0) -> LossValue:

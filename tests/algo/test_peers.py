@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from torch import Tensor
 
 from hacpo_core.algo.advantages import Scale, joint_advantages, leave_one_out, whitened
 from hacpo_core.algo.capability import unit_ratios
+from hacpo_core.algo.correction import correction_weights
 from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import TokenAggregation, kl_to_reference, row_weights
 from hacpo_core.algo.ratios import masked_mean
@@ -247,6 +249,55 @@ def test_geometric_mean_objective_and_its_gradient_are_verls(name: str) -> None:
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "sequence", "seq_mean_token_mean"), case)
     assert_close(-result.own.detach(), tensor(peer["loss"]), tolerance=1e-7)  # verl adds 1e-8 to the number of tokens
     assert_close(gradient_BT, tensor(peer["gradient_BT"]), tolerance=1e-7)
+
+
+def our_weights(case: dict[str, Any], level: str, correction: str) -> Tensor:
+    """Weights for what the sampler differs from the learner in."""
+    return correction_weights(
+        tensor(case["old_logprob_BT"]),
+        tensor(case["sampler_logprob_BT"]),
+        tensor(case["mask_BT"]).bool(),
+        correction=correction,  # type: ignore[arg-type]
+        level=level,  # type: ignore[arg-type]
+        limit=case["correction_limit"],
+    )
+
+
+@pytest.mark.parametrize("level", ["sequence", "token"])
+@pytest.mark.parametrize("name", LOSS_CASES)
+def test_truncated_sampler_corrections_are_verls(name: str, level: str) -> None:
+    case = LOSS_CASES[name]
+    assert_close(our_weights(case, level, "truncate"), tensor(case["verl_weights"][level]))
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_corrected_objective_and_its_gradient_are_trls(name: str, place: int) -> None:
+    case = LOSS_CASES[name]
+    peer = case["trl_corrected"][place]
+    correction_level, correction = peer["mode"].split("_")
+    weight_BT = our_weights(case, correction_level, correction)
+    mask_BT = tensor(case["mask_BT"]).bool()
+    assert_close(weight_BT, tensor(peer["weight"]).expand_as(weight_BT) * mask_BT)
+    rows = replace(rows_of(case, peer["level"], TRL_AGGREGATIONS[peer["loss_type"]]), correction_BT=weight_BT)
+    method = replace(
+        method_of(case, peer["level"], peer["kl_coef"]), correction=correction, correction_level=correction_level
+    )
+    result, gradient_BT = loss_and_gradient(method, rows, case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+    plain, _ = loss_and_gradient(replace(method, correction="none"), rows_of(case, peer["level"], "token_mean"), case)
+    assert not torch.isclose(plain.own, result.own, rtol=1e-6), "the weight matters"
+
+
+def test_fixture_has_weights_on_both_sides_of_the_limit() -> None:
+    for level in ("sequence", "token"):
+        weights = torch.cat(
+            [our_weights(case, level, "mask")[tensor(case["mask_BT"]).bool()] for case in LOSS_CASES.values()]
+        )
+        assert (weights == 0).any()
+        assert (weights > 1).any()
+        assert ((weights > 0) & (weights < 1)).any()
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.05])

@@ -301,6 +301,14 @@ def test_stored_configuration_that_names_nothing_is_one_error_with_its_path(tmp_
         load_config(path)
 
 
+def test_field_that_was_added_later_joins_the_id_where_it_changes_results() -> None:
+    def of(*words: str) -> str:
+        return experiment_id(compose("tiny", "hacpo", overrides=words), {})
+
+    assert of("method.objective.correction=none") == of()
+    assert len({of(), of("method.objective.correction=mask"), of("method.objective.correction=truncate")}) == 3
+
+
 def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
     """Where this fails, results that people have are lost to their ids: raise ALGORITHM_VERSION, or leave them be."""
     found = {method: experiment_id(compose("tiny", method), {}) for method in ("hacpo", "gspo", "naive")}

@@ -27,7 +27,8 @@ ABLATIONS: dict[str, dict[str, object]] = {
 }
 EVERY = {"plan.name": "every_problem", "plan.factor": 1, "build.name": "shuffled", "build.problems": 16}
 EVERY |= {"build.order": "mixed", "objective.kl_coef": 0.0, "objective.aggregation": "sum_of_means"}
-EVERY |= {"build.drops_equal_rewards": False}
+EVERY |= {"build.drops_equal_rewards": False, "objective.correction": "none"}
+EVERY |= {"objective.correction_level": "sequence", "objective.correction_limit": 3.0}
 GROUP = {"estimate.name": "group", "estimate.baseline": "own", "estimate.scale": "group", "shares_rollouts": False}
 GROUP |= {"estimate.overlong_share": 0.0, "estimate.overlong_penalty": 1.0}
 # 0.1 is the tiny pair's; the paper's 3e-4 and 4e-4 are the defaults.

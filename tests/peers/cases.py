@@ -35,7 +35,8 @@ class RewardCase:
 class LossCase:
     """One mini-batch of own responses, junk where the mask is not set.
 
-    `clip_low` and `clip_high` bound the ratio to [1 - low, 1 + high]; `max_tokens` is the response limit.
+    `clip_low` and `clip_high` bound the ratio to [1 - low, 1 + high]; `max_tokens` is the response limit;
+    `correction_limit` bounds the weight for what the sampler differs from the learner in.
     """
 
     name: str
@@ -47,6 +48,8 @@ class LossCase:
     old_logprob_BT: Array
     reference_logprob_BT: Array
     advantage_B: Array
+    sampler_logprob_BT: Array
+    correction_limit: float = 1.5
 
 
 def reward_cases() -> list[RewardCase]:
@@ -90,7 +93,7 @@ def _loss_case(
 
     Rows drift far, a little and not at all, and their advantages alternate in sign: ten rows hold every pair.
     """
-    generator = np.random.default_rng([SEED, zlib.crc32(name.encode())])
+    generator = _generator(name)
     shape = num_rows, num_tokens
     length_B = generator.integers(2, num_tokens, num_rows, endpoint=True)
     length_B[0], length_B[1] = num_tokens, 1
@@ -110,4 +113,9 @@ def _loss_case(
         old_logprob_BT=old_BT.round(DECIMALS),
         reference_logprob_BT=(old_BT + 0.4 * generator.normal(size=shape)).round(DECIMALS),
         advantage_B=advantage_B.round(DECIMALS),
+        sampler_logprob_BT=(old_BT + 0.3 * _generator(f"{name} sampler").normal(size=shape)).round(DECIMALS),
     )
+
+
+def _generator(name: str) -> np.random.Generator:
+    return np.random.default_rng([SEED, zlib.crc32(name.encode())])

@@ -65,6 +65,8 @@ def _losses(case: LossCase) -> dict[str, Any]:
         "verl": peer_verl.policy_losses(case),
         "verl_k3": peer_verl.k3(case),
         "trl": peer_trl.policy_losses(case),
+        "trl_corrected": peer_trl.corrected_losses(case),
+        "verl_weights": peer_verl.correction_weights(case),
     }
 
 

@@ -24,6 +24,7 @@ LEVELS = ("token", "sequence")
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
 TOKEN_LOSS_TYPES = ("cispo", "sapo")
 KL_COEF = 0.05
+CORRECTIONS = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 
 
 def grpo_advantages(reward_PAG: Array, *, is_pooled: bool, scale: str = "group") -> Array:
@@ -73,7 +74,67 @@ def policy_losses(case: LossCase) -> list[dict[str, Any]]:
     ] + [_policy_loss(case, "token", loss_type, 0.0) for loss_type in TOKEN_LOSS_TYPES]
 
 
-def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> dict[str, Any]:
+def corrected_losses(case: LossCase) -> list[dict[str, Any]]:
+    """TRL's importance weights for what the sampler differs from the learner in, and the loss with them."""
+    return [
+        {
+            "mode": mode,
+            "weight": weight.numpy(),
+            **_policy_loss(case, level, loss_type, KL_COEF, weight),
+        }
+        for mode in CORRECTIONS
+        for weight in [_importance_weights(case, mode)]
+        for level, loss_type in (("token", "dapo"), ("sequence", "grpo"))
+        if level == "token" or mode.startswith("sequence")
+    ]
+
+
+def _importance_weights(case: LossCase, mode: str) -> torch.Tensor:
+    """TRL's `GRPOTrainer._generate_and_score_completions`, which makes them from the log-probabilities of a rollout."""
+    lengths = case.mask_BT.sum(axis=1).tolist()
+    num_rows = len(lengths)
+    sampled = [row[:length].tolist() for row, length in zip(case.sampler_logprob_BT, lengths, strict=True)]
+    completions = [[1] * length for length in lengths]
+    old_BT = torch.from_numpy(case.old_logprob_BT)
+    trainer = _trainer(
+        reward_funcs=[None],
+        reward_func_names=["verdict"],
+        reward_weights=torch.ones(1, dtype=torch.float64),
+        num_generations=num_rows,
+        num_generations_eval=num_rows,
+        scale_rewards="group",
+        multi_objective_aggregation="sum_then_normalize",
+        beta=0.0,
+        environment_factories=None,
+        environments=None,
+        tools=None,
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        pad_to_multiple_of=None,
+        mask_truncated_completions=False,
+        num_iterations=1,
+        _pending_extra_logs={},
+        _pending_metrics={},
+        use_vllm=True,
+        vllm_importance_sampling_correction=True,
+        vllm_importance_sampling_mode=mode,
+        vllm_importance_sampling_clip_min=None,
+        vllm_importance_sampling_clip_max=case.correction_limit,
+        _generate=lambda prompts: ([[1]] * num_rows, completions, None, [""] * num_rows, sampled, {}, None, None),
+        _calculate_rewards=lambda *_: torch.zeros(num_rows, 1, dtype=torch.float64),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (old_BT, None, None),
+    )
+    torch.set_default_dtype(torch.float64)
+    try:
+        scored = GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": ""} for _ in range(num_rows)])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    weight: torch.Tensor = scored["importance_sampling_ratio"]
+    return weight
+
+
+def _policy_loss(
+    case: LossCase, level: str, loss_type: str, kl_coef: float, correction: torch.Tensor | None = None
+) -> dict[str, Any]:
     logprob_BT = torch.from_numpy(case.logprob_BT).requires_grad_()
     entropy_BT = torch.zeros_like(logprob_BT)
     trainer = _trainer(
@@ -89,6 +150,8 @@ def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> 
         max_completion_length=case.max_tokens,
         current_gradient_accumulation_steps=1,
         _entropy_bonus_enabled=False,
+        use_vllm=correction is not None,
+        vllm_importance_sampling_correction=correction is not None,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprob_BT, entropy_BT, None),
     )
     mask_BT = torch.from_numpy(case.mask_BT.astype(np.int64))
@@ -103,6 +166,8 @@ def _policy_loss(case: LossCase, level: str, loss_type: str, kl_coef: float) -> 
         "ref_per_token_logps": torch.from_numpy(case.reference_logprob_BT),
         "num_items_in_batch": mask_BT.sum(),
     }
+    if correction is not None:
+        inputs["importance_sampling_ratio"] = correction
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
     loss.backward()
     return {
@@ -127,8 +192,7 @@ def _trainer(**attributes: Any) -> SimpleNamespace:
         accelerator=Accelerator(cpu=True),
         args=config,
         model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
-        use_vllm=False,
         _metrics={"train": defaultdict(list)},
         _logs=defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list)),
-        **attributes,
+        **{"use_vllm": False, **attributes},
     )

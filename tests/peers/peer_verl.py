@@ -22,6 +22,7 @@ from verl.trainer.ppo.core_algos import (
     get_policy_loss_fn,
     kl_penalty,
 )
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.workers.config import ActorConfig
 
 LOSSES = ("vanilla", "gspo")
@@ -121,6 +122,18 @@ def _call(
         loss_agg_mode=aggregation,
         config=config,
     )
+
+
+def correction_weights(case: LossCase) -> dict[str, Array]:
+    """Verl's truncated importance weights of tokens, by level."""
+    log_ratio_BT = torch.from_numpy(case.old_logprob_BT - case.sampler_logprob_BT)
+    mask_BT = torch.from_numpy(case.mask_BT.astype(np.int64))
+    return {
+        level: compute_rollout_correction_weights(
+            log_ratio_BT, mask_BT, rollout_is=level, rollout_is_threshold=case.correction_limit
+        )[0].numpy()
+        for level in ("sequence", "token")
+    }
 
 
 def k3(case: LossCase) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class TokenLevel(Objective):
         """True."""
         return True
 
+    @property
+    def corrects_tokens(self) -> bool:
+        """In `summed`."""
+        return True
+
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
         """What the sum over a row's tokens is multiplied with."""
         return algo.objectives.row_weights(
@@ -62,6 +67,8 @@ class TokenLevel(Objective):
             bounds: of the tokens' ratios.
         """
         ratios = algo.ratios
+        if rows.correction_BT is not None and self.correction_level == "token":
+            value_BT = value_BT * rows.correction_BT
         ratio_B = ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
         return Surrogate(
             value_B=(value_BT * rows.mask_BT).sum(dim=1),

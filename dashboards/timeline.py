@@ -14,10 +14,10 @@ from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)
 _MOST_SHOWN_STEPS = 30
-PHASE_KINDS = ("rollout", "verify", "advantage", "update")
+PHASE_KINDS = ("rollout", "verify", "advantage", "teach", "update")
 JOINT = "all agents"
 """the row of phases that no single agent does"""
-_FILES = {"rollout": "rollouts", "verify": "verdicts", "advantage": "advantages", "update": "update"}
+_FILES = {"rollout": "rollouts", "verify": "verdicts", "advantage": "advantages", "teach": "taught", "update": "update"}
 
 
 @dataclass(frozen=True, slots=True)

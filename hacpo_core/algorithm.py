@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper, once, as phases that a runner may call directly or run as tasks.
 
-    problems -> rollout[k] -> verify[k] -> advantage -> update[k] -> metrics
-                (agent k)                  (joint)      (agent k)
+    problems -> rollout[k] -> verify[k] -> advantage -> (teach[k]) -> update[k] -> metrics
+                (agent k)                  (joint)      (agent k)     (agent k)
 
 Every phase starts from what the step store holds and commits what it makes, so that it may be run again at any time.
 """
@@ -17,6 +17,7 @@ from hacpo_core.phases.advantage import advantage
 from hacpo_core.phases.metrics import metrics
 from hacpo_core.phases.rollout import rollout
 from hacpo_core.phases.runner import Handle, Phase, Runner
+from hacpo_core.phases.teach import teach
 from hacpo_core.phases.update import update
 from hacpo_core.phases.verify import verify
 
@@ -63,8 +64,16 @@ def train_step(experiment: Experiment, step: int, runner: Runner, *, before: Sta
     estimated = runner.start(  # lines 12, 15: advantages of all agents' responses
         Phase("advantage", step), partial(advantage, experiment, step, problems), after=verdicts
     )
+    ready = [estimated]
+    if experiment.method.estimate.has_teachers:  # before any teacher learns from this step
+        ready = [
+            runner.start(
+                Phase("teach", step, agent), partial(teach, experiment, step, agent, problems), after=[estimated]
+            )
+            for agent in experiment.agents
+        ]
     updates = {  # lines 16-18: update every agent on its mini-batches
-        agent: runner.start(Phase("update", step, agent), partial(update, experiment, step, agent), after=[estimated])
+        agent: runner.start(Phase("update", step, agent), partial(update, experiment, step, agent), after=ready)
         for agent in experiment.agents
     }
     return StartedStep(step, updates)

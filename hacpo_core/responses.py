@@ -184,14 +184,14 @@ def as_arrow(responses: Responses) -> pyarrow.Table:
     columns = _keys(responses) | {
         "tag": _strings(responses.tag),
         "policy_version": responses.policy_version_R,
-        "prompt_ids": _lists(responses.prompt_ids),
-        "token_ids": _lists(responses.token_ids),
-        "logprobs": _lists(responses.logprobs),
+        "prompt_ids": as_lists(responses.prompt_ids),
+        "token_ids": as_lists(responses.token_ids),
+        "logprobs": as_lists(responses.logprobs),
         "text": _strings(responses.text),
         "finish_reason": _strings(responses.finish_reason),
     }
     if responses.old_logprobs is not None:
-        columns["old_logprobs"] = _lists(responses.old_logprobs)
+        columns["old_logprobs"] = as_lists(responses.old_logprobs)
     return pyarrow.table(columns)
 
 
@@ -220,12 +220,12 @@ def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
         sample_R=table["sample"].to_numpy(),
         tag=tuple(table["tag"].to_pylist()),
         policy_version_R=table["policy_version"].to_numpy(),
-        prompt_ids=_ragged(table["prompt_ids"]),
-        token_ids=_ragged(table["token_ids"]),
-        logprobs=_ragged(table["logprobs"]),
+        prompt_ids=as_ragged(table["prompt_ids"]),
+        token_ids=as_ragged(table["token_ids"]),
+        logprobs=as_ragged(table["logprobs"]),
         text=tuple(table["text"].to_pylist()),
         finish_reason=tuple(table["finish_reason"].to_pylist()),
-        old_logprobs=_ragged(table["old_logprobs"]) if "old_logprobs" in table.column_names else None,
+        old_logprobs=as_ragged(table["old_logprobs"]) if "old_logprobs" in table.column_names else None,
     )
 
 
@@ -253,10 +253,12 @@ def _strings(values: Sequence[str | None]) -> pyarrow.Array:
     return pyarrow.array(values, pyarrow.string())
 
 
-def _lists(column: Ragged) -> pyarrow.Array:
+def as_lists(column: Ragged) -> pyarrow.Array:
+    """A ragged column as a column of lists."""
     return pyarrow.ListArray.from_arrays(pyarrow.array(column.edge.astype(np.int32)), pyarrow.array(column.value_N))
 
 
-def _ragged(column: pyarrow.ChunkedArray) -> Ragged:
+def as_ragged(column: pyarrow.ChunkedArray) -> Ragged:
+    """What `as_lists` made."""
     whole = column.combine_chunks()
     return Ragged.from_lengths(whole.flatten().to_numpy(), whole.value_lengths().to_numpy())

@@ -216,7 +216,9 @@ def test_errors_that_cancel_in_a_row_are_seen_where_tokens_have_their_own_ratios
     warnings = [r.getMessage() for r in caplog.records if "step 1, qwen: sampler and learner differ" in r.getMessage()]
     assert len(warnings) == is_warned
     for words in warnings:
-        assert words.endswith("engine.dtype=float32 or engine.head_dtype=float32")
+        closer, correction = "engine.dtype=float32 or engine.head_dtype=float32", "method.objective.correction=mask"
+        assert closer in words
+        assert (correction in words) == (old_logprobs != "sampler"), "which compares with the sampler itself"
         assert ("; set old_logprobs=learner, or" in words) == (old_logprobs == "sampler")
 
 

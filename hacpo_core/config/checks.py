@@ -56,6 +56,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "as sequence_clip"
         )
     _check_correction(config)
+    _check_teachers(config)
     inert = inert_fields(config)
     named: dict[str, tuple[Collection[str], str]] = {
         "evaluate.benchmarks.": (config.evaluate.benchmarks, "neither in evaluate.during nor in evaluate.final"),
@@ -79,10 +80,25 @@ def _check_correction(config: ExperimentConfig) -> None:
             f"method.objective.correction: got {objective.correction} with old_logprobs=sampler, which takes the "
             "sampler's log-probabilities for the learner's; set old_logprobs=learner"
         )
-    if objective.correction_level == "token" and not objective.corrects_tokens:
+    if objective.correction_level == "token" and not objective.weighs_tokens:
         raise ConfigError(
             f"method.objective.correction_level: got token with {objective.name}, whose values are of whole responses; "
             "set sequence"
+        )
+
+
+def _check_teachers(config: ExperimentConfig) -> None:
+    method = config.method
+    if not method.estimate.has_teachers:
+        return
+    if not method.objective.weighs_tokens:
+        raise ConfigError(
+            f"method.estimate.name: got {method.estimate.name}, which gives single tokens an advantage, with objective "
+            f"{method.objective.name}, whose values are of whole responses; set one of tokens, such as token_clip"
+        )
+    if len(config.pair.agents) == 1:
+        raise ConfigError(
+            f"method.estimate.name: got {method.estimate.name} with one agent, which has no teacher; add an agent"
         )
 
 

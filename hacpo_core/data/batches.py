@@ -6,7 +6,7 @@ Shapes: B row of a mini-batch, R response of one agent in one step.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ class Minibatch:
         row_weight_B: weight of the row in the mini-batch's objective, see `Objective.row_weights`.
         old_mean_logprob_B: nats per token, under the policy that sampled the row, on its own tokens.
         old_logprobs: float32, nats, the same for each token of the learner's own rows; nothing for foreign rows.
+        token_advantages: float64, what a teacher adds to the advantage of each token of own rows; else nothing.
         sampler_logprobs: what the sampler reported of the same tokens, where the objective corrects; else nothing.
     """
 
@@ -47,6 +48,7 @@ class Minibatch:
     row_weight_B: NDArray[np.float64]
     old_mean_logprob_B: NDArray[np.float64]
     old_logprobs: Ragged
+    token_advantages: Ragged
     sampler_logprobs: Ragged
 
     def __len__(self) -> int:
@@ -67,6 +69,7 @@ class Minibatch:
             keys=tuple(self.keys[row] for row in at),
             tokens=self.tokens.take(at),
             old_logprobs=self.old_logprobs.take(at),
+            token_advantages=self.token_advantages.take(at),
             sampler_logprobs=self.sampler_logprobs.take(at),
             **{name: getattr(self, name)[at] for name in columns},
         )
@@ -111,6 +114,7 @@ class RowReader:
             keep the one that they were sampled behind.
         retokenizers: from each other agent's tokens to the learner's.
         eos_ids: EOS ids of every source.
+        token_advantages: what a teacher adds to the advantages of the learner's tokens in a step; None without any.
         drops_eos: remove the EOS at the end of own responses, and its log-probability from every source's
             (`retokenize.eos: drop`); a response of EOS alone keeps it.
     """
@@ -123,6 +127,7 @@ class RowReader:
     prompt_ids: Callable[[str], Sequence[int]]
     retokenizers: Mapping[str, Retokenizer]
     eos_ids: Mapping[str, frozenset[int]]
+    token_advantages: Callable[[int], Ragged] | None
     drops_eos: bool
 
     def kind(self, key: RowKey) -> RowKind:
@@ -186,6 +191,7 @@ class _Row:
     prompt_ids: Any
     token_ids: NDArray[np.int32]
     old_logprobs: NDArray[np.float32]
+    token_advantages: NDArray[np.float64]
     sampler_logprobs: NDArray[np.float32]
     advantage: float
     weight: float
@@ -214,10 +220,13 @@ def _rows(
         prompts = [reader.prompt_ids(problem_id) for problem_id in taken.problem_id]
     carried = reader.estimate(step).carried[reader.learner][agent]
     advantages, weights = carried.advantage_R[rows].tolist(), carried.weight_R[rows].tolist()
-    columns = zip(prompts, token_ids, old, taken.logprobs, advantages, weights, strict=True)
+    added: Iterable[NDArray[np.float64]] = itertools.repeat(np.empty(0), len(rows))
+    if is_own and reader.token_advantages is not None:
+        added = reader.token_advantages(step).take(rows)
+    columns = zip(prompts, token_ids, old, added, taken.logprobs, advantages, weights, strict=True)
     return [
-        _Row(prompt, ids if len(olds) else ids[:0], olds, sampled[: len(olds)], advantage, weight)
-        for prompt, ids, olds, sampled, advantage, weight in columns
+        _Row(prompt, ids if len(olds) else ids[:0], olds, adds[: len(olds)], sampled[: len(olds)], advantage, weight)
+        for prompt, ids, olds, adds, sampled, advantage, weight in columns
     ]
 
 
@@ -251,6 +260,7 @@ def _minibatch(
         row_weight_B=weight_B.numpy(),
         old_mean_logprob_B=Ragged.of(old, np.float32).means(),
         old_logprobs=Ragged.of([each if own else each[:0] for each, own in zip(old, is_own, strict=True)], np.float32),
+        token_advantages=Ragged.of([row.token_advantages for row in rows.values()], np.float64),
         sampler_logprobs=Ragged.of(sampler, np.float32),
     )
 
@@ -283,5 +293,6 @@ def own_minibatch(
         row_weight_B=weight_B.numpy(),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs,
-        sampler_logprobs=old_logprobs.cut(np.zeros(num_rows, np.int64)),
+        token_advantages=Ragged.from_lengths(np.empty(0), np.zeros(num_rows, np.int64)),
+        sampler_logprobs=Ragged.from_lengths(np.empty(0, np.float32), np.zeros(num_rows, np.int64)),
     )

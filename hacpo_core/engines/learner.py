@@ -197,7 +197,8 @@ class BaseLearner(ABC):
         if not self._engine.skip_zero_advantage:
             return np.ones(len(rows), bool)
         has_kl_B = (rows.kind_B != RowKind.FOREIGN) if objective.kl_coef > 0 else np.zeros(len(rows), bool)
-        trains_B: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_kl_B
+        has_teacher_B = rows.token_advantages.lengths > 0
+        trains_B: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_kl_B | has_teacher_B
         return trains_B
 
     def _with_own_old(self, rows: Minibatch) -> Minibatch:
@@ -257,7 +258,10 @@ class BaseLearner(ABC):
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
                 reference_BT = spread(column(self._row_logprobs(self._reference, rows.tokens).value_N))
-        old_BT, correction_BT = spread(column(rows.old_logprobs.value_N), has_old_BT), None
+        old_BT, correction_BT, token_advantage_BT = spread(column(rows.old_logprobs.value_N), has_old_BT), None, None
+        if len(rows.token_advantages.value_N):
+            has_teacher_B = torch.from_numpy(rows.token_advantages.lengths > 0).to(device)
+            token_advantage_BT = spread(column(rows.token_advantages.value_N), mask_BT & has_teacher_B[:, None])
         if objective.correction != "none":
             weight_BT = correction_weights(
                 old_BT,
@@ -279,6 +283,7 @@ class BaseLearner(ABC):
                 weight_B=column(rows.weight_B),
                 old_mean_logprob_B=column(rows.old_mean_logprob_B),
                 old_logprob_BT=old_BT,
+                token_advantage_BT=token_advantage_BT,
                 correction_BT=correction_BT,
             ),
             spread(scores.logprob_N),

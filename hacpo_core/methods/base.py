@@ -194,6 +194,29 @@ class Estimator(Seam):
         """
         return {}
 
+    @property
+    def has_teachers(self) -> bool:
+        """Whether `teachers` may name any; then a step has phases that ask them."""
+        return False
+
+    def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
+        """By learner, the agent that scores its responses token by token; learners without a teacher are left out.
+
+        Args:
+            scored: the step, before rewards are shaped.
+            state: as `estimate` is given it.
+        """
+        return {}
+
+    def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What is added to the advantages of single tokens.
+
+        Args:
+            difference_N: log-probability under the teacher less that under the learner's old policy, nats; where their
+                tokenizers differ, per span of text that is whole tokens of both, see `hacpo_core.data.alignment`.
+        """
+        return difference_N
+
     @abstractmethod
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """From the verified responses of all agents."""
@@ -296,6 +319,7 @@ class LossRows:
         weight_B: from the estimate; 1 for own rows, unless the estimator says otherwise.
         old_mean_logprob_B: mean log-probability (nats per token) under the policy that sampled the row, on its tokens.
         old_logprob_BT: the same for each token, on own and old rows; 0 on foreign ones, whose tokens do not align.
+        token_advantage_BT: what is added to the advantage of each token, see `Estimator.teachers`; None: nothing.
         correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
     """
 
@@ -306,6 +330,7 @@ class LossRows:
     weight_B: Tensor
     old_mean_logprob_B: Tensor
     old_logprob_BT: Tensor
+    token_advantage_BT: Tensor | None = None
     correction_BT: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -319,6 +344,12 @@ class LossRows:
     def weighted_advantage_B(self) -> Tensor:
         """Advantage times weight."""
         return self.advantage_B * self.weight_B
+
+    @property
+    def token_advantages_BT(self) -> Tensor:
+        """The same for each token, with what a teacher adds."""
+        advantage_BT = self.weighted_advantage_B[:, None].expand_as(self.old_logprob_BT)
+        return advantage_BT if self.token_advantage_BT is None else advantage_BT + self.token_advantage_BT
 
     @property
     def is_foreign_B(self) -> Tensor:
@@ -385,8 +416,8 @@ class Objective(Seam):
     )
 
     @property
-    def corrects_tokens(self) -> bool:
-        """Whether its values can be weighed token by token (`LossRows.correction_BT`)."""
+    def weighs_tokens(self) -> bool:
+        """Whether it reads what is said of single tokens: `token_advantage_BT`, and `correction_BT` of tokens."""
         return False
 
     @property

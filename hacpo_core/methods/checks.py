@@ -96,6 +96,35 @@ def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
     return replace(scored, shaped_R=dict(shaped_R))
 
 
+def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> Mapping[str, str]:
+    """By learner, the agent that scores its responses.
+
+    Raises:
+        MethodError: it raised an error, or named something else than another agent.
+    """
+    owner = f"method.estimate ({estimator.name}), step {scored.step}: teachers"
+    teachers = called(owner, lambda: estimator.teachers(scored, state))
+    if not isinstance(teachers, Mapping):
+        raise MethodError(f"{owner}: returned {type(teachers).__name__}, expected agents by learner")
+    for learner, teacher in teachers.items():
+        if learner not in scored.agents or teacher not in scored.agents or learner == teacher:
+            known = ", ".join(scored.agents)
+            raise MethodError(f"{owner}: got {teacher!r} for {learner!r}, expected another agent of {known}")
+    return teachers
+
+
+def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What is added to the advantages of single tokens.
+
+    Raises:
+        MethodError: it raised an error, or returned something else than one finite number per token.
+    """
+    owner = f"method.estimate ({estimator.name}): token_advantage"
+    added_N: NDArray[np.float64] = called(owner, lambda: estimator.token_advantage(difference_N))
+    _check_column(added_N, len(difference_N), owner)
+    return added_N
+
+
 def checked_estimate(
     estimator: Estimator, scored: ScoredStep, sources: Mapping[str, Sequence[str]], state: State
 ) -> tuple[Estimate, State]:

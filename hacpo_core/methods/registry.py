@@ -16,6 +16,7 @@ from hacpo_core.methods.estimators.batch_normalised import BatchNormalised
 from hacpo_core.methods.estimators.calibrated import Calibrated
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.difficulty import DifficultyWeighted
+from hacpo_core.methods.estimators.distilled import Distilled
 from hacpo_core.methods.estimators.groups import GroupEstimator
 from hacpo_core.methods.estimators.leave_one_out import LeaveOneOut
 from hacpo_core.methods.estimators.peers import PeerRows
@@ -46,6 +47,7 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
         "difficulty_weighted": DifficultyWeighted,
         "calibrated": Calibrated,
         "peer_rows": PeerRows,
+        "distilled": Distilled,
     },
     "build": {"shuffled": Shuffled, "peer_successes": PeerSuccesses, "bandit": Bandit},
     "objective": {

@@ -21,14 +21,7 @@ def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) ->
     """
     if experiment.ledger.has(step, "advantage"):
         return
-    estimator = experiment.method.estimate
-    scored = ScoredStep(
-        step=step,
-        problem_ids=tuple(problem.id for problem in problems),
-        responses={agent: experiment.ledger.verdicts(step, agent).responses for agent in experiment.agents},
-        seed=experiment.config.seed,
-        max_response_tokens=experiment.config.rollout.max_response_tokens,
-    )
+    estimator, scored = experiment.method.estimate, scored_step(experiment, step, problems)
     with Stopwatch() as watch:
         scored = checked_shape(estimator, scored)
         sources = {agent: experiment.sources(agent) for agent in experiment.agents}
@@ -36,3 +29,14 @@ def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) ->
     encoded = state.encode(after, owner=f"method.estimate ({estimator.name})")
     reward_R = {agent: scored.reward_R(agent) for agent in experiment.agents}
     experiment.ledger.save_estimate(step, EstimatedStep(estimate, reward_R, encoded, watch.cost()))
+
+
+def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) -> ScoredStep:
+    """All agents' verified responses of a step, rewards as they were verified."""
+    return ScoredStep(
+        step=step,
+        problem_ids=tuple(problem.id for problem in problems),
+        responses={agent: experiment.ledger.verdicts(step, agent).responses for agent in experiment.agents},
+        seed=experiment.config.seed,
+        max_response_tokens=experiment.config.rollout.max_response_tokens,
+    )

@@ -50,6 +50,10 @@ DEFINITIONS: dict[str, str] = {
     "text/num_empty": "responses left out because nothing of them was left",
     "text/num_control_dropped": "control tokens that others' texts spelled and that the learner cannot write as text",
     "update/num_unscored": "rows left out because they have no verdict",
+    "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher less that under itself, "
+    "nats; of spans of text where tokenizers differ",
+    "time/teach_s": "wall seconds of the phase in which the teacher scores",
+    "gpu/teach_s": "GPU-seconds of the same",
     "correction/weight_mean": "mean weight of own rows for what the sampler differs from the learner in",
     "correction/zero_share": "share of own rows whose weight is 0",
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
@@ -177,6 +181,11 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if (correction != 1.0).any():
         values["correction/weight_mean"] = float(correction.mean())
         values["correction/zero_share"] = float((correction == 0.0).mean())
+    if f"teach.{agent}" in ledger.store.committed(step):
+        taught = ledger.taught(step, agent)
+        values |= {"time/teach_s": taught.cost.seconds, "gpu/teach_s": taught.cost.gpu_seconds}
+        if len(taught.difference.value_N):
+            values["teacher/difference_mean"] = float(taught.difference.value_N.mean())
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import measures_cosine
 from hacpo_core.data.batches import LearnerBatch, RowReader, learner_batch
 from hacpo_core.engines.replay import NEAR_SHARE, UpdateTrace, compare
@@ -17,7 +18,7 @@ from hacpo_core.errors import AgentLostError, ReplayError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
 from hacpo_core.methods.base import History
-from hacpo_core.methods.checks import checked_batches
+from hacpo_core.methods.checks import checked_batches, checked_token_advantage
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.store.ledger import UpdateRecord, row_table
 
@@ -84,6 +85,7 @@ def _apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> Non
 def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
     """A learner's mini-batches of a step, and the builder's state behind it, encoded."""
     config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
+    estimator = experiment.method.estimate
     sources = experiment.sources(agent)
     history = History(
         step=step,
@@ -97,6 +99,11 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
     )
     batches, after = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
     encoded = state.encode(after, owner=f"method.build ({builder.name})")
+
+    def taught(at: int) -> Ragged:
+        difference = experiment.ledger.taught(at, agent).difference
+        return Ragged(checked_token_advantage(estimator, difference.value_N), difference.edge)
+
     of_sources = {source: experiment.placement.tokenizers[source] for source in sources}
     with experiment.text_lock:
         reader = RowReader(
@@ -108,6 +115,7 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
             prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
             retokenizers={source: experiment.retokenizer(of_sources[source], tokens) for source in sources[1:]},
             eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
+            token_advantages=taught if estimator.has_teachers else None,
             drops_eos=config.retokenize.eos == "drop",
         )
         limit = config.rollout.max_response_tokens

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hacpo_core.columns import Ragged
 from hacpo_core.data.batches import BatchCounts, Minibatch
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes
 from hacpo_core.engines.replay import Replay, Setup, UpdateTrace
@@ -22,7 +23,15 @@ from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost
-from hacpo_core.responses import Responses, as_arrow, from_arrow, verdicts_as_arrow, verdicts_from_arrow
+from hacpo_core.responses import (
+    Responses,
+    as_arrow,
+    as_lists,
+    as_ragged,
+    from_arrow,
+    verdicts_as_arrow,
+    verdicts_from_arrow,
+)
 from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore, phase_name
 
@@ -117,6 +126,21 @@ def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, 
     }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TaughtBatch:
+    """What an agent's teacher said of its responses of a step.
+
+    Attributes:
+        teacher: its name; None where the agent had none.
+        difference: float64, nats, of each token of each response; see `hacpo_core.phases.teach`.
+        cost: of the phase.
+    """
+
+    teacher: str | None
+    difference: Ragged
+    cost: PhaseCost
+
+
 class Ledger:
     """Typed reading and writing of an experiment's step store.
 
@@ -158,7 +182,7 @@ class Ledger:
         phase, name = phase_name("rollout", agent, round), phase_name("rollouts", agent, round)
         outputs = {f"{name}.parquet": as_arrow(batch.responses), f"{name}.json": value}
         # Sampled again, a response need not be the same one.
-        made_from_it = ["advantage", phase_name("verify", agent, round), *self._later_rounds(step, round)]
+        made_from_it = [*self._joint_phases(), phase_name("verify", agent, round), *self._later_rounds(step, round)]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
         self._keep(step, phase, batch)
 
@@ -203,7 +227,7 @@ class Ledger:
         """Commit a round of phase verify.<agent>."""
         phase, name = phase_name("verify", agent, round), phase_name("verdicts", agent, round)
         outputs = {f"{name}.parquet": verdicts_as_arrow(batch.responses), f"{name}.json": asdict(batch.cost)}
-        made_from_it = ["advantage", *self._later_rounds(step, round)]
+        made_from_it = [*self._joint_phases(), *self._later_rounds(step, round)]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
         self._keep(step, phase, batch)
 
@@ -232,6 +256,31 @@ class Ledger:
         rounds = range(round + 1, max(self.store.num_rounds(step, "rollout", agent) for agent in self.agents) + 1)
         kinds = ("rollout", "verify")
         return [phase_name(kind, agent, n) for n in rounds for agent in self.agents for kind in kinds]
+
+    def _joint_phases(self) -> list[str]:
+        """Phases that are made from all agents' responses."""
+        return ["advantage", *(f"teach.{agent}" for agent in self.agents)]
+
+    def save_taught(self, step: int, agent: str, batch: TaughtBatch) -> None:
+        """Commit phase teach.<agent>."""
+        value = {"teacher": batch.teacher, "cost": asdict(batch.cost)}
+        outputs = {
+            f"taught.{agent}.parquet": {"difference": as_lists(batch.difference)},
+            f"taught.{agent}.json": value,
+        }
+        self.store.commit(step, f"teach.{agent}", outputs)
+        self._keep(step, f"teach.{agent}", batch)
+
+    def taught(self, step: int, agent: str) -> TaughtBatch:
+        """Output of phase teach.<agent>."""
+        phase = f"teach.{agent}"
+
+        def load() -> TaughtBatch:
+            value = self.store.read_value(step, phase, f"taught.{agent}.json")
+            table = self.store.read_arrow(step, phase, f"taught.{agent}.parquet")
+            return TaughtBatch(value["teacher"], as_ragged(table["difference"]), PhaseCost(**value["cost"]))
+
+        return self._read(step, phase, load)
 
     def save_estimate(self, step: int, estimated: EstimatedStep) -> None:
         """Commit phase advantage: one row per learner and response."""

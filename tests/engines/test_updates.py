@@ -16,7 +16,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from hacpo_core.config import EngineConfig, TinyModelConfig
 from hacpo_core.methods.base import Objective
+from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.tiny.models import build_model
 from tests.engines.small import FAMILIES, TOKENIZER, cross_row, logprobs_of, minibatch, scored, small_model
 from tests.engines.training import (
@@ -50,6 +52,30 @@ def test_micro_batching_does_not_change_the_update(method: Objective) -> None:
         assert outcome.own_objective == pytest.approx(results[0][1].own_objective, abs=1e-6)
         assert outcome.cross_objective == pytest.approx(results[0][1].cross_objective, abs=1e-6)
     assert (results[0][0] - before).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("method", [GRPO, Cispo(), Sapo()])
+def test_token_advantages_add_to_that_of_the_row(method: Objective) -> None:
+    rows = rows_of(num_cross=0)
+
+    def change(advantage: float, *added: float) -> Tensor:
+        """By one update whose rows carry an advantage, and on their tokens, in turn, these ones."""
+        model = small_model()
+        batch = [
+            replace(
+                row,
+                advantage=advantage,
+                token_advantages=tuple(added[t % len(added)] for t in range(len(row.response_ids))) if added else (),
+            )
+            for row in rows
+        ]
+        run(learner_of(model, **LINEAR), [batch], method)
+        return weights(model) - weights(small_model())
+
+    assert_close(change(0.0, 0.7), change(0.7))
+    assert_close(change(0.3, 0.4), change(0.7))
+    assert_close(change(0.0, 0.7, 0.2), change(0.5, 0.2, -0.3))
+    assert (change(0.0, 0.7, 0.2) - change(0.45)).abs().max() > 1e-3, "tokens differ"
 
 
 def test_shares_of_two_ranks_add_up_to_the_whole_gradient() -> None:

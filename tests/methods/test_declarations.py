@@ -87,6 +87,16 @@ DECLARED: dict[str, dict[str, object]] = {
     "hacpo_ilr": {**HACPO, "estimate.name": "calibrated"},
     "cbs": {**GSPO, **BANDIT},
     "hacpo_cbs": {**HACPO, **BANDIT},
+    "distil": {
+        **EVERY,
+        **TOKEN,
+        **OWN_BASELINE,
+        "estimate.name": "distilled",
+        "estimate.teacher_weight": 1.0,
+        "estimate.centres": True,
+        "estimate.largest_difference": 10.0,
+        "estimate.keeps_rewards": False,
+    },
     "xgrpo": {**EVERY, **TOKEN, **CAPABILITY, "shares_rollouts": False},
     "sgt": {**GSPO, **SUCCESSES, "estimate.peer_advantage": "one", "build.most_per_problem": 0},
     "luffy": {

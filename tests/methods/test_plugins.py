@@ -36,6 +36,10 @@ PLUGINS = {
     "objective": ["method.objective.name=tests.plugins:HalfForeign"],
     "difficulty": ["method.estimate.name=difficulty_weighted", "method.estimate.anchor=kalman"],
     "bandit": ["method.build.name=bandit"],
+    "teacher": [
+        *("method.shares_rollouts=false", "method.estimate.name=distilled", "method.estimate.baseline=own"),
+        *("method.objective.name=token_clip",),
+    ],
     "reward": ["reward.functions=[verifier,tests.plugins:brevity]", "reward.weights=[3,1]", UNSCORED],
 }
 SHORT = ("evaluate.during=[]", "evaluate.final=[]")

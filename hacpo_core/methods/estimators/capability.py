@@ -14,6 +14,8 @@ from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, with
 from hacpo_core.methods.estimators.groups import estimate_of, rectangle_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hacpo_core.config import ExperimentConfig
 
 _log = logging.getLogger(__name__)
@@ -87,15 +89,19 @@ class CapabilityEstimator(Estimator):
         """Not with the own baseline."""
         return self.baseline != "own"
 
+    def window_of(self, scored: ScoredStep, batch_A: Tensor, state: State) -> dict[str, list[float]]:
+        """Capabilities of the last steps by agent, this one included."""
+        before = state.get("window", {})
+        return {
+            k: [*before.get(k, []), capability][-self.window :]
+            for k, capability in zip(scored.agents, batch_A.tolist(), strict=True)
+        }
+
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
         rewards, agents = rectangle_of(scored), scored.agents
         batch_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
-        before = state.get("window", {})
-        window = {
-            k: [*before.get(k, []), capability][-self.window :]
-            for k, capability in zip(agents, batch_A.tolist(), strict=True)
-        }
+        window = self.window_of(scored, batch_A, state)
         smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)
         ratios = (
             algo.capability.capability_ratios(

@@ -30,7 +30,7 @@ class Sapo(TokenLevel):
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
         value_BT = algo.objectives.gated_surrogate(
             ratio_BT,
-            rows.weighted_advantage_B[:, None].expand_as(ratio_BT),
+            rows.token_advantages_BT,
             positive=self.positive_temperature,
             negative=self.negative_temperature,
         )

@@ -29,7 +29,7 @@ class TokenClip(TokenLevel):
         clipping = algo.clipping
         bounds = clipping.own_bounds(low=self.token_low, high=self.token_high)
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
-        advantage_B1 = rows.weighted_advantage_B[:, None]
-        value_BT = clipping.clipped_surrogate(ratio_BT, advantage_B1, bounds, is_pessimistic=True)
-        stopped_BT = clipping.is_stopped(ratio_BT, advantage_B1, bounds, is_pessimistic=True)
+        advantage_BT = rows.token_advantages_BT
+        value_BT = clipping.clipped_surrogate(ratio_BT, advantage_BT, bounds, is_pessimistic=True)
+        stopped_BT = clipping.is_stopped(ratio_BT, advantage_BT, bounds, is_pessimistic=True)
         return self.summed(rows, logprob_BT, value_BT, stopped_BT, bounds)

@@ -38,8 +38,8 @@ class TokenLevel(Objective):
         return True
 
     @property
-    def corrects_tokens(self) -> bool:
-        """In `summed`."""
+    def weighs_tokens(self) -> bool:
+        """Yes."""
         return True
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:

@@ -1,0 +1,114 @@
+"""The same response in two tokenizers, and how much more likely one model finds it than the other, token by token.
+
+Shapes: N token of the learner, M token of another agent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from hacpo_core.data.retokenize import decode_response, strip_eos
+
+PIECES_CACHED = 2**16
+Ids = NDArray[np.int32]
+
+
+class TokenEnds:
+    """Where each token of a text ends, in characters, for one tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._piece: Callable[[int, int], str] = lru_cache(PIECES_CACHED)(self._new_piece)
+
+    def _decode(self, *token_ids: int) -> str:
+        return decode_response(self._tokenizer, token_ids)
+
+    def _new_piece(self, before: int, token_id: int) -> str:
+        """What a token adds behind another one; some tokenizers write a space only there."""
+        return self._decode(before, token_id)[len(self._decode(before)) :]
+
+    def of(self, token_ids: Sequence[int]) -> NDArray[np.int64] | None:
+        """End of each token in the decoded text; None where the tokens' texts one by one are not the whole text."""
+        if not token_ids:
+            return np.empty(0, np.int64)
+        pieces = [self._decode(token_ids[0]), *(self._piece(*pair) for pair in itertools.pairwise(token_ids))]
+        if "".join(pieces) != self._decode(*token_ids):
+            return None
+        return np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+
+
+class Aligner:
+    """Compares log-probabilities of a response under a learner's tokenizer and another agent's."""
+
+    def __init__(
+        self,
+        own: PreTrainedTokenizerBase,
+        other: PreTrainedTokenizerBase,
+        *,
+        own_eos: Collection[int],
+        other_eos: Collection[int],
+    ) -> None:
+        """Args: the two tokenizers, and the ids that end a response of each."""
+        self._own, self._other = TokenEnds(own), TokenEnds(other)
+        self._own_eos, self._other_eos = own_eos, other_eos
+
+    def difference(
+        self, own_ids: Ids, own_N: NDArray[np.float64], other_ids: Ids, other_M: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """By how many nats the other agent finds each of the learner's tokens more likely, by spans of text.
+
+        An EOS at the end is compared with the other's EOS; where only one of them has one, it counts 0.
+
+        Args:
+            own_ids, own_N: the learner's tokens and their log-probabilities.
+            other_ids, other_M: the other agent's tokens of the same text and their log-probabilities.
+
+        Returns:
+            difference_N.
+        """
+        own, other = strip_eos(own_ids, self._own_eos), strip_eos(other_ids, self._other_eos)
+        ends = self._own.of(own.tolist()), self._other.of(other.tolist())
+        difference_N = np.zeros(len(own_ids))
+        difference_N[: len(own)] = span_differences(own_N[: len(own)], ends[0], other_M[: len(other)], ends[1])
+        if len(own) < len(own_ids) and len(other) < len(other_ids):
+            difference_N[-1] = other_M[-1] - own_N[-1]
+        return difference_N
+
+
+def span_differences(
+    own_N: NDArray[np.float64],
+    own_ends: NDArray[np.int64] | None,
+    other_M: NDArray[np.float64],
+    other_ends: NDArray[np.int64] | None,
+) -> NDArray[np.float64]:
+    """For each token of the learner, how much more likely another model finds the span around it, per token.
+
+        d[n] = (sum of other over the span - sum of own over the span) / number of the learner's tokens in the span
+
+    Spans end where tokens of both end at the same character; a text without such ends, or whose ends are unknown, is
+    one span.
+
+    Args:
+        own_N, other_M: log-probabilities of the tokens, nats.
+        own_ends, other_ends: where the tokens end in the text, in characters; None: unknown.
+
+    Returns:
+        d_N; for the same text its sum is the difference of the sums. 0 where one of them has no token.
+    """
+    if not len(own_N) or not len(other_M):
+        return np.zeros(len(own_N))
+    shared = np.empty(0, np.int64)
+    own_span_N, other_span_M = np.zeros(len(own_N), np.int64), np.zeros(len(other_M), np.int64)
+    if own_ends is not None and other_ends is not None:
+        shared = np.intersect1d(own_ends[:-1], other_ends[:-1])
+        own_span_N, other_span_M = np.searchsorted(shared, own_ends), np.searchsorted(shared, other_ends)
+    size = len(shared) + 1
+    difference = np.bincount(other_span_M, other_M, size) - np.bincount(own_span_N, own_N, size)
+    spread_N: NDArray[np.float64] = (difference / np.maximum(np.bincount(own_span_N, minlength=size), 1))[own_span_N]
+    return spread_N

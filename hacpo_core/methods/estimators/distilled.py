@@ -1,0 +1,75 @@
+"""On-policy distillation: the stronger agent scores every token that a weaker one sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core import algo
+from hacpo_core.config.fields import setting
+from hacpo_core.methods.base import Estimate, ScoredStep, State
+from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.estimators.groups import rectangle_of
+
+
+@dataclass(frozen=True)
+class Distilled(CapabilityEstimator):
+    """Token advantage: weight (log pi_teacher - log pi_old), the teacher being the most capable agent of the step.
+
+    Capability is that of `capability`, averaged over its window. The most capable agent has no teacher and trains on
+    verified rewards, and so do all agents in a step whose capabilities are equal.
+
+    Source: on-policy distillation (GKD, 2306.13649, reverse KL on the learner's own samples). Ours: the teacher is a
+    partner that trains too; spans of text where tokenizers differ; see docs/decisions.md#on-policy-distillation.
+    """
+
+    teacher_weight: float = setting(1.0, "advantage for each nat that the teacher differs", above=0, at_most=1e3)
+    centres: bool = setting(
+        True, "subtract the mean over the agent's tokens of the step, which leaves the expected gradient and less noise"
+    )
+    largest_difference: float = setting(10.0, "nats at which a token's difference is cut", above=0, at_most=1e3)
+    keeps_rewards: bool = setting(False, "add the advantages of verified rewards on rows that a teacher scores, too")
+
+    @property
+    def reads_partners(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def has_teachers(self) -> bool:
+        """Yes."""
+        return True
+
+    def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
+        """The most capable agent, for all that are less capable."""
+        rewards = rectangle_of(scored)
+        batch_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
+        smoothed_A = algo.capability.windowed_capability(
+            np.array([self.window_of(scored, batch_A, state)[agent] for agent in scored.agents]).T
+        )
+        capability = dict(zip(scored.agents, smoothed_A.tolist(), strict=True))
+        best = max(capability, key=lambda agent: capability[agent])
+        return {agent: best for agent, value in capability.items() if value < capability[best]}
+
+    def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cut, centred and weighed; a difference of exactly 0 is a token that the teacher was not asked about."""
+        cut_N = difference_N.clip(-self.largest_difference, self.largest_difference)
+        is_asked_N = difference_N != 0.0
+        mean = float(cut_N[is_asked_N].mean()) if self.centres and is_asked_N.any() else 0.0
+        return self.teacher_weight * np.where(is_asked_N, cut_N - mean, 0.0)
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        """Rewards count for agents without a teacher, and with `keeps_rewards` for all."""
+        estimate, after = super().estimate(scored, state)
+        taught = {} if self.keeps_rewards else self.teachers(scored, state)
+        carried = {
+            learner: {
+                source: replace(column, advantage_R=np.zeros(len(column.advantage_R))) if learner in taught else column
+                for source, column in of_sources.items()
+            }
+            for learner, of_sources in estimate.carried.items()
+        }
+        return replace(estimate, carried=carried), after

@@ -1,0 +1,91 @@
+"""Phase teach.<agent>: a teacher, where the estimator names one, scores every token of an agent's responses.
+
+Shapes: R response, N token of one response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core.columns import Ragged
+from hacpo_core.data.alignment import Aligner
+from hacpo_core.data.retokenize import SharedResponses
+from hacpo_core.experiment import Experiment
+from hacpo_core.methods.checks import checked_teachers
+from hacpo_core.phases.advantage import scored_step
+from hacpo_core.phases.update import with_agent
+from hacpo_core.records import PhaseCost, Problem
+from hacpo_core.responses import Responses
+from hacpo_core.store.ledger import TaughtBatch
+
+
+def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem]) -> None:
+    """Commit by how much an agent's teacher finds each of its tokens more likely; nothing for one without a teacher.
+
+    Raises:
+        MethodError: the estimator named no agent as teacher.
+    """
+    if experiment.ledger.has(step, f"teach.{agent}"):
+        return
+    scored = scored_step(experiment, step, problems)
+    teacher = checked_teachers(experiment.method.estimate, scored, experiment.state_before(step, "advantage")).get(
+        agent
+    )
+    own = scored.responses[agent]
+    if teacher is None:
+        nothing = Ragged.from_lengths(np.empty(0), np.zeros(len(own), np.int64))
+        experiment.ledger.save_taught(step, agent, TaughtBatch(None, nothing, PhaseCost(0.0)))
+        return
+    with experiment.stopwatch(teacher) as watch:
+        shared = _in_teachers_tokens(experiment, own, teacher)
+        seen = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
+        scores: Sequence[NDArray[np.float32]] = []
+        if len(seen):
+            asked = _as_asked(experiment, own, teacher, shared).take(seen)
+            scores = list(with_agent(experiment, teacher, step - 1, lambda placed: placed.score(asked)))
+        difference = _differences(experiment, own, teacher, shared, dict(zip(seen.tolist(), scores, strict=True)))
+    experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, watch.cost()))
+
+
+def _in_teachers_tokens(experiment: Experiment, own: Responses, teacher: str) -> SharedResponses:
+    source, target = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
+    with experiment.text_lock:
+        return experiment.retokenizer(source, target).convert(own)
+
+
+def _as_asked(experiment: Experiment, own: Responses, teacher: str, shared: SharedResponses) -> Responses:
+    """The responses as the teacher would have sampled them, log-probabilities aside."""
+    tokens = experiment.placement.tokenizers[teacher]
+    with experiment.text_lock:
+        prompts = [tokens.prompt_ids(experiment.problem(problem_id)) for problem_id in own.problem_id]
+    unknown = Ragged(np.zeros(len(shared.token_ids.value_N), np.float32), shared.token_ids.edge)
+    return replace(
+        own, prompt_ids=Ragged.of(prompts, np.int32), token_ids=shared.token_ids, logprobs=unknown, old_logprobs=None
+    )
+
+
+def _differences(
+    experiment: Experiment,
+    own: Responses,
+    teacher: str,
+    shared: SharedResponses,
+    scores: Mapping[int, NDArray[np.float32]],
+) -> Ragged:
+    """Teacher's less own log-probability of each token; 0 for responses that the teacher was not asked about."""
+    learner, other = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
+    aligner = Aligner(learner.tokenizer, other.tokenizer, own_eos=learner.eos_ids, other_eos=other.eos_ids)
+    found = []
+    with experiment.text_lock:
+        for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
+            own_N, other_M = logprobs.astype(np.float64), scores.get(row, np.empty(0)).astype(np.float64)
+            if shared.is_passed_through:
+                difference_N = np.zeros(len(ids))
+                difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
+            else:
+                difference_N = aligner.difference(ids, own_N, shared.token_ids[row][: len(other_M)], other_M)
+            found.append(difference_N)
+    return Ragged.of(found, np.float64)

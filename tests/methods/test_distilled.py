@@ -1,0 +1,107 @@
+"""On-policy distillation: who teaches whom, and what a teacher's log-probabilities do to an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from flows.compose import compose
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.plans import Plan
+from hacpo_core.config.checks import validate
+from hacpo_core.errors import ConfigError, MethodError
+from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State
+from hacpo_core.methods.estimators.distilled import Distilled
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.steps import StepStore
+from tests.methods.test_partners import scored
+
+SHORT = ("evaluate.during=[]", "evaluate.final=[]")
+STEP = {"a": {"p": (1.0, 0.0)}, "b": {"p": (1.0, 1.0)}}
+
+
+def test_most_capable_agent_of_the_window_teaches_the_others() -> None:
+    step = scored(STEP)
+    assert Distilled(baseline="own").teachers(step, {}) == {"a": "b"}
+    before = {"window": {"a": [1.0, 1.0], "b": [0.0, 0.0]}}
+    assert Distilled(baseline="own").teachers(step, before) == {"b": "a"}
+    assert Distilled(baseline="own", window=1).teachers(step, before) == {"a": "b"}
+    assert Distilled(baseline="own").teachers(scored({"a": STEP["a"], "b": STEP["a"]}), {}) == {}
+
+
+def test_taught_agents_train_on_their_teacher_and_the_teacher_on_rewards() -> None:
+    step = scored({"a": {"p": (1.0, 0.0, 0.0)}, "b": {"p": (1.0, 1.0, 0.0)}})
+    carried = Distilled(baseline="own").estimate(step, {})[0].carried
+    assert carried["a"]["a"].advantage_R.tolist() == [0.0, 0.0, 0.0]
+    assert np.abs(carried["b"]["b"].advantage_R).min() > 0.5
+    both = Distilled(baseline="own", keeps_rewards=True).estimate(step, {})[0].carried
+    assert np.abs(both["a"]["a"].advantage_R).min() > 0.5
+
+
+def test_differences_are_cut_centred_and_weighed() -> None:
+    difference_N = np.array([-9.0, 1.0, 0.0, 3.0])
+    plain = Distilled(teacher_weight=0.5, largest_difference=2.0, centres=False)
+    assert plain.token_advantage(difference_N).tolist() == [-1.0, 0.5, 0.0, 1.0]
+    centred = Distilled(teacher_weight=3.0, largest_difference=2.0).token_advantage(difference_N)
+    assert centred.tolist() == pytest.approx([-7.0, 2.0, 0.0, 5.0]), "mean 1/3; the third was not asked about"
+
+
+@dataclass(frozen=True)
+class LlamaTeaches(Distilled):
+    """One agent teaches the other whatever they can do, and learns nothing itself."""
+
+    def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
+        return {"qwen": "llama"}
+
+    def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
+        estimate, after = super().estimate(scored, state)
+        nothing = {agent: Carried(np.zeros(len(rows)), np.ones(len(rows))) for agent, rows in scored.responses.items()}
+        return replace(estimate, carried=dict.fromkeys(scored.agents, nothing)), after
+
+
+@dataclass(frozen=True)
+class TeachesItself(Distilled):
+    """Nonsense."""
+
+    def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
+        return {"qwen": "qwen"}
+
+
+def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> None:
+    """Across tokenizers: what the teacher finds less likely at first is sampled less often later."""
+    words = ("train.num_steps=24", "train.problems=8", "method.build.problems=4", "rollout.num_samples=8")
+    name = f"method.estimate.name={__name__}:LlamaTeaches"
+    planned = small_plan("distil", name, *SHORT, *words, "optimizer.learning_rate=3e-4")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    store = StepStore(planned.root)
+    found = [store.metrics(step)["agents"]["qwen"]["teacher/difference_mean"] for step in range(1, 25)]
+    assert np.mean(found[:5]) < -0.2
+    assert np.mean(found[-5:]) > 0.85 * np.mean(found[:5]), found
+    assert "teacher/difference_mean" not in store.metrics(1)["agents"]["llama"]
+    assert store.read_value(1, "teach.qwen", "taught.qwen.json")["teacher"] == "llama"
+    assert store.read_value(1, "teach.llama", "taught.llama.json")["teacher"] is None
+    rows = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
+    taught = store.read_table(1, "teach.qwen", "taught.qwen.parquet")
+    assert taught["difference"].map(len).tolist() == rows["token_ids"].map(len).tolist()
+
+
+def test_teacher_that_is_no_other_agent_is_an_error(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("distil", f"method.estimate.name={__name__}:TeachesItself", *SHORT)
+    with pytest.raises(MethodError, match="teachers: got 'qwen' for 'qwen', expected another agent of qwen, llama"):
+        run_experiment(planned, DirectRunner(), QuietWatcher())
+
+
+def test_objectives_of_whole_responses_are_refused() -> None:
+    with pytest.raises(ConfigError, match="gives single tokens an advantage, with objective sequence_clip"):
+        compose("tiny", "distil", overrides=["method.objective.name=sequence_clip"])
+
+
+def test_lone_agent_has_no_teacher() -> None:
+    config = compose("tiny", "distil")
+    alone = replace(config, pair=replace(config.pair, agents=dict([next(iter(config.pair.agents.items()))])))
+    with pytest.raises(ConfigError, match="distilled with one agent, which has no teacher"):
+        validate(alone)

@@ -517,8 +517,8 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on
-            goes_on = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
-            goes_on = goes_on and not any(word.startswith("--with") for word in sys.argv)  # a harness starts again
+            commits = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
+            goes_on = commits and not any(word.startswith("--with") for word in sys.argv)  # a harness starts again
             what = "; the same command goes on from the last committed phase" if goes_on else ""
             print(f"hacpo: interrupted{what}", file=sys.stderr)
         raise

@@ -27,7 +27,7 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.export import CARD_FILE, export_agent, push
 from flows.model_card import model_card
-from flows.plans import Plan, find_plan, plan, save_plan
+from flows.plans import CONTENTS_FILE, Plan, find_plan, plan, save_plan
 from flows.results import read_curves, read_final
 from hacpo_core.config import as_dict
 from hacpo_core.data.prompts import render_prompts
@@ -212,6 +212,17 @@ def test_card_is_honest_about_partners_and_base_models(trained: Plan) -> None:
     assert "It started from `Qwen/Qwen3-1.7B-Base`" in card
     assert "It was trained alone." in card
     assert yaml.safe_load(card.split("---\n")[1])["base_model"] == "Qwen/Qwen3-1.7B-Base"
+
+
+def test_card_names_the_initial_model_as_the_run_recorded_it(own: Plan, tmp_path: Path) -> None:
+    qwen = replace(own.config.pair.agents["qwen"], tiny=None, path="/models/own")
+    named = replace(own, config=replace(own.config, pair=replace(own.config.pair, agents={"qwen": qwen})))
+    model = saved_model(own.root, 2, "qwen")
+    assert "| initial model | `not recorded` |" in model_card(named, "qwen", model)
+    (own.root / CONTENTS_FILE).write_text('{"qwen": "4fa2"}', encoding="utf-8")
+    card = model_card(named, "qwen", model)
+    assert "| initial model | `4fa2` |" in card
+    assert "base_model" not in card.split("---\n")[1]
 
 
 def test_passwords_do_not_reach_the_card(trained: Plan) -> None:

@@ -263,12 +263,43 @@ def show(
 @app.command()
 def evaluate(
     experiment: _ExperimentId,
+    tasks: Annotated[list[str] | None, typer.Argument(help="with --with: tasks of that harness")] = None,
     benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
     step: Annotated[int | None, typer.Option(help="after this training step, 0: before; default: the last")] = None,
+    harness: Annotated[str | None, typer.Option("--with", help="lm-eval: its tasks, in place of benchmarks")] = None,
+    agent: Annotated[str | None, typer.Option(help="with --with: this agent alone")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="with --with: problems of each task")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="with --with: examples in each prompt")] = None,
+    include_path: Annotated[str | None, typer.Option(help="with --with: folder with YAML files of own tasks")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(help="with --with: sequences at a time, or auto; default: 1")
+    ] = None,
+    apply_chat_template: Annotated[bool, typer.Option("--apply-chat-template", help="with --with: as trained")] = False,
     runs_dir: _RunsDir = Path("runs"),
     as_json: _AsJson = False,
 ) -> None:
-    """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was."""
+    """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was.
+
+    With `--with lm-eval`, evaluate agents of a checkpoint on tasks of lm-eval-harness.
+    """
+    of_harness = {
+        "limit": limit,
+        "num_fewshot": num_fewshot,
+        "include_path": include_path,
+        "batch_size": batch_size,
+        "apply_chat_template": apply_chat_template or None,
+    }
+    given = {name: value for name, value in of_harness.items() if value is not None}
+    if harness is not None:
+        if harness != "lm-eval":
+            raise ConfigError(f"--with: got {harness!r}, expected lm-eval")
+        if benchmarks is not None:
+            raise ConfigError("--benchmarks: has no effect with --with lm-eval, which takes names of its tasks")
+        _evaluate_with_harness(experiment, tasks or [], given, agent, step, runs_dir, as_json)
+        return
+    alone = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in given), *(["--agent"] if agent else [])]
+    if alone:
+        raise ConfigError(f"{', '.join(alone)}: no effect without --with lm-eval; benchmarks are named by --benchmarks")
     from flows.display import format_table
     from flows.plans import find_plan
     from flows.server import ensure_server, use_server
@@ -287,6 +318,50 @@ def evaluate(
         else:
             frame = evaluate_with_prefect(planned, names, step, watcher)
     print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))
+
+
+def _evaluate_with_harness(
+    experiment: str,
+    tasks: list[str],
+    options: dict[str, Any],
+    agent: str | None,
+    step: int | None,
+    runs_dir: Path,
+    as_json: bool,
+) -> None:
+    """Print the rows of lm-eval's figures."""
+    from flows.display import format_table
+    from flows.harness import HarnessOptions, run_harness
+    from flows.plans import find_plan
+
+    rows = run_harness(find_plan(runs_dir, experiment), HarnessOptions(tasks, **options), agent=agent, step=step)
+    print("\n".join(map(json.dumps, rows)) if as_json else format_table(rows))
+
+
+@app.command()
+def export(
+    experiment: _ExperimentId,
+    agent: Annotated[str, typer.Argument(help="name of the agent")],
+    folder: Annotated[Path, typer.Argument(help="written here; must not exist yet, or be empty")],
+    step: Annotated[int | None, typer.Option(help="of the checkpoint; default: the last")] = None,
+    push: Annotated[str | None, typer.Option(help="upload it to this hub repository, owner/model, too")] = None,
+    runs_dir: _RunsDir = Path("runs"),
+    as_json: _AsJson = False,
+) -> None:
+    """Write an agent of a checkpoint as a Hugging Face folder with a model card; nothing is loaded."""
+    from flows.export import export_agent
+    from flows.export import push as push_folder
+    from flows.plans import find_plan
+
+    written = export_agent(find_plan(runs_dir, experiment), agent, folder, step=step)
+    address = None if push is None else push_folder(written.folder, push)
+    if as_json:
+        values = {"folder": str(written.folder), "id": written.experiment, "agent": agent, "step": written.step}
+        print(json.dumps({**values, "weights": written.digest, "pushed": address}))
+        return
+    print(f"{agent} of {written.experiment} after step {written.step}: {written.folder}")
+    if address is not None:
+        print(f"pushed: {address}")
 
 
 @app.command()
@@ -442,7 +517,8 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on
-            goes_on = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
+            commits = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
+            goes_on = commits and not any(word.startswith("--with") for word in sys.argv)  # a harness starts again
             what = "; the same command goes on from the last committed phase" if goes_on else ""
             print(f"hacpo: interrupted{what}", file=sys.stderr)
         raise

@@ -47,6 +47,20 @@ class Checkpoint:
     states: dict[str, dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """An agent's model as a checkpoint holds it: a Hugging Face model folder.
+
+    `files` are the SHA-256 digests of the model's files by name, without the optimizer's; `digest` is that of the
+    weights.
+    """
+
+    step: int
+    folder: Path
+    files: dict[str, str]
+    digest: str
+
+
 def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, Any]:
     """Write everything that the agent needs to go on into a new folder.
 
@@ -137,6 +151,32 @@ def _not_written(folder: Path, error: Exception) -> StoreError:
 def _folders(root: Path) -> list[Path]:
     """Folders of checkpoints, newest first."""
     return sorted((path for path in (root / "checkpoints").glob("[0-9]*") if path.is_dir()), reverse=True)
+
+
+def checkpoint_steps(root: Path) -> list[int]:
+    """Steps that checkpoints were taken after, newest first."""
+    return [int(folder.name) for folder in _folders(root)]
+
+
+def saved_model(root: Path, step: int, agent: str) -> SavedModel:
+    """An agent's model in the checkpoint that was taken after `step`; its files are not read.
+
+    Args:
+        root: the experiment's folder.
+        step: one of `checkpoint_steps`.
+        agent: its name.
+
+    Raises:
+        StoreError: the checkpoint's manifest cannot be read.
+    """
+    folder = root / "checkpoints" / f"{step:06d}"
+    manifest = read_json(folder / MANIFEST)
+    files = {
+        name.removeprefix(f"{agent}/"): digest
+        for name, digest in manifest["files"].items()
+        if name.startswith(f"{agent}/") and name != f"{agent}/{OPTIMIZER_FILE}"
+    }
+    return SavedModel(step, folder / agent, files, manifest["agents"][agent]["digest"])
 
 
 def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint | None:

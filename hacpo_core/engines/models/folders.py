@@ -24,7 +24,7 @@ def find_model(path: str, *, agent: str) -> Path:
     if folder.is_dir():
         return folder
     remedy = f"set pair.agents.{agent}.path to a local model folder"
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+    if not is_hub_name(path):
         raise ModelError(f"pair.agents.{agent}.path: {path} is no folder; {remedy}")
     from huggingface_hub import snapshot_download
 
@@ -37,6 +37,11 @@ def find_model(path: str, *, agent: str) -> Path:
             f"pair.agents.{agent}.path: {path} is no folder here and no hub answers for it; "
             f"copy the model to this machine and {remedy}"
         ) from error
+
+
+def is_hub_name(path: str) -> bool:
+    """Whether a path has the form of a hub name: owner/model."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", path) is not None
 
 
 def check_model_folder(folder: Path, *, agent: str, has_template_override: bool) -> None:

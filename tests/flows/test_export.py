@@ -1,0 +1,381 @@
+"""Exported agents: the checkpoint's weights, a card that says what they are, and no folder that is half written."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from flows.cli import main
+from flows.compose import compose
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.export import CARD_FILE, export_agent, push
+from flows.model_card import model_card
+from flows.plans import CONTENTS_FILE, Plan, find_plan, plan, save_plan
+from flows.results import read_curves, read_final
+from hacpo_core.config import as_dict
+from hacpo_core.data.prompts import render_prompts
+from hacpo_core.errors import ServerError, StoreError
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.placement.agents import Agent, AgentTokenizer, initial_folder
+from hacpo_core.records import Message
+from hacpo_core.store.checkpoints import latest_checkpoint, load_agent, saved_model
+from hacpo_core.store.files import sha256_of
+
+SETTINGS = ("train.num_steps=2", "checkpoint.every=1", "evaluate.during=[]", "evaluate.final=[test]")
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import flows.export
+from flows.plans import find_plan
+inner, calls = flows.export._copy, []
+def killed(source, target, *, digest):
+    inner(source, target, digest=digest)
+    calls.append(target)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+flows.export._copy = killed
+flows.export.export_agent(find_plan(Path(sys.argv[1]), sys.argv[2]), "qwen", Path(sys.argv[3]))
+"""
+
+
+def trained_in(runs_dir: Path, small_models: Path, *overrides: str) -> Plan:
+    (runs_dir / "models").symlink_to(small_models / "models")
+    words = [f"runtime.runs_dir={runs_dir}", "tracking.enabled=false", *SETTINGS, *overrides]
+    planned = plan(compose(str(small_models / "small.yaml"), "hacpo", overrides=words))
+    save_plan(planned)
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    return planned
+
+
+@pytest.fixture(scope="module")
+def trained(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """An experiment with checkpoints after steps 1 and 2, for all tests that change nothing in it."""
+    return trained_in(tmp_path_factory.mktemp("export"), small_models)
+
+
+@pytest.fixture
+def own(trained: Plan, tmp_path: Path) -> Plan:
+    """A copy of it, for tests that do."""
+    shutil.copytree(trained.root, tmp_path / "runs" / "experiments" / trained.id)
+    return find_plan(tmp_path / "runs", trained.id)
+
+
+def agent_of(planned: Plan, name: str, step: int) -> Agent:
+    config = planned.config
+    initial = initial_folder(name, config.pair.agents[name], models_dir=Path(config.runtime.runs_dir) / "models")
+    tokens = AgentTokenizer(name, config.pair.agents[name], initial=initial)
+    return load_agent(tokens, latest_checkpoint(planned.root, at_most=step), config=config, initial=initial)
+
+
+def check_same_logits(planned: Plan, name: str, folder: Path, step: int) -> None:
+    agent = agent_of(planned, name, step)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids_BT = torch.tensor([tokenizer("1+2=3; 7-4=3")["input_ids"]])
+    with torch.no_grad():
+        expected, found = (each(input_ids=ids_BT, use_cache=False).logits for each in (agent.learner.policy, model))
+    agent.close()
+    assert float(expected.std()) > 0.1
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_exported_model_has_the_logits_of_the_agent_in_the_checkpoint(trained: Plan, tmp_path: Path, step: int) -> None:
+    done = export_agent(trained, "qwen", tmp_path / "model", step=step)
+    assert (done.experiment, done.agent, done.step) == (trained.id, "qwen", step)
+    check_same_logits(trained, "qwen", done.folder, step)
+
+
+def test_last_checkpoint_is_exported_unless_a_step_is_named(trained: Plan, tmp_path: Path) -> None:
+    last = export_agent(trained, "qwen", tmp_path / "last")
+    earlier = export_agent(trained, "qwen", tmp_path / "earlier", step=1)
+    assert last.step == 2
+    assert last.digest == read_final(trained).digests["qwen"] != earlier.digest
+    one, other = (load_file(done.folder / "model.safetensors") for done in (last, earlier))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_adapters_are_merged_into_exported_weights(small_models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the lora extra")
+    words = ("engine.lora.rank=2", "optimizer.learning_rate=1e-2", "train.num_steps=1")
+    planned = trained_in(tmp_path, small_models, *words)
+    done = export_agent(planned, "qwen", tmp_path / "model")
+    check_same_logits(planned, "qwen", done.folder, 1)
+    initial = initial_folder("qwen", planned.config.pair.agents["qwen"], models_dir=tmp_path / "models")
+    before, after = load_file(initial / "model.safetensors"), load_file(done.folder / "model.safetensors")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all("_proj" in name for name in changed)
+    assert "adapters of rank 2 were trained; they are merged" in (done.folder / CARD_FILE).read_text(encoding="utf-8")
+
+
+@pytest.mark.deepspeed
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
+def test_deepspeeds_checkpoint_is_exported_whole(
+    small_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    words = ("engine.learner=deepspeed", "engine.deepspeed.stage=3", "train.num_steps=1")
+    planned = trained_in(tmp_path, small_models, *words)
+    done = export_agent(planned, "llama", tmp_path / "model")
+    check_same_logits(planned, "llama", done.folder, 1)
+
+
+def test_exported_tokenizer_writes_prompts_as_in_training(trained: Plan, tmp_path: Path) -> None:
+    done = export_agent(trained, "llama", tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(done.folder)
+    agent = agent_of(trained, "llama", 2)
+    agent.close()
+    message = Message("user", "12-(4+5)")
+    (expected,) = render_prompts(agent.tokens.tokenizer, [(message,)], arguments=agent.tokens.template_arguments)
+    chat = [{"role": message.role, "content": message.content}]
+    found = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert tuple(found) == tuple(expected)
+    assert tokenizer.decode(tokenizer("12-9=3")["input_ids"], skip_special_tokens=True) == "12-9=3"
+    assert tokenizer.eos_token_id == agent.tokens.tokenizer.eos_token_id
+
+
+def test_folder_holds_the_model_and_neither_optimizer_nor_leftovers(trained: Plan, tmp_path: Path) -> None:
+    done = export_agent(trained, "qwen", tmp_path / "out" / "model")
+    names = {path.name for path in done.folder.iterdir()}
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", CARD_FILE} <= names
+    assert "chat_template.jinja" in names
+    assert "optimizer.safetensors" not in names
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
+
+
+def test_card_holds_configuration_figures_and_digests(trained: Plan, tmp_path: Path) -> None:
+    done = export_agent(trained, "qwen", tmp_path / "model")
+    card = (done.folder / CARD_FILE).read_text(encoding="utf-8")
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert front["library_name"] == "transformers"
+    assert front["tags"] == ["hacpo", "reinforcement-learning", "rlvr"]
+    assert f"experiment `{trained.id}` after training step 2 of 2" in card
+    for path in sorted(done.folder.iterdir()):
+        assert (f"| `{path.name}` | `{sha256_of(path)}` |" in card) is (path.name != CARD_FILE)
+    assert f"| weights after step 2 | `{done.digest}` |" in card
+    initial = initial_folder("qwen", trained.config.pair.agents["qwen"], models_dir=tmp_path / "models").name
+    assert f"| initial model | `{initial}` |" in card
+    fenced = re.search(r"```yaml\n(.*)```\n$", card, re.DOTALL)
+    assert fenced is not None
+    assert yaml.safe_load(fenced[1]) == as_dict(trained.config)
+    final = read_final(trained)
+    assert final is not None
+    (row,) = [row for row in final.table if row["agent"] == "qwen"]
+    assert f"| tokens sampled | {row['tokens_sampled']:,} |" in card
+    assert f"| tokens trained on | {row['tokens_trained']:,} |" in card
+    assert re.search(rf"test, avg@1, 8 problems \| {row['test_before']:.4f} \(.*\| {row['test_after']:.4f} \(", card)
+    curves = read_curves(trained.root, trained.config)
+    (reward,) = curves[(curves.step == 2) & (curves.agent == "qwen") & (curves.metric == "reward/mean")].value
+    assert f"| mean reward of step 2 | {reward:.4f} |" in card
+
+
+def test_card_of_a_step_without_evaluation_says_so(trained: Plan) -> None:
+    card = model_card(trained, "qwen", saved_model(trained.root, 1, "qwen"))
+    assert "| training steps | 1 of 2 |" in card
+    assert re.search(r"test, avg@1, 8 problems \| 0\.\d+ .* \| not measured \|", card)
+
+
+def test_two_agents_are_exported_and_name_each_other(trained: Plan, tmp_path: Path) -> None:
+    cards = {}
+    for name in ("qwen", "llama"):
+        done = export_agent(trained, name, tmp_path / name)
+        check_same_logits(trained, name, done.folder, 2)
+        cards[name] = (done.folder / CARD_FILE).read_text(encoding="utf-8")
+    assert "trained together with `llama` (a tiny llama model that hacpo made), and learned from their" in cards["qwen"]
+    assert "trained together with `qwen` (a tiny qwen3 model that hacpo made), and learned from their" in cards["llama"]
+
+
+def test_card_is_honest_about_partners_and_base_models(trained: Plan) -> None:
+    config, model = trained.config, saved_model(trained.root, 2, "qwen")
+    apart = replace(trained, config=replace(config, method=replace(config.method, shares_rollouts=False)))
+    assert "shared no responses: this model learned from its own alone" in model_card(apart, "qwen", model)
+    qwen = replace(config.pair.agents["qwen"], tiny=None, path="Qwen/Qwen3-1.7B-Base")
+    single = replace(trained, config=replace(config, pair=replace(config.pair, agents={"qwen": qwen})))
+    card = model_card(single, "qwen", model)
+    assert "It started from `Qwen/Qwen3-1.7B-Base`" in card
+    assert "It was trained alone." in card
+    assert yaml.safe_load(card.split("---\n")[1])["base_model"] == "Qwen/Qwen3-1.7B-Base"
+
+
+def test_card_names_the_initial_model_as_the_run_recorded_it(own: Plan, tmp_path: Path) -> None:
+    qwen = replace(own.config.pair.agents["qwen"], tiny=None, path="/models/own")
+    named = replace(own, config=replace(own.config, pair=replace(own.config.pair, agents={"qwen": qwen})))
+    model = saved_model(own.root, 2, "qwen")
+    assert "| initial model | `not recorded` |" in model_card(named, "qwen", model)
+    (own.root / CONTENTS_FILE).write_text('{"qwen": "4fa2"}', encoding="utf-8")
+    card = model_card(named, "qwen", model)
+    assert "| initial model | `4fa2` |" in card
+    assert "base_model" not in card.split("---\n")[1]
+
+
+def test_passwords_do_not_reach_the_card(trained: Plan) -> None:
+    tracking = replace(trained.config.tracking, uri="postgresql://someone:secret@host/mlflow")
+    tracked = replace(trained, config=replace(trained.config, tracking=tracking))
+    card = model_card(tracked, "qwen", saved_model(trained.root, 2, "qwen"))
+    assert "postgresql://someone:…@host/mlflow" in card
+    assert "secret" not in card
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (["no-such", "qwen", "x"], 2, "experiment 'no-such': expected the id of one experiment in"),
+        (["small", "nobody", "x"], 2, "agent 'nobody': expected one of qwen, llama, the agents of small-hacpo-s0-"),
+        (["small", "qwen", "x", "--step", "7"], 2, "--step: got 7, but small-hacpo-s0-"),
+        (["small", "qwen", "taken"], 2, "taken exists and is not an empty folder; name another one"),
+        (["small", "qwen", "taken/file"], 2, "file exists and is not an empty folder; name another one"),
+        (["small", "qwen", "taken/file/x"], 3, "Not a directory; name another folder"),
+    ],
+)
+def test_mistake_is_one_sentence_and_leaves_no_folder(
+    trained: Plan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    exit_code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").mkdir()
+    Path("taken/file").touch()
+    monkeypatch.setattr("sys.argv", ["hacpo", "export", *words, "--runs-dir", trained.config.runtime.runs_dir])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == exit_code
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("hacpo: ")
+    assert said in line
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "taken"]
+
+
+def test_empty_folder_is_filled(trained: Plan, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    export_agent(trained, "qwen", tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_experiment_without_checkpoint_is_named(own: Plan, tmp_path: Path) -> None:
+    shutil.rmtree(own.root / "checkpoints")
+    with pytest.raises(StoreError, match=f"{own.id} has no checkpoint; train it first: hacpo resume {own.id}"):
+        export_agent(own, "qwen", tmp_path / "model")
+
+
+def test_altered_weights_are_refused_and_leave_nothing(own: Plan, tmp_path: Path) -> None:
+    path = own.root / "checkpoints" / "000002" / "qwen" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StoreError, match=r"model.safetensors has digest \w{12}, expected \w{12}: it was altered"):
+        export_agent(own, "qwen", tmp_path / "out" / "model")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert export_agent(own, "qwen", tmp_path / "out" / "model", step=1).step == 1
+
+
+def test_checkpoint_that_is_removed_meanwhile_is_said(own: Plan, tmp_path: Path) -> None:
+    (own.root / "checkpoints" / "000002" / "qwen" / "tokenizer.json").unlink()
+    with pytest.raises(StoreError, match=r"tokenizer.json is gone; a running training removes old checkpoints"):
+        export_agent(own, "qwen", tmp_path / "model")
+
+
+def test_full_disk_is_said_and_leaves_nothing(trained: Plan, small_disk: Callable[[str], Path]) -> None:
+    folder = small_disk("64k")
+    with pytest.raises(StoreError, match=r"cannot write .*model: the disk is full; free some space"):
+        export_agent(trained, "qwen", folder / "model")
+    assert list(folder.iterdir()) == []
+
+
+def test_killed_export_leaves_no_folder_and_is_repeated(trained: Plan, tmp_path: Path) -> None:
+    words = [trained.config.runtime.runs_dir, trained.id, str(tmp_path / "model")]
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "model").exists()
+    assert [path.name[:7] for path in tmp_path.iterdir()] == [".model."]
+    assert export_agent(trained, "qwen", tmp_path / "model").step == 2
+
+
+class FakeHub:
+    """Stands for the hub's client; `error` is what it raises, if anything."""
+
+    calls: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+    error: Exception | None = None
+
+    def create_repo(self, repo_id: str, **options: Any) -> None:
+        FakeHub.calls.append(("create", {"repo_id": repo_id, **options}))
+        if FakeHub.error is not None:
+            raise FakeHub.error
+
+    def upload_folder(self, **options: Any) -> SimpleNamespace:
+        names = sorted(path.name for path in Path(options["folder_path"]).iterdir())
+        FakeHub.calls.append(("upload", {**options, "names": names}))
+        return SimpleNamespace(commit_url=f"hub/{options['repo_id']}/commit/1")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> type[FakeHub]:
+    monkeypatch.setattr(FakeHub, "calls", [])
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeHub)
+    return FakeHub
+
+
+def test_push_makes_a_private_repository_and_uploads_the_folder(
+    trained: Plan,
+    tmp_path: Path,
+    hub: type[FakeHub],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [trained.id, "qwen", str(tmp_path / "model"), "--push", "me/model", "--json"]
+    monkeypatch.setattr("sys.argv", ["hacpo", "export", *words, "--runs-dir", trained.config.runtime.runs_dir])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["pushed"] == "hub/me/model/commit/1"
+    assert (said["id"], said["agent"], said["step"]) == (trained.id, "qwen", 2)
+    (created, first), (uploaded, second) = hub.calls
+    assert (created, first) == ("create", {"repo_id": "me/model", "private": True, "exist_ok": True})
+    assert (uploaded, second["repo_id"], second["folder_path"]) == ("upload", "me/model", tmp_path / "model")
+    assert {CARD_FILE, "model.safetensors"} <= set(second["names"])
+
+
+def test_hub_that_does_not_take_it_is_one_sentence_and_the_folder_stays(
+    trained: Plan, tmp_path: Path, hub: type[FakeHub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from httpx import ConnectError
+    from huggingface_hub.errors import LocalTokenNotFoundError
+
+    folder = export_agent(trained, "qwen", tmp_path / "model").folder
+    for error in (LocalTokenNotFoundError("Token is required."), ConnectError("no route"), ValueError("a bad name")):
+        monkeypatch.setattr(FakeHub, "error", error)
+        with pytest.raises(ServerError, match=rf"is written but not pushed to me/m: .*`hf upload me/m {folder}`"):
+            push(folder, "me/m")
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_hub_that_is_not_reached_is_one_sentence(
+    trained: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real client, offline."""
+    folder = export_agent(trained, "qwen", tmp_path / "model").folder
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ServerError, match=r"is written but not pushed to me/m: .*offline"):
+        push(folder, "me/m")

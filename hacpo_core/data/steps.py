@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # two seconds, which plans do without
 CONTEXT_TOKENS = 8
 """tokens before a step that are decoded with it: its first tokens alone may spell something else"""
 
+TAIL_CHARACTERS = 2_000
+"""of the text before a step in which a box, or a mark, may have begun: long beams are not read again in every round"""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -60,11 +63,12 @@ class StepReader:
             return self._decoded([*context, *token_ids[:num_tokens]])[start:]
 
         text = text_of(len(token_ids))
-        closed_at = self._closed_at(before_text + text)
+        tail = before_text[-TAIL_CHARACTERS:]
+        closed_at = self._closed_at(tail + text)
         step_at = text.find(self._step_end)
         ends: list[tuple[int, Literal["step", "reasoning"]]] = []
         if closed_at is not None:
-            ends.append((closed_at - len(before_text), "reasoning"))
+            ends.append((closed_at - len(tail), "reasoning"))
         if step_at >= 0:
             ends.append((step_at + len(self._step_end), "step"))
         if not ends:

@@ -48,8 +48,8 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
             if searched:
                 responses = _scored(placed, responses, searched)
             probes: dict[int, NDArray[np.float32]] = {}
-            if not (experiment.config.old_logprobs == "learner" and shares):
-                places = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED if sampled else 0)})
+            if sampled and not (experiment.config.old_logprobs == "learner" and shares):
+                places = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
                 probes = dict(zip(places, placed.score(responses.take(places)), strict=True))
             reuses = experiment.config.old_logprobs == "checked" and _agree(responses, probes)
             recomputes_own = not (reuses or experiment.config.old_logprobs == "sampler")

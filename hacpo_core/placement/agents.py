@@ -22,7 +22,7 @@ from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
 from hacpo_core.data.steps import StepReader
-from hacpo_core.engines.base import Sampled, Sampler, SampleRequest, UpdateOutcome
+from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
 from hacpo_core.engines.cpu.allocator import keep_freed_memory
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
@@ -37,7 +37,6 @@ from hacpo_core.engines.models.loading import (
 )
 from hacpo_core.engines.replay import UpdateTrace, this_setup
 from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.step_search import SearchRequest, search_all
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.lora import add_adapters, base_head
 from hacpo_core.engines.torch.offload import release_unused
@@ -46,6 +45,7 @@ from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.placement.sampling import sample_specs
 from hacpo_core.records import Message, Problem, SamplingLimits, StepSearch
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
@@ -272,7 +272,9 @@ class Agent:
             )
             for spec in specs
         ]
-        sampled = self._sampled(specs, requests)
+        sampled = sample_specs(
+            specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
+        )
         # The EOS by its id: a generation configuration may name one that the tokenizer does not hold for special.
         content = [strip_eos(ids, self.tokens.eos_ids) for ids in sampled.token_ids]
         return Responses(
@@ -289,35 +291,6 @@ class Agent:
             text=tuple(decode_response(self.tokens.tokenizer, ids.tolist()) for ids in content),
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
-
-    def _sampled(self, specs: Sequence[SampleSpec], requests: Sequence[SampleRequest]) -> Sampled:
-        """One call of the sampler for each different limits, and then all searches together."""
-        if not requests:  # a rank without a problem
-            return Sampled.of([])
-        calls: dict[SamplingLimits, list[int]] = {}
-        searches: dict[tuple[str, SamplingLimits, StepSearch], list[int]] = {}
-        for row, spec in enumerate(specs):
-            if spec.search is None:
-                calls.setdefault(spec.limits, []).append(row)
-            else:
-                searches.setdefault((spec.problem.id, spec.limits, spec.search), []).append(row)
-        parts = [self.sampler.sample([requests[row] for row in rows], each) for each, rows in calls.items()]
-        places = list(calls.values())
-        if searches:
-            asked = [
-                SearchRequest(
-                    prompt_ids=requests[rows[0]].prompt_ids,
-                    seed=requests[rows[0]].seed,
-                    num_responses=len(rows),
-                    limits=limits,
-                    search=search,
-                    reader=self.tokens.step_reader(search),
-                )
-                for (_, limits, search), rows in searches.items()
-            ]
-            parts.append(search_all(asked, self.sampler, eos_ids=self.tokens.eos_ids))
-            places.append([row for rows in searches.values() for row in rows])
-        return Sampled.merged(parts, places)
 
     def score(self, responses: Responses) -> Ragged:
         """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""

@@ -119,6 +119,13 @@ def test_half_a_character_before_the_end_moves_no_cut() -> None:
     assert step.end == "step"
 
 
+def test_box_that_began_in_a_step_before_is_found_behind_a_long_text() -> None:
+    reader, tokenizer, _ = reader_of("character")
+    before = "x" * 5000 + "\\boxed{4"
+    step = reader.read(ids_of(tokenizer, before), before, ids_of(tokenizer, "2} and"))
+    assert step == Step(2, "2}", "reasoning")
+
+
 def test_nothing_is_no_step() -> None:
     assert reader_of("character")[0].read([5], "x", []) == Step(0, "", None)
 

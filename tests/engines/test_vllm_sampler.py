@@ -181,14 +181,12 @@ def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(engin
     stop = Counter(token for response in whole for token in set(response.token_ids[:8])).most_common(1)[0][0]
     own = [None if n % 3 == 0 else 1 + n % 9 for n in range(len(REQUESTS))]
     requests = [replace(request, max_tokens=most) for request, most in zip(REQUESTS, own, strict=True)]
-    found = responses_of(engine.sample(requests, LIMITS, stop_ids={stop, 10_000_000}))
+    found = responses_of(engine.sample(requests, LIMITS, stop_ids={stop, 0}))
     for response, one, most in zip(whole, found, own, strict=True):
         ids = response.token_ids[:most]
-        is_stopped = stop in ids
-        ids = ids[: ids.index(stop) + 1] if is_stopped else ids
-        assert one.token_ids == ids
-        is_cut = not is_stopped and (len(ids) < len(response.token_ids) or response.finish_reason == "length")
-        assert one.finish_reason == ("length" if is_cut else "stop")
+        places = [place for place, token in enumerate(ids) if token in (stop, 0, *EOS_IDS)]
+        assert one.token_ids == (ids[: places[0] + 1] if places else ids)
+        assert one.finish_reason == ("stop" if places else "length")
 
 
 def test_greedy_is_the_transformers_samplers_greedy(engine: VllmSampler) -> None:

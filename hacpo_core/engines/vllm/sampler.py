@@ -214,6 +214,7 @@ class VllmSampler:
                 "tokens that vLLM was started for; raise engine.vllm.max_model_tokens"
             )
         self._wake()
+        stops = [*self._eos_ids, *sorted(stop_ids)]
         params = [
             SamplingParams(
                 temperature=0.0 if limits.is_greedy else limits.temperature,
@@ -221,7 +222,7 @@ class VllmSampler:
                 seed=request.seed % _SEEDS,
                 max_tokens=request.most_tokens(limits),
                 logprobs=0,
-                stop_token_ids=[*self._eos_ids, *sorted(stop_ids)],
+                stop_token_ids=stops,
                 ignore_eos=True,  # stop_token_ids name them all, whatever the folder's configuration says
                 detokenize=False,
             )

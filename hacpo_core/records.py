@@ -104,3 +104,23 @@ class SamplingLimits:
     top_p: float
     max_tokens: int
     is_greedy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepSearch:
+    """How responses are searched for, step by step; see `hacpo_core.engines.step_search`.
+
+    Attributes:
+        num_beams: beams that stay after each round.
+        num_candidates: steps that are sampled behind each beam in a round.
+        step_tokens: most tokens of a step.
+        step_end: text that ends a step.
+        closing_mark: text that ends the reasoning, where the agent's chat template has it; elsewhere the first complete
+            box does.
+    """
+
+    num_beams: int
+    num_candidates: int
+    step_tokens: int
+    step_end: str
+    closing_mark: str

@@ -19,6 +19,8 @@ from hacpo_core.records import RowKey, Verdict
 
 ORDINARY = ""
 """tag of a response that the policy sampled in the ordinary way; capability and means of groups read these alone"""
+SEARCHED = "search"
+"""tag of a response that a search found"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +85,8 @@ class Responses:
         finish_reason: "stop", or "length" where the limit cut the response.
         old_logprobs: as `logprobs`, but as the agent's own training engine computes them before the step's first
             update; None where the sampler's stand in for them.
+        num_sampled_R: tokens that were sampled for each response, those that a search threw away among them; None where
+            each holds all of them.
         verdicts: None before verification.
     """
 
@@ -98,6 +102,7 @@ class Responses:
     text: tuple[str, ...]
     finish_reason: tuple[str, ...]
     old_logprobs: Ragged | None = None
+    num_sampled_R: NDArray[np.int64] | None = None
     verdicts: Verdicts | None = None
 
     def __len__(self) -> int:
@@ -106,8 +111,8 @@ class Responses:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were sampled."""
-        return len(self.token_ids.value_N)
+        """Tokens that were sampled, for responses and in searches."""
+        return len(self.token_ids.value_N) if self.num_sampled_R is None else int(self.num_sampled_R.sum())
 
     @property
     def behaviour_logprobs(self) -> Ragged:
@@ -151,6 +156,11 @@ class Responses:
             return parts[0]
         if any(part.old_logprobs is not None for part in parts):
             parts = [replace(part, old_logprobs=part.behaviour_logprobs) for part in parts]
+        if any(part.num_sampled_R is not None for part in parts):
+            parts = [
+                part if part.num_sampled_R is not None else replace(part, num_sampled_R=part.token_ids.lengths)
+                for part in parts
+            ]
         return replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
 
@@ -192,6 +202,8 @@ def as_arrow(responses: Responses) -> pyarrow.Table:
     }
     if responses.old_logprobs is not None:
         columns["old_logprobs"] = as_lists(responses.old_logprobs)
+    if responses.num_sampled_R is not None:
+        columns["num_sampled"] = responses.num_sampled_R
     return pyarrow.table(columns)
 
 
@@ -226,6 +238,7 @@ def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
         text=tuple(table["text"].to_pylist()),
         finish_reason=tuple(table["finish_reason"].to_pylist()),
         old_logprobs=as_ragged(table["old_logprobs"]) if "old_logprobs" in table.column_names else None,
+        num_sampled_R=table["num_sampled"].to_numpy() if "num_sampled" in table.column_names else None,
     )
 
 

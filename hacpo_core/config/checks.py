@@ -35,6 +35,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     for field in fields_of(config):
         field.declared.check(field.name, field.value)
     _check_agents(config)
+    _check_plan(config)
     _check_minibatches(config)
     _check_train_sets(config)
     _check_benchmarks(config)
@@ -342,6 +343,12 @@ def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
     shares = tiny.warmup.misconceptions
     if len(shares) != 3 or any(not 0 <= share <= 1 for share in shares):
         raise ConfigError(f"{prefix}warmup.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]")
+
+
+def _check_plan(config: ExperimentConfig) -> None:
+    problem = config.method.plan.problem_with(num_samples=config.rollout.num_samples)
+    if problem:
+        raise ConfigError(f"method.plan.{problem}; or change rollout.num_samples ({config.rollout.num_samples})")
 
 
 def _check_minibatches(config: ExperimentConfig) -> None:

@@ -7,6 +7,7 @@ validation, the experiment's id, `hacpo show fields`, the page and docs/fields.m
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import types
@@ -267,4 +268,5 @@ def _as_yaml(value: Any) -> str:
         return f"[{', '.join(map(_as_yaml, value))}]"
     if isinstance(value, bool | None):
         return {True: "true", False: "false", None: "null"}[value]
-    return str(value) or "''"
+    text = str(value)
+    return text if text.strip() else json.dumps(text) if text else "''"

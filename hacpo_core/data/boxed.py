@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _TEX_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[{}]", re.DOTALL)
 _BARE_BOXED = re.compile(r"[ \t]*([^\s{}$\\]+)")
@@ -13,7 +14,19 @@ def boxed(text: str) -> list[str]:
 
     One that holds another one is left out: what it says is in the inner one, and nesting costs no time.
     """
-    contents: list[str] = []
+    return [content for content, _ in _boxes(text)]
+
+
+def first_box_end(text: str) -> int | None:
+    """Where the first complete, non-empty `\\boxed{...}` or `\\fbox{...}` ends; None where there is none.
+
+    `\\boxed 2` does not count: what follows may belong to it.
+    """
+    return next((end for _, end in _boxes(text) if text[end - 1] == "}"), None)
+
+
+def _boxes(text: str) -> Iterator[tuple[str, int]]:
+    """Content and end of each box."""
     last_start = -1
     open_braces: list[tuple[int, int]] = []  # (start of the command or -1, start of the content)
     boxed_at = boxed_end = -1
@@ -29,13 +42,12 @@ def boxed(text: str) -> list[str]:
                 start, content_start = open_braces.pop()
                 if start > last_start and (content := text[content_start : token.start()].strip()):
                     last_start = start
-                    contents.append(content)
+                    yield content, token.end()
         elif kind in ("\\boxed", "\\fbox"):
             boxed_at, boxed_end = token.start(), token.end()
             bare = _BARE_BOXED.match(text, boxed_end)
             if bare is not None and (content := bare.group(1).rstrip(".,;:")):
                 last_start = boxed_at
-                contents.append(content)
+                yield content, bare.end()
         else:
             boxed_at = -1
-    return contents

@@ -125,6 +125,21 @@ def render_prompts(
     return rendered
 
 
+def is_left_to_write(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments: Mapping[str, Any]) -> bool:
+    """Whether a chat template knows a mark, such as `</think>`, and leaves it to the response.
+
+    With `enable_thinking: false` Qwen3's writes an empty thought into the prompt, mark included: then no response does.
+
+    Args:
+        tokenizer: with the chat template.
+        mark: text; empty is known to none.
+        arguments: more names that the template reads, and their values.
+    """
+    if not mark or mark not in _template_of(tokenizer):
+        return False
+    return mark not in _rendered(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
+
+
 def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.name_or_path or "a tokenizer in memory")
 

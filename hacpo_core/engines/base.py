@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -15,10 +15,18 @@ from hacpo_core.records import SamplingLimits
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """One response to sample: the prompt and the seed that alone decides its randomness."""
+    """One response to sample: the prompt and the seed that alone decides its randomness.
+
+    `max_tokens` is a limit of its own, under that of the call.
+    """
 
     prompt_ids: tuple[int, ...]
     seed: int
+    max_tokens: int | None = None
+
+    def most_tokens(self, limits: SamplingLimits) -> int:
+        """The lower one of both limits."""
+        return limits.max_tokens if self.max_tokens is None else min(self.max_tokens, limits.max_tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,11 +37,13 @@ class Sampled:
         token_ids: int32, the EOS included where the response stopped by itself.
         logprobs: float32, nats, of these tokens under the policy.
         is_cut_R: whether the limit ended the response.
+        num_sampled_R: int64, tokens that were sampled for it; None where each holds all of them.
     """
 
     token_ids: Ragged
     logprobs: Ragged
     is_cut_R: NDArray[np.bool_]
+    num_sampled_R: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, responses: Sequence[tuple[Any, Any, bool]]) -> Sampled:
@@ -41,14 +51,37 @@ class Sampled:
         token_ids, logprobs, is_cut = zip(*responses, strict=True) if responses else ((), (), ())
         return cls(Ragged.of(token_ids, np.int32), Ragged.of(logprobs, np.float32), np.array(is_cut, dtype=bool))
 
+    @classmethod
+    def merged(cls, parts: Sequence[Sampled], rows: Sequence[Sequence[int]]) -> Sampled:
+        """What several calls (at least one) gave, with the place of each part's responses in the whole."""
+        places = np.concatenate([np.asarray(each, np.int64) for each in rows])
+        if len(parts) == 1 and (np.diff(places) > 0).all():
+            return parts[0]
+        back = np.argsort(places)
+        counts = [part.token_ids.lengths if part.num_sampled_R is None else part.num_sampled_R for part in parts]
+        return cls(
+            Ragged.joined([part.token_ids for part in parts]).take(back),
+            Ragged.joined([part.logprobs for part in parts]).take(back),
+            np.concatenate([part.is_cut_R for part in parts])[back],
+            None if all(part.num_sampled_R is None for part in parts) else np.concatenate(counts)[back],
+        )
+
 
 class Sampler(Protocol):
     """Draws responses from an agent's current policy."""
 
     name: str
 
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
-        """One response per request, in order; a response depends on its own request alone, not on its neighbours."""
+    def sample(
+        self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()
+    ) -> Sampled:
+        """One response per request, in order; a response depends on its own request alone, not on its neighbours.
+
+        Args:
+            requests: what is sampled.
+            limits: of all of them.
+            stop_ids: tokens that end a response besides the EOS.
+        """
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
         """Take over the learner's weights, known as `version`, unless they are held already; then `check` them."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, when
-from hacpo_core.records import Problem, RowKey, SamplingLimits
+from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
 from hacpo_core.responses import ORDINARY, Responses
 
 if TYPE_CHECKING:  # torch, which plans and pages do without
@@ -63,13 +63,16 @@ def without_others(_: Any, config: ExperimentConfig) -> str | None:
 class SampleSpec:
     """One response to sample: the `sample`-th of this agent to this problem in this step, within limits of its own.
 
-    Responses with another tag than `ORDINARY` are left out of capability and of the statistics of groups.
+    Responses with another tag than `ORDINARY` are left out of capability and of the statistics of groups. With `search`
+    it is not sampled but searched for, together with the plan's others of the same problem, limits and search; its tag
+    is `SEARCHED`, and its ratio is taken against the policy's own log-probabilities.
     """
 
     problem: Problem
     sample: int
     limits: SamplingLimits
     tag: str = ORDINARY
+    search: StepSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,10 @@ class SamplingPlan(Seam):
     def samples_per_problem(self, num_samples: int) -> int:
         """Responses to a problem, where `rollout.num_samples` asks for `num_samples`: for sums that are made ahead."""
         return num_samples
+
+    def problem_with(self, *, num_samples: int) -> str | None:
+        """What is wrong with the fields for `rollout.num_samples`: "field: got ..., expected ..."; None if nothing."""
+        return None
 
     @abstractmethod
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:

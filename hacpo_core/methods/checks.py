@@ -26,7 +26,8 @@ from hacpo_core.methods.base import (
     Seam,
     State,
 )
-from hacpo_core.records import Problem, RowKey, SamplingLimits
+from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
+from hacpo_core.responses import SEARCHED
 
 _T = TypeVar("_T")
 
@@ -75,7 +76,28 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
                 f"{owner}: asks for {limits.max_tokens} tokens, expected at most the {task.limits.max_tokens} of "
                 "rollout.max_response_tokens; raise that"
             )
+        _check_search(spec, owner)
     return specs, after
+
+
+def _check_search(spec: SampleSpec, owner: str) -> None:
+    search = spec.search
+    if (search is not None) != (spec.tag == SEARCHED):
+        raise MethodError(
+            f"{owner}: got tag {spec.tag!r} and search {search} for {spec.problem.id!r}; give a searched response, and "
+            f"no other one, the tag {SEARCHED!r}"
+        )
+    if search is None:
+        return
+    is_valid = isinstance(search, StepSearch) and isinstance(search.closing_mark, str)
+    if is_valid:
+        counts = (search.num_beams, search.num_candidates, search.step_tokens)
+        is_valid = all(type(count) is int and count >= 1 for count in counts)
+    if not is_valid or not (isinstance(search.step_end, str) and search.step_end):
+        raise MethodError(
+            f"{owner}: got {search} for {spec.problem.id!r}, expected a StepSearch with whole numbers from 1 and a "
+            "text that ends a step"
+        )
 
 
 def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import RowKind
+from hacpo_core.responses import ORDINARY, SEARCHED, Responses
 from hacpo_core.store.ledger import Ledger, SampledBatch
 
 LARGEST_SAMPLER_ERROR = 1e-3
@@ -27,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 DEFINITIONS: dict[str, str] = {
     "reward/mean": "mean verified reward of the agent's scored responses",
+    "reward/ordinary_mean": "the same of the responses that were sampled, where others were searched for",
+    "reward/search_mean": "the same of the responses that a search found",
     "reward/num_unscored": "responses without a verdict",
     "capability/batch": "capability of the agent in this step's batch (Eq. 9)",
     "capability/smoothed": "mean of the last K steps' capability",
@@ -66,6 +69,10 @@ DEFINITIONS: dict[str, str] = {
     "update/gradient_cosine": "cosine between the gradients of J_homo and J_hete (Theorem 4.3: positive)",
     "response/length_tokens": "mean length of the agent's responses",
     "response/cut_share": "share of responses cut at the limit",
+    "search/num_responses": "responses that a search found",
+    "search/stopped_share": "share of these that ended by themselves, before the limit",
+    "search/sampled_tokens": "tokens that the searches sampled, those that they threw away among them",
+    "search/kept_share": "tokens of the responses that they found, as a share of these",
     "sampler/logprob_difference_mean": "mean |sampler - learner| log-probability of sampled tokens, in nats",
     "sampler/logprob_difference_max": "largest of the same",
     "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update, of the ratios that the "
@@ -154,7 +161,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
         "update/cross_objective": float(np.mean([m.cross_objective for m in minibatches])),
         "update/skipped_share": sum(m.num_skipped for m in minibatches) / num_rows if num_rows else 0.0,
-        "response/length_tokens": sampled.cost.num_tokens / len(sampled.responses),
+        "response/length_tokens": len(sampled.responses.token_ids.value_N) / len(sampled.responses),
         "response/cut_share": float(np.mean([reason == "length" for reason in sampled.responses.finish_reason])),
         "tokens/sampled": sampled.cost.num_tokens,
         "tokens/trained": sum(m.num_trained_tokens for m in minibatches),
@@ -163,6 +170,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "time/update_s": update.cost.seconds,
         "gpu/rollout_s": sampled.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
+        **_search_metrics(verified.responses),
         **_sampler_metrics(sampled, is_token_level),
         **_row_metrics("own", rows, is_own),
         **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
@@ -191,10 +199,32 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     return {name: float(value) for name, value in values.items()}
 
 
+def _search_metrics(responses: Responses) -> dict[str, float]:
+    is_searched_R = np.array([tag == SEARCHED for tag in responses.tag])
+    if not is_searched_R.any() or responses.num_sampled_R is None or responses.verdicts is None:
+        return {}
+    rewards = {"search": is_searched_R, "ordinary": np.array([tag == ORDINARY for tag in responses.tag])}
+    is_scored_R, reward_R = responses.verdicts.is_scored_R, responses.verdicts.raw_reward_R
+    num_sampled = int(responses.num_sampled_R[is_searched_R].sum())
+    return {
+        "search/num_responses": int(is_searched_R.sum()),
+        "search/stopped_share": float(np.mean(np.array(responses.finish_reason)[is_searched_R] == "stop")),
+        "search/sampled_tokens": num_sampled,
+        "search/kept_share": int(responses.token_ids.lengths[is_searched_R].sum()) / num_sampled,
+        **{
+            f"reward/{kind}_mean": float(reward_R[is_kind_R & is_scored_R].mean())
+            for kind, is_kind_R in rewards.items()
+            if (is_kind_R & is_scored_R).any()
+        },
+    }
+
+
 def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, float]:
     responses = sampled.responses
     scored = responses.old_logprobs
     learner_logprobs = dict(enumerate(scored)) if scored is not None else sampled.probes
+    # Those of searched rows are the learner's own.
+    learner_logprobs = {row: each for row, each in learner_logprobs.items() if responses.tag[row] != SEARCHED}
     if not learner_logprobs:
         return {}
     differences = [

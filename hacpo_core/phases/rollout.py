@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hacpo_core.columns import Ragged
 from hacpo_core.errors import EngineError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
@@ -36,15 +37,19 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
     if experiment.ledger.has(step, phase_name("rollout", agent, round)):
         return
     specs, planned_state = _plan(experiment, step, agent, problems, round)
+    sampled = [row for row, spec in enumerate(specs) if spec.search is None]
+    searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
     def sample(placed: PlacedAgent) -> SampledBatch:
         # other agents compare their ratios with these log-probabilities
         shares = len(experiment.agents) > 1 and experiment.method.shares_rollouts
         with experiment.stopwatch(agent) as watch:
             responses = placed.sample(specs, step=step, purpose="rollout")
+            if searched:
+                responses = _scored(placed, responses, searched)
             probes: dict[int, NDArray[np.float32]] = {}
-            if not (experiment.config.old_logprobs == "learner" and shares):
-                places = sorted({len(responses) * i // NUM_PROBED for i in range(NUM_PROBED)})
+            if sampled and not (experiment.config.old_logprobs == "learner" and shares):
+                places = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
                 probes = dict(zip(places, placed.score(responses.take(places)), strict=True))
             reuses = experiment.config.old_logprobs == "checked" and _agree(responses, probes)
             recomputes_own = not (reuses or experiment.config.old_logprobs == "sampler")
@@ -89,6 +94,14 @@ def _plan(
         before = experiment.state_before(step, f"rollout.{agent}")
     specs, after = checked_specs(plan, task, before)
     return specs, state.encode(after, owner=f"method.plan ({plan.name})")
+
+
+def _scored(placed: PlacedAgent, responses: Responses, rows: Sequence[int]) -> Responses:
+    """The responses, with the learner's log-probabilities in place of the sampler's at these rows."""
+    logprobs = list(responses.logprobs)
+    for row, scored in zip(rows, placed.score(responses.take(rows)), strict=True):
+        logprobs[row] = scored
+    return replace(responses, logprobs=Ragged.of(logprobs, np.float32))
 
 
 def _agree(responses: Responses, probes: Mapping[int, NDArray[np.float32]]) -> bool:

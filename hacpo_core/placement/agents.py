@@ -19,9 +19,10 @@ from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.config.counts import longest_sequence, total_updates
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.data.prompts import check_template_arguments, render_prompts
+from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts
 from hacpo_core.data.retokenize import decode_response, strip_eos
-from hacpo_core.engines.base import Sampled, Sampler, SampleRequest, UpdateOutcome
+from hacpo_core.data.steps import StepReader
+from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
 from hacpo_core.engines.cpu.allocator import keep_freed_memory
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
@@ -44,7 +45,8 @@ from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec
-from hacpo_core.records import Message, Problem, SamplingLimits
+from hacpo_core.placement.sampling import sample_specs
+from hacpo_core.records import Message, Problem, SamplingLimits, StepSearch
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import WarmupProgress, ensure_tiny_model
@@ -104,6 +106,7 @@ class AgentTokenizer:
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
+        self._step_readers: dict[tuple[str, str], StepReader] = {}
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem under this tokenizer and chat template."""
@@ -116,6 +119,17 @@ class AgentTokenizer:
         unread = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
         rendered = render_prompts(self.tokenizer, unread, arguments=self.template_arguments)
         self._prompt_ids |= zip(unread, rendered, strict=True)
+
+    def step_reader(self, search: StepSearch) -> StepReader:
+        """What tells a search's steps in the agent's tokens."""
+        kind = search.step_end, search.closing_mark
+        if kind not in self._step_readers:
+            step_end, mark = kind
+            is_written = is_left_to_write(self.tokenizer, mark, arguments=self.template_arguments)
+            self._step_readers[kind] = StepReader(
+                self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
+            )
+        return self._step_readers[kind]
 
 
 class Agent:
@@ -238,7 +252,8 @@ class Agent:
             problems: those of all ranks, for the check of a hand-over of weights; the specs' own where it is empty.
 
         Returns:
-            responses in the order of the specs, without the training engine's log-probabilities.
+            responses in the order of the specs, without the training engine's log-probabilities; those of searched
+            ones are nan.
         """
         torch.set_num_threads(self.config.engine.num_threads)
         problems = problems or distinct_problems(specs)
@@ -257,7 +272,9 @@ class Agent:
             )
             for spec in specs
         ]
-        sampled = self._sample_by_limits(requests, [spec.limits for spec in specs])
+        sampled = sample_specs(
+            specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
+        )
         # The EOS by its id: a generation configuration may name one that the tokenizer does not hold for special.
         content = [strip_eos(ids, self.tokens.eos_ids) for ids in sampled.token_ids]
         return Responses(
@@ -270,23 +287,9 @@ class Agent:
             prompt_ids=Ragged.of([request.prompt_ids for request in requests], np.int32),
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
+            num_sampled_R=sampled.num_sampled_R,
             text=tuple(decode_response(self.tokens.tokenizer, ids.tolist()) for ids in content),
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
-        )
-
-    def _sample_by_limits(self, requests: Sequence[SampleRequest], limits: Sequence[SamplingLimits]) -> Sampled:
-        """One call of the sampler for each different limits."""
-        if not requests:  # a rank without a problem
-            return Sampled.of([])
-        calls = {each: [row for row, other in enumerate(limits) if other == each] for each in dict.fromkeys(limits)}
-        parts = [self.sampler.sample([requests[row] for row in rows], each) for each, rows in calls.items()]
-        if len(parts) == 1:
-            return parts[0]
-        back = np.argsort(np.concatenate([*calls.values(), np.empty(0, np.int64)]))
-        return Sampled(
-            Ragged.joined([part.token_ids for part in parts]).take(back),
-            Ragged.joined([part.logprobs for part in parts]).take(back),
-            np.concatenate([part.is_cut_R for part in parts])[back],
         )
 
     def score(self, responses: Responses) -> Ragged:

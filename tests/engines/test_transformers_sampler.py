@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -287,3 +288,19 @@ def test_nucleus_is_the_smallest_set_that_holds_top_p() -> None:
 
 def test_nucleus_of_equal_probabilities_is_cut_by_their_order() -> None:
     assert set(chosen([0.25] * 4, [n / 50 for n in range(50)], top_p=0.5)) == {0, 1}
+
+
+@every_family
+def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(family: str) -> None:
+    stop = frequent(family)[0]
+    own = [None if n % 3 == 0 else 1 + n % 9 for n in range(len(REQUESTS))]
+    requests = [replace(request, max_tokens=most) for request, most in zip(REQUESTS, own, strict=True)]
+    found = responses_of(sampler_of(family).sample(requests, LIMITS, stop_ids={stop}))
+    expected = []
+    for response, most in zip(unending(family), own, strict=True):
+        ids = response.token_ids[:most]
+        is_stopped = stop in ids
+        ids = ids[: ids.index(stop) + 1] if is_stopped else ids
+        expected.append(Response(ids, response.logprobs[: len(ids)], "stop" if is_stopped else "length"))
+    assert_same(found, expected)
+    assert {response.finish_reason for response in found} == {"stop", "length"}

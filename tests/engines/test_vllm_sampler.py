@@ -19,6 +19,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -173,6 +174,19 @@ def test_end_on_the_last_allowed_token_is_a_stop(engine: VllmSampler) -> None:
     )
     (found,) = responses_of(engine.sample([request], SamplingLimits(1.0, 1.0, len(whole.token_ids))))
     assert (found.token_ids, found.finish_reason) == (whole.token_ids, "stop")
+
+
+def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(engine: VllmSampler) -> None:
+    whole = responses_of(engine.sample(REQUESTS, LIMITS))
+    stop = Counter(token for response in whole for token in set(response.token_ids[:8])).most_common(1)[0][0]
+    own = [None if n % 3 == 0 else 1 + n % 9 for n in range(len(REQUESTS))]
+    requests = [replace(request, max_tokens=most) for request, most in zip(REQUESTS, own, strict=True)]
+    found = responses_of(engine.sample(requests, LIMITS, stop_ids={stop, 0}))
+    for response, one, most in zip(whole, found, own, strict=True):
+        ids = response.token_ids[:most]
+        places = [place for place, token in enumerate(ids) if token in (stop, 0, *EOS_IDS)]
+        assert one.token_ids == (ids[: places[0] + 1] if places else ids)
+        assert one.finish_reason == ("stop" if places else "length")
 
 
 def test_greedy_is_the_transformers_samplers_greedy(engine: VllmSampler) -> None:
@@ -474,6 +488,24 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
             assert found[f"{step} {agent}"]["sampler/logprob_difference_max"] < 1e-4
             assert found[f"{step} {agent}"]["sampler/ratio_error_mean"] < 1e-4
     assert psutil.Process().children(recursive=True) == before
+
+
+@pytest.mark.parametrize("method", ["sage", "hacpo"])
+def test_experiment_trains_on_responses_that_a_search_found(method: str, small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan(
+        method, *SAMPLED_BY_VLLM, "method.plan.name=step_search", 'method.plan.step_end="\\n"', "train.num_steps=2"
+    )
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    store = StepStore(planned.root)
+    for step in (1, 2):
+        for agent in ("qwen", "llama"):
+            values = store.metrics(step)["agents"][agent]
+            assert values["search/num_responses"] == 8
+            assert 0 < values["search/kept_share"] < 1
+            assert values["sampler/logprob_difference_max"] < 1e-4
+            table = store.read_table(step, f"rollout.{agent}", f"rollouts.{agent}.parquet")
+            assert np.isfinite(np.concatenate(table["logprobs"])).all()
+            assert table["num_sampled"].sum() == values["tokens/sampled"]
 
 
 @pytest.mark.parametrize("module", ["deepspeed", "ray"])

@@ -37,6 +37,8 @@ GSPO_OBJECTIVE = {**EVERY, "objective.name": "sequence_clip", **SEQUENCE}
 GSPO = {**GSPO_OBJECTIVE, **GROUP}
 TOKEN_MEAN = {"objective.token_aggregation": "token_mean"}
 TOKEN = {"objective.name": "token_clip", "objective.token_low": 0.2, "objective.token_high": 0.28, **TOKEN_MEAN}
+SEARCH = {"plan.name": "step_search", "plan.num_searched": 2, "plan.num_beams": 2, "plan.num_candidates": 4}
+SEARCH |= {"plan.step_tokens": 256, "plan.step_end": "\n\n", "plan.closing_mark": "</think>"}
 EQUAL_BOUNDS = {**EVERY, **TOKEN, "objective.token_high": 0.2, "shares_rollouts": False}
 HACPO = {
     **EVERY,
@@ -114,6 +116,8 @@ DECLARED: dict[str, dict[str, object]] = {
     "gspo": GSPO,
     "gspo_x2": {**GSPO, "plan.factor": 2},
     "grpo": {**EVERY, **GROUP, **TOKEN},
+    "sage": {**GSPO, **SEARCH},
+    "sage_grpo": {**EVERY, **GROUP, **TOKEN, **SEARCH},
     "dr_grpo": {
         **EQUAL_BOUNDS,
         **GROUP,

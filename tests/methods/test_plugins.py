@@ -220,7 +220,10 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
     ("word", "message"),
     [
         ("method.plan.name=nowhere:Nothing", r"method.plan.name: nowhere:Nothing cannot be imported"),
-        ("method.plan.name=nothing", r"method.plan.name: got 'nothing', expected every_problem, dynamic_sampling, or"),
+        (
+            "method.plan.name=nothing",
+            r"method.plan.name: got 'nothing', expected every_problem, dynamic_sampling, step_search",
+        ),
         ("method.plan.name=tests.plugins:RunningMean", r"method.plan.name: .* is no SamplingPlan; derive a frozen"),
         ("method.estimate.name=tests.plugins:rewards", r"method.estimate.name: .* is no Estimator"),
         ("method.estimate.name=hacpo_core.methods.base:Estimator", "lacks the method estimate; write it"),

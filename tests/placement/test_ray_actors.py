@@ -27,7 +27,7 @@ from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.store.files import read_json
-from hacpo_core.store.steps import REPLAYS_FILE
+from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import outcome
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
@@ -471,6 +471,36 @@ def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..
     for words in (("placement.pipelined=false",), (), ("placement.colocated=true",)):
         remote = small_plan("hacpo", *RAY, *words, runs_dir=tmp_path / "-".join(["ray", *words]))
         assert run(remote) == local, words
+
+
+SEARCHES = ("method.plan.name=step_search", 'method.plan.step_end="\\n"', "train.num_steps=2")
+SEARCHES += ("evaluate.during=[]", "evaluate.final=[]")
+
+
+def test_responses_that_actors_search_for_are_those_of_one_process(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    local = run(small_plan("hacpo", *SEARCHES, runs_dir=tmp_path / "local"))
+    assert run(small_plan("hacpo", *SEARCHES, *RAY, runs_dir=tmp_path / "ray")) == local
+
+
+@pytest.mark.slow
+@pytest.mark.deepspeed
+def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
+    words = (*SEARCHES, "engine.learner=deepspeed", "train.num_steps=1")
+    alone = small_plan("sage", *words, runs_dir=tmp_path / "alone")
+    shared = small_plan(
+        "sage", *words, *RAY, "placement.num_ranks=2", "placement.colocated=true", runs_dir=tmp_path / "shared"
+    )
+    found = []
+    for planned in (alone, shared):
+        run(planned)
+        table = StepStore(planned.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
+        found.append([list(map(str, table[column])) for column in ("sample", "tag", "token_ids", "num_sampled")])
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow

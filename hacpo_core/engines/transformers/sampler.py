@@ -5,7 +5,7 @@ Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,11 @@ class TransformersSampler:
         self._new_decoder: Callable[[], Decoder] | None = None
 
     @torch.no_grad()
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
+    def sample(
+        self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()
+    ) -> Sampled:
         """One response per request, in order."""
+        stop_E = torch.cat([self._eos_E, self._eos_E.new_tensor(sorted(stop_ids))]) if stop_ids else self._eos_E
         self._model.eval()
         if self._new_decoder is None:
             self._new_decoder = decoder_of(self._model, has_wide_head=self._has_wide_head)
@@ -74,7 +77,9 @@ class TransformersSampler:
             positions = by_length[start : start + self._batch_size]
             batch = [requests[position] for position in positions]
             with mode():
-                for position, response in zip(positions, self._sample_batch(decoder, batch, limits), strict=True):
+                for position, response in zip(
+                    positions, self._sample_batch(decoder, batch, limits, stop_E), strict=True
+                ):
                     responses[position] = response
         return Sampled.of(responses)
 
@@ -88,12 +93,14 @@ class TransformersSampler:
         """Nothing to end."""
 
     def _sample_batch(
-        self, decoder: Decoder, requests: Sequence[SampleRequest], limits: SamplingLimits
+        self, decoder: Decoder, requests: Sequence[SampleRequest], limits: SamplingLimits, stop_E: Tensor
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
         """Token ids, log-probabilities, and whether the limit ended it, of each request."""
         device = self._model.device
-        logits_BV = self._prefill(decoder, requests, limits.max_tokens)
-        num_rows, max_tokens = len(requests), limits.max_tokens
+        most = [request.most_tokens(limits) for request in requests]
+        num_rows, max_tokens = len(requests), max(most)
+        most_B = torch.tensor(most, device=device) if min(most) < max_tokens else None
+        logits_BV = self._prefill(decoder, requests, max_tokens)
         token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
         if not limits.is_greedy:
@@ -109,7 +116,9 @@ class TransformersSampler:
                 token_C = choose(logprob_CV, uniform_BT[row_C, t], top_p=limits.top_p)
             token_BT[row_C, t] = token_C  # of finished rows, too: what is behind an end is cut off below
             logprob_BT[row_C, t] = logprob_CV.gather(1, token_C[:, None])[:, 0]
-            is_alive_C = is_alive_C & (token_C[:, None] != self._eos_E).all(dim=1)
+            is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
+            if most_B is not None:
+                is_alive_C &= most_B[row_C] > t + 1
             num_alive = int(is_alive_C.sum())
             if num_alive == 0 or t == max_tokens - 1:
                 break
@@ -118,9 +127,13 @@ class TransformersSampler:
                 decoder.keep(kept)
                 row_C, token_C, is_alive_C = row_C[kept], token_C[kept], is_alive_C[kept]
             logits_BV = decoder.extend(token_C)
-        is_end_BT = torch.isin(token_BT[:, : t + 1], self._eos_E)
+        is_end_BT = torch.isin(token_BT[:, : t + 1], stop_E)
+        last_B: Tensor | int = t
+        if most_B is not None:
+            last_B = (most_B - 1).clamp(max=t)
+            is_end_BT &= torch.arange(t + 1, device=device) <= last_B[:, None]
         is_stopped_B = is_end_BT.any(dim=1)
-        length_B = torch.where(is_stopped_B, is_end_BT.int().argmax(dim=1), t) + 1
+        length_B = torch.where(is_stopped_B, is_end_BT.int().argmax(dim=1), last_B) + 1
         tokens_BT, logprobs_BT = token_BT.cpu().numpy(), logprob_BT.cpu().numpy()
         for b, (length, is_stopped) in enumerate(zip(length_B.tolist(), is_stopped_B.tolist(), strict=True)):
             yield tokens_BT[b, :length], logprobs_BT[b, :length], not is_stopped

@@ -17,7 +17,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,9 @@ class VllmSampler:
             return True
         return limits.top_p == 1 if self._mode == "processed_logprobs" else limits.temperature == 1
 
-    def sample(self, requests: Sequence[SampleRequest], limits: SamplingLimits) -> Sampled:
+    def sample(
+        self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()
+    ) -> Sampled:
         """One response per request, in order; log-probabilities that are not the policy's are nan.
 
         Raises:
@@ -204,21 +206,23 @@ class VllmSampler:
         """
         from vllm import SamplingParams
 
-        longest = max((len(request.prompt_ids) for request in requests), default=0)
-        if longest + limits.max_tokens > self._max_tokens:
+        lengths = [(len(request.prompt_ids), request.most_tokens(limits)) for request in requests]
+        prompt, response = max(lengths, key=sum, default=(0, 0))
+        if prompt + response > self._max_tokens:
             raise EngineError(
-                f"a prompt of {longest} tokens and a response of {limits.max_tokens} exceed the {self._max_tokens} "
+                f"a prompt of {prompt} tokens and a response of {response} exceed the {self._max_tokens} "
                 "tokens that vLLM was started for; raise engine.vllm.max_model_tokens"
             )
         self._wake()
+        stops = [*self._eos_ids, *sorted(stop_ids)]
         params = [
             SamplingParams(
                 temperature=0.0 if limits.is_greedy else limits.temperature,
                 top_p=1.0 if limits.is_greedy else limits.top_p,
                 seed=request.seed % _SEEDS,
-                max_tokens=limits.max_tokens,
+                max_tokens=request.most_tokens(limits),
                 logprobs=0,
-                stop_token_ids=self._eos_ids,
+                stop_token_ids=stops,
                 ignore_eos=True,  # stop_token_ids name them all, whatever the folder's configuration says
                 detokenize=False,
             )

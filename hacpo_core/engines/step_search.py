@@ -1,0 +1,208 @@
+"""A search for responses, step by step, with whatever sampler there is.
+
+    beams ─a few steps sampled behind each─▶ candidates ─the best by mean log-probability stay─▶ beams ─▶ ...
+                                                              └─ends its reasoning─▶ answer, greedily ─▶ response
+
+A step is a continuation of prompt and beam by an ordinary request, cut where the step ends. All searches advance
+together, so that a round is one call of the sampler.
+
+Source: SAGE-RL (2602.08354), whose steps end at a blank line; what is ours: docs/decisions.md#searched-responses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hacpo_core.data.retokenize import strip_eos
+from hacpo_core.data.steps import StepReader
+from hacpo_core.engines.base import Sampled, Sampler, SampleRequest
+from hacpo_core.errors import EngineError
+from hacpo_core.records import SamplingLimits, StepSearch
+from hacpo_core.seeds import derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """One search.
+
+    Attributes:
+        prompt_ids: of the problem.
+        seed: decides all of its randomness.
+        num_responses: that it looks for.
+        limits: of each response.
+        search: how it is done.
+        reader: tells steps in the agent's tokens.
+    """
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    num_responses: int
+    limits: SamplingLimits
+    search: StepSearch
+    reader: StepReader
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """A response under way.
+
+    `end` says why no further step follows: its reasoning is closed, EOS came, or the limit. `logprob` is the sum over
+    its tokens, in nats.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprob: float = 0.0
+    end: Literal["closed", "eos", "limit"] | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """What beams are ranked by."""
+        return self.logprob / len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request with what the sampler takes per call."""
+
+    request: SampleRequest
+    limits: SamplingLimits
+    stop_ids: frozenset[int] = frozenset()
+
+
+class _Search:
+    """The state of one search."""
+
+    def __init__(self, request: SearchRequest, eos_ids: Collection[int]) -> None:
+        self.request, self._eos_ids = request, eos_ids
+        self.num_sampled = 0
+        self._live = [Beam()]
+        self._ended: list[Beam] = []
+        self._round = 0
+
+    @property
+    def found(self) -> list[Beam]:
+        """The beams that ended first, in one round the best ones."""
+        return self._ended[: self.request.num_responses]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are enough of them."""
+        return len(self.found) == self.request.num_responses
+
+    def candidates(self) -> list[_Asked]:
+        """The round's requests: beam by beam."""
+        request, search = self.request, self.request.search
+        limits = replace(request.limits, max_tokens=min(search.step_tokens, request.limits.max_tokens))
+        return [
+            _Asked(
+                SampleRequest(
+                    request.prompt_ids + beam.token_ids,
+                    derive_seed(request.seed, "step", self._round, place, candidate),
+                    max_tokens=self._room(beam),
+                ),
+                limits,
+                request.reader.stop_ids,
+            )
+            for place, beam in enumerate(self._live)
+            for candidate in range(search.num_candidates)
+        ]
+
+    def advance(self, sampled: Sequence[tuple[NDArray[np.int32], NDArray[np.float32]]]) -> None:
+        """Keep the best of the round's candidates, each once; where all of them ended, begin again if need be."""
+        search = self.request.search
+        candidates: dict[tuple[int, ...], Beam] = {}
+        for number, (token_ids, logprobs) in enumerate(sampled):
+            self.num_sampled += len(token_ids)
+            beam = self._extended(self._live[number // search.num_candidates], token_ids, logprobs)
+            candidates.setdefault(beam.token_ids, beam)
+        best = sorted(candidates.values(), key=lambda beam: beam.mean_logprob, reverse=True)[: search.num_beams]
+        self._ended += [beam for beam in best if beam.end]
+        self._live = [beam for beam in best if not beam.end] or [Beam()]
+        self._round += 1
+
+    def answers(self) -> list[_Asked]:
+        """Requests for the answers, of the beams that end with their reasoning and have room for one."""
+        limits = replace(self.request.limits, is_greedy=True)
+        return [
+            _Asked(SampleRequest(self.request.prompt_ids + beam.token_ids, 0, max_tokens=self._room(beam)), limits)
+            for beam in self.found
+            if self._takes_answer(beam)
+        ]
+
+    def responses(self, answers: Iterator[tuple[NDArray[np.int32], bool]]) -> list[tuple[list[int], list[float], bool]]:
+        """Token ids, log-probabilities, and whether the limit ended it, of each response; takes its `answers`."""
+        responses = []
+        for beam in self.found:
+            answer, is_cut = next(answers) if self._takes_answer(beam) else (np.empty(0, np.int32), beam.end != "eos")
+            self.num_sampled += len(answer)
+            token_ids = [*beam.token_ids, *answer.tolist()]
+            responses.append((token_ids, [math.nan] * len(token_ids), is_cut))
+        return responses
+
+    def _takes_answer(self, beam: Beam) -> bool:
+        return beam.end == "closed" and self._room(beam) > 0
+
+    def _room(self, beam: Beam) -> int:
+        return self.request.limits.max_tokens - len(beam.token_ids)
+
+    def _extended(self, beam: Beam, token_ids: NDArray[np.int32], logprobs: NDArray[np.float32]) -> Beam:
+        content = strip_eos(token_ids, self._eos_ids)
+        step = self.request.reader.read(beam.token_ids, beam.text, content.tolist())
+        length = step.num_tokens if step.end else len(token_ids)
+        logprob = beam.logprob + float(logprobs[:length].sum(dtype=np.float64))
+        if not math.isfinite(logprob):
+            raise EngineError(
+                f"log-probabilities of a search are no numbers (sum of a beam: {logprob}): the weights are spoilt, or "
+                "the sampler reports none at the limits of the plan; take those of the rollout section"
+            )
+        whole = beam.token_ids + tuple(token_ids[:length].tolist())
+        end: Literal["closed", "eos", "limit"] | None = None
+        if step.end == "reasoning":
+            end = "closed"
+        elif step.end is None and len(content) < len(token_ids):
+            end = "eos"
+        elif len(whole) >= self.request.limits.max_tokens:
+            end = "limit"
+        return Beam(whole, beam.text + step.text, logprob, end)
+
+
+def search_all(requests: Sequence[SearchRequest], sampler: Sampler, *, eos_ids: Collection[int]) -> Sampled:
+    """The responses of all searches, one search after another; each depends on its own search alone.
+
+    Log-probabilities are nan: responses that were chosen among others are no samples of the policy. What a search
+    sampled counts as sampled for its first response.
+    """
+    searches = [_Search(request, eos_ids) for request in requests]
+    while active := [search for search in searches if not search.is_done]:
+        asked = [search.candidates() for search in active]
+        sampled = _sample(sampler, [each for of_search in asked for each in of_search])
+        rows = zip(sampled.token_ids, sampled.logprobs, strict=True)
+        for search, of_search in zip(active, asked, strict=True):
+            search.advance(list(islice(rows, len(of_search))))
+    answers = _sample(sampler, [answer for search in searches for answer in search.answers()])
+    answer = iter(zip(answers.token_ids, answers.is_cut_R.tolist(), strict=True))
+    found = Sampled.of([response for search in searches for response in search.responses(answer)])
+    counts = [count for search in searches for count in (search.num_sampled, *[0] * (len(search.found) - 1))]
+    return replace(found, num_sampled_R=np.array(counts, dtype=np.int64))
+
+
+def _sample(sampler: Sampler, asked: Sequence[_Asked]) -> Sampled:
+    """One call of the sampler for each different limits and stops."""
+    calls: dict[tuple[SamplingLimits, frozenset[int]], list[int]] = {}
+    for row, each in enumerate(asked):
+        calls.setdefault((each.limits, each.stop_ids), []).append(row)
+    if not calls:
+        return Sampled.of([])
+    parts = [
+        sampler.sample([asked[row].request for row in rows], limits, stop_ids=stop_ids)
+        for (limits, stop_ids), rows in calls.items()
+    ]
+    return Sampled.merged(parts, list(calls.values()))

@@ -111,6 +111,11 @@ class SamplingPlan(Seam):
         """How often a step asks the plan; in later rounds it sees what all agents' earlier ones were judged to be."""
         return 1
 
+    @property
+    def changes_prompts(self) -> bool:
+        """Whether it may ask a problem in other words; then its responses are for the agent alone that was asked so."""
+        return False
+
     def samples_per_problem(self, num_samples: int) -> int:
         """Responses to a problem, where `rollout.num_samples` asks for `num_samples`: for sums that are made ahead."""
         return num_samples

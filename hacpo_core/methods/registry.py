@@ -29,6 +29,7 @@ from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.plans.dynamic_sampling import DynamicSampling
 from hacpo_core.methods.plans.every_problem import EveryProblem
+from hacpo_core.methods.plans.interaction import Interaction
 from hacpo_core.methods.plans.step_search import PartlySearched
 
 SEAM_CLASSES: Mapping[str, type[Seam]] = {
@@ -39,7 +40,12 @@ SEAM_CLASSES: Mapping[str, type[Seam]] = {
 }
 """what an implementation of each seam is derived from"""
 SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
-    "plan": {"every_problem": EveryProblem, "dynamic_sampling": DynamicSampling, "step_search": PartlySearched},
+    "plan": {
+        "every_problem": EveryProblem,
+        "dynamic_sampling": DynamicSampling,
+        "step_search": PartlySearched,
+        "interaction": Interaction,
+    },
     "estimate": {
         "group": GroupEstimator,
         "leave_one_out": LeaveOneOut,

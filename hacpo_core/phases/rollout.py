@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from hacpo_core.responses import Responses
 from hacpo_core.store.ledger import SampledBatch
 from hacpo_core.store.steps import phase_name
 
+_log = logging.getLogger(__name__)
 NUM_PROBED = 8
 """responses of a step that the learner scores to compare it with the sampler, where it does not score all"""
 SAME_LOGPROB = 1e-5
@@ -93,6 +95,8 @@ def _plan(
     else:
         before = experiment.state_before(step, f"rollout.{agent}")
     specs, after = checked_specs(plan, task, before)
+    if plan.changes_prompts:
+        specs = _short_enough(experiment, step, agent, specs)
     return specs, state.encode(after, owner=f"method.plan ({plan.name})")
 
 
@@ -102,6 +106,18 @@ def _scored(placed: PlacedAgent, responses: Responses, rows: Sequence[int]) -> R
     for row, scored in zip(rows, placed.score(responses.take(rows)), strict=True):
         logprobs[row] = scored
     return replace(responses, logprobs=Ragged.of(logprobs, np.float32))
+
+
+def _short_enough(experiment: Experiment, step: int, agent: str, specs: Sequence[SampleSpec]) -> list[SampleSpec]:
+    """Specs whose prompts are not longer than the data's may be; the others are left out and logged."""
+    tokens, most = experiment.placement.tokenizers[agent], experiment.config.rollout.max_prompt_tokens
+    with experiment.text_lock:
+        tokens.render([spec.problem for spec in specs])
+        kept = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= most]
+    if len(kept) < len(specs):
+        message = "step %d, %s: %d of %d responses are left out, whose prompts are over the %d tokens of %s; raise it"
+        _log.warning(message, step, agent, len(specs) - len(kept), len(specs), most, "rollout.max_prompt_tokens")
+    return kept
 
 
 def _agree(responses: Responses, probes: Mapping[int, NDArray[np.float32]]) -> bool:

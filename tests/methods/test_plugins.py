@@ -35,6 +35,11 @@ PLUGINS = {
     "build": ["method.build.name=tests.plugins:WithOld"],
     "objective": ["method.objective.name=tests.plugins:HalfForeign"],
     "difficulty": ["method.estimate.name=difficulty_weighted", "method.estimate.anchor=kalman"],
+    "interaction": [
+        *("method.shares_rollouts=false", "method.plan.name=interaction", "rollout.max_prompt_tokens=400"),
+        *("method.estimate.name=calibrated", "method.estimate.baseline=own", "method.build.problems=1"),
+        *("method.objective.name=sequence_clip",),
+    ],
     "bandit": ["method.build.name=bandit"],
     "teacher": [
         *("method.shares_rollouts=false", "method.estimate.name=distilled", "method.estimate.baseline=own"),

@@ -351,8 +351,8 @@ def _check_plan(config: ExperimentConfig) -> None:
         raise ConfigError(f"method.plan.{problem}; or change rollout.num_samples ({config.rollout.num_samples})")
     if config.method.plan.changes_prompts and config.method.shares_rollouts:
         raise ConfigError(
-            f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its responses answer "
-            "other words than a partner's prompt; set method.shares_rollouts=false"
+            f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its responses "
+            "answer other words than a partner's prompt; set method.shares_rollouts=false"
         )
 
 

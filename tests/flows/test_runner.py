@@ -170,6 +170,20 @@ def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
     assert any("step 4 of 4 · reward qwen" in (artifact["description"] or "") for artifact in artifacts)
 
 
+def test_teachers_are_asked_before_any_agent_learns(
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
+) -> None:
+    runs_dir, record = server
+    served = small_plan(
+        "distil", "runtime.runner=prefect", "train.num_steps=2", "evaluate.during=[]", runs_dir=runs_dir
+    )
+    run_child(served, runs_dir, "none")
+    tasks = tasks_of(record, served.id, "step 2 · teach · qwen", "step 2 · update · llama")
+    assert tasks["step 2 · teach · qwen"]["tags"] == ["gpu"]
+    assert before(tasks, "step 2 · teach · qwen") == {"step 2 · advantage"}
+    assert before(tasks, "step 2 · update · llama") == {"step 2 · teach · qwen", "step 2 · teach · llama"}
+
+
 def test_failed_phase_is_retried_to_the_same_bits(
     small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, PrefectServer]
 ) -> None:

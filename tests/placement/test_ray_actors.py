@@ -104,6 +104,21 @@ def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bi
         assert caplog.text.count(f"agent {agent}: a process was lost") == 2
 
 
+def test_teacher_in_an_actor_says_what_one_in_this_process_says(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "old_logprobs=learner")
+    expected = run(small_plan("distil", *words, runs_dir=tmp_path / "local"))
+    planned = small_plan("distil", *words, *RAY)
+    assert run(planned) == expected
+    teachers = [
+        StepStore(planned.root).read_value(step, f"teach.{agent}", f"taught.{agent}.json")["teacher"]
+        for step in (1, 2)
+        for agent in ("qwen", "llama")
+    ]
+    assert set(teachers) & {"qwen", "llama"}, "somebody taught"
+
+
 def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

@@ -34,13 +34,20 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool, scale: str = "group")
     to float32 (1e-8) even for float64 rewards.
     """
     num_G = reward_PAG.shape[1] * reward_PAG.shape[2] if is_pooled else reward_PAG.shape[2]
-    num_rows = reward_PAG.size
+    completions = [[1]] * reward_PAG.size
+    scored = _generated(reward_PAG.ravel(), completions, num_generations=num_G, scale_rewards=scale)
+    return scored["advantages"].numpy().reshape(reward_PAG.shape)
+
+
+def _generated(
+    reward_B: Array, completions: list[list[int]], sampled: list[list[float]] | None = None, **attributes: Any
+) -> dict[str, torch.Tensor]:
+    """What TRL makes of these completions, their rewards and the log-probabilities that a sampler gave them."""
+    num_rows = len(reward_B)
     trainer = _trainer(
         reward_funcs=[None],
         reward_func_names=["verdict"],
         reward_weights=torch.ones(1, dtype=torch.float64),
-        num_generations=num_G,
-        scale_rewards=scale,
         multi_objective_aggregation="sum_then_normalize",
         beta=0.0,
         environment_factories=None,
@@ -52,16 +59,15 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool, scale: str = "group")
         num_iterations=1,
         _pending_extra_logs={},
         _pending_metrics={},
-        _generate=lambda prompts: ([[1]] * num_rows, [[1]] * num_rows, None, [""] * num_rows, None, {}, None, None),
-        _calculate_rewards=lambda *_: torch.from_numpy(reward_PAG.reshape(-1, 1).copy()),
+        _generate=lambda prompts: ([[1]] * num_rows, completions, None, [""] * num_rows, sampled, {}, None, None),
+        _calculate_rewards=lambda *_: torch.from_numpy(reward_B.reshape(-1, 1).copy()),
+        **attributes,
     )
-    inputs = [{"prompt": ""} for _ in range(num_rows)]
     torch.set_default_dtype(torch.float64)
     try:
-        scored = GRPOTrainer._generate_and_score_completions(trainer, inputs)
+        return GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": ""} for _ in range(num_rows)])
     finally:
         torch.set_default_dtype(torch.float32)
-    return scored["advantages"].numpy().reshape(reward_PAG.shape)
 
 
 def policy_losses(case: LossCase) -> list[dict[str, Any]]:
@@ -92,44 +98,20 @@ def corrected_losses(case: LossCase) -> list[dict[str, Any]]:
 def _importance_weights(case: LossCase, mode: str) -> torch.Tensor:
     """TRL's `GRPOTrainer._generate_and_score_completions`, which makes them from the log-probabilities of a rollout."""
     lengths = case.mask_BT.sum(axis=1).tolist()
-    num_rows = len(lengths)
-    sampled = [row[:length].tolist() for row, length in zip(case.sampler_logprob_BT, lengths, strict=True)]
-    completions = [[1] * length for length in lengths]
     old_BT = torch.from_numpy(case.old_logprob_BT)
-    trainer = _trainer(
-        reward_funcs=[None],
-        reward_func_names=["verdict"],
-        reward_weights=torch.ones(1, dtype=torch.float64),
-        num_generations=num_rows,
-        num_generations_eval=num_rows,
+    return _generated(
+        np.zeros(len(lengths)),
+        [[1] * length for length in lengths],
+        [row[:length].tolist() for row, length in zip(case.sampler_logprob_BT, lengths, strict=True)],
+        num_generations=len(lengths),
         scale_rewards="group",
-        multi_objective_aggregation="sum_then_normalize",
-        beta=0.0,
-        environment_factories=None,
-        environments=None,
-        tools=None,
-        _tokenizer=SimpleNamespace(pad_token_id=0),
-        pad_to_multiple_of=None,
-        mask_truncated_completions=False,
-        num_iterations=1,
-        _pending_extra_logs={},
-        _pending_metrics={},
         use_vllm=True,
         vllm_importance_sampling_correction=True,
         vllm_importance_sampling_mode=mode,
         vllm_importance_sampling_clip_min=None,
         vllm_importance_sampling_clip_max=case.correction_limit,
-        _generate=lambda prompts: ([[1]] * num_rows, completions, None, [""] * num_rows, sampled, {}, None, None),
-        _calculate_rewards=lambda *_: torch.zeros(num_rows, 1, dtype=torch.float64),
         _get_per_token_logps_and_entropies=lambda *_, **__: (old_BT, None, None),
-    )
-    torch.set_default_dtype(torch.float64)
-    try:
-        scored = GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": ""} for _ in range(num_rows)])
-    finally:
-        torch.set_default_dtype(torch.float32)
-    weight: torch.Tensor = scored["importance_sampling_ratio"]
-    return weight
+    )["importance_sampling_ratio"]
 
 
 def _policy_loss(

@@ -186,6 +186,12 @@ def test_equal_candidates_count_once() -> None:
     assert texts == ["a\n\n#", "b\n\n#"]
 
 
+def test_search_that_begins_again_prefers_what_it_has_not_found() -> None:
+    tree = Tree({"": [("a#", -0.1), ("b#", -3.0), ("c\n\n", -5.0)], "c\n\n": [("d#", -1.0)]})
+    one_beam = replace(SEARCH, num_beams=1, num_candidates=3)
+    assert found(tree, request_of(3, search=one_beam))[0] == ["a#", "b#", "c\n\nd#"]
+
+
 def test_every_candidate_has_a_seed_of_its_own_that_comes_from_the_searches_seed() -> None:
     def seeds(seed: int) -> list[int]:
         tree = Tree({"": [("a\n\n", -0.1), ("b\n\n", -3.0)], "a\n\n": [("c#", -1.0)], "b\n\n": [("d#", -1.0)]})

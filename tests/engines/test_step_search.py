@@ -91,7 +91,11 @@ def found(tree: Tree, request: SearchRequest) -> tuple[list[str], list[bool], li
     sampled = search_all([request], tree, eos_ids={EOS})
     assert np.isnan(sampled.logprobs.value_N).all()
     assert sampled.num_sampled_R is not None
-    return [text_of(ids) for ids in sampled.token_ids], sampled.is_cut_R.tolist(), sampled.num_sampled_R.tolist()
+    return (
+        [text_of(ids.tolist()) for ids in sampled.token_ids],
+        sampled.is_cut_R.tolist(),
+        sampled.num_sampled_R.tolist(),
+    )
 
 
 def test_beams_of_the_highest_mean_log_probability_over_all_their_tokens_stay() -> None:
@@ -211,7 +215,7 @@ def test_searches_advance_together_and_do_not_change_each_other() -> None:
     other = Tree({**tree.continuations})
     short = request_of(1, search=replace(SEARCH, num_beams=1, num_candidates=1))
     both = search_all([request_of(2), short, request_of(2)], other, eos_ids={EOS})
-    texts = [text_of(ids) for ids in both.token_ids]
+    texts = [text_of(ids.tolist()) for ids in both.token_ids]
     assert len(texts) == 5
     assert texts[:2] == alone
 

@@ -116,14 +116,19 @@ class _Search:
         ]
 
     def advance(self, sampled: Sequence[tuple[NDArray[np.int32], NDArray[np.float32]]]) -> None:
-        """Keep the best of the round's candidates, each once; where all of them ended, begin again if need be."""
+        """Keep the best of the round's candidates; where all of these ended, begin again, in case more are wanted.
+
+        Equal ones count once, and one that was found before counts only where there is no other.
+        """
         search = self.request.search
         candidates: dict[tuple[int, ...], Beam] = {}
         for number, (token_ids, logprobs) in enumerate(sampled):
             self.num_sampled += len(token_ids)
             beam = self._extended(self._live[number // search.num_candidates], token_ids, logprobs)
             candidates.setdefault(beam.token_ids, beam)
-        best = sorted(candidates.values(), key=lambda beam: beam.mean_logprob, reverse=True)[: search.num_beams]
+        known = {beam.token_ids for beam in self._ended}
+        new = [beam for token_ids, beam in candidates.items() if token_ids not in known]
+        best = sorted(new or candidates.values(), key=lambda beam: beam.mean_logprob, reverse=True)[: search.num_beams]
         self._ended += [beam for beam in best if beam.end]
         self._live = [beam for beam in best if not beam.end] or [Beam()]
         self._round += 1

@@ -91,7 +91,11 @@ def found(tree: Tree, request: SearchRequest) -> tuple[list[str], list[bool], li
     sampled = search_all([request], tree, eos_ids={EOS})
     assert np.isnan(sampled.logprobs.value_N).all()
     assert sampled.num_sampled_R is not None
-    return [text_of(ids) for ids in sampled.token_ids], sampled.is_cut_R.tolist(), sampled.num_sampled_R.tolist()
+    return (
+        [text_of(ids.tolist()) for ids in sampled.token_ids],
+        sampled.is_cut_R.tolist(),
+        sampled.num_sampled_R.tolist(),
+    )
 
 
 def test_beams_of_the_highest_mean_log_probability_over_all_their_tokens_stay() -> None:
@@ -186,6 +190,12 @@ def test_equal_candidates_count_once() -> None:
     assert texts == ["a\n\n#", "b\n\n#"]
 
 
+def test_search_that_begins_again_prefers_what_it_has_not_found() -> None:
+    tree = Tree({"": [("a#", -0.1), ("b#", -3.0), ("c\n\n", -5.0)], "c\n\n": [("d#", -1.0)]})
+    one_beam = replace(SEARCH, num_beams=1, num_candidates=3)
+    assert found(tree, request_of(3, search=one_beam))[0] == ["a#", "b#", "c\n\nd#"]
+
+
 def test_every_candidate_has_a_seed_of_its_own_that_comes_from_the_searches_seed() -> None:
     def seeds(seed: int) -> list[int]:
         tree = Tree({"": [("a\n\n", -0.1), ("b\n\n", -3.0)], "a\n\n": [("c#", -1.0)], "b\n\n": [("d#", -1.0)]})
@@ -205,7 +215,7 @@ def test_searches_advance_together_and_do_not_change_each_other() -> None:
     other = Tree({**tree.continuations})
     short = request_of(1, search=replace(SEARCH, num_beams=1, num_candidates=1))
     both = search_all([request_of(2), short, request_of(2)], other, eos_ids={EOS})
-    texts = [text_of(ids) for ids in both.token_ids]
+    texts = [text_of(ids.tolist()) for ids in both.token_ids]
     assert len(texts) == 5
     assert texts[:2] == alone
 

@@ -13,7 +13,7 @@ from hacpo_core.data.prompts import format_messages
 from hacpo_core.errors import ConfigError
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agents import AgentTokenizer
-from hacpo_core.records import Gold, Problem
+from hacpo_core.records import Gold, Problem, StepSearch
 from tests import tokenizers_zoo as zoo
 from tests.data.test_prompts import thinking_tokenizer
 
@@ -43,3 +43,14 @@ def test_ids_are_passed_as_they_are_only_between_templates_with_equal_arguments(
     experiment: Any = SimpleNamespace(config=ExperimentConfig(), _retokenizers={})
     assert Experiment.retokenizer(experiment, thinks, also).is_pass_through
     assert not Experiment.retokenizer(experiment, thinks, silent).is_pass_through
+
+
+def test_mark_ends_the_reasoning_only_where_the_template_leaves_it_to_the_response(tmp_path: Path) -> None:
+    thinks, silent = agent(tmp_path), agent(tmp_path, enable_thinking=False)
+    text = [thinks.tokenizer.convert_tokens_to_ids(token) for token in thinks.tokenizer.tokenize("\\boxed{1}</think>2")]
+    search = StepSearch(2, 4, 8, "\n\n", "</think>")
+    found = [tokens.step_reader(search).read([], "", text).text for tokens in (thinks, silent)]
+    assert found == ["\\boxed{1}</think>", "\\boxed{1}"]
+    assert thinks.step_reader(search) is thinks.step_reader(search)
+    unknown = StepSearch(2, 4, 8, "\n\n", "</reason>")
+    assert thinks.step_reader(unknown).read([], "", text).text == "\\boxed{1}", "the template knows no such mark"

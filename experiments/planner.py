@@ -48,6 +48,8 @@ class ReportConfig:
     """layout, and with it the printed table that stands beside the measured numbers"""
     benchmarks: Optional[List[str]] = None  # noqa: UP006, UP045
     """that count; default: all of evaluate.final"""
+    against: Optional[List[str]] = None  # noqa: UP006, UP045
+    """methods that all others are compared with, a table each; default: HACPO is compared with all others"""
 
 
 @dataclass(frozen=True)

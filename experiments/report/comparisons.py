@@ -1,4 +1,4 @@
-"""HACPO against every other method, paired; and what a point of accuracy costs.
+"""Methods against each other, paired; and what a point of accuracy costs.
 
 Shapes: A agent, S seed, P problem.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from experiments.published.tables import AVERAGE
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average, paired_scores
 from experiments.report.document import Section, Table, TableCell
-from experiments.report.statistics import Difference, paired_bootstrap
+from experiments.report.statistics import Difference, holm, paired_bootstrap
 from experiments.report.tables import DASH, Printed
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Floats
@@ -27,15 +27,15 @@ _PairAgent = tuple[str, str]
 
 
 def paired_difference(
-    results: Results, other: Variant, places: Sequence[_PairAgent], benchmarks: Sequence[str]
+    results: Results, ours: Variant, theirs: Variant, places: Sequence[_PairAgent], benchmarks: Sequence[str]
 ) -> Difference | str:
-    """HACPO − other over some places, on the seeds that all of them have of both methods.
+    """Ours − theirs over some places, on the seeds that all of them have of both methods.
 
     Returns:
         in units of accuracy, or why there is none.
     """
-    runs = [(results.of(*place, REFERENCE), results.of(*place, other)) for place in places]
-    common = [set(ours) & set(theirs) for ours, theirs in runs]
+    runs = [(results.of(*place, ours), results.of(*place, theirs)) for place in places]
+    common = [set(a) & set(b) for a, b in runs]
     seeds = sorted(set.intersection(*common)) if common else []
     if not seeds or not benchmarks:
         return "no seed of both"
@@ -58,56 +58,95 @@ def paired_difference(
     return paired_bootstrap(difference_ASP)
 
 
-def difference_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> Table | None:
-    """One section per other method, one row per agent and one over all; None where there is nothing to compare."""
-    others = [variant for variant in results.variants if variant != REFERENCE]
-    if REFERENCE not in results.variants or not others:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A difference over one agent, or over all agents of all pairs (`pair` is then `ALL`)."""
+
+    pair: str
+    agent: str
+    found: Difference | str
+    leads: Sequence[float | None]
+    """the paper's, in points"""
+
+
+def difference_table(
+    results: Results, printed: Printed, benchmarks: Sequence[str], comparisons: Sequence[tuple[Variant, Variant]]
+) -> Table | None:
+    """One section per comparison of two methods, one row per agent and one over all; None where there is none.
+
+    p-values are corrected by Holm among the rows of single agents, and among those over all agents.
+    """
+    sections = {
+        f"{ours.title} − {theirs.title}": _compared(results, printed, benchmarks, ours, theirs)
+        for ours, theirs in comparisons
+    }
+    if not sections:
         return None
-    rows: list[Section | tuple[TableCell, ...]] = []
-    for other in others:
-        rows.append(Section(f"{REFERENCE.title} − {other.title}"))
-        places = [place for place in results.places if all(results.holds(place, one) for one in (REFERENCE, other))]
-        for pair, agent in places:
-            leads = [_printed_lead(printed, (pair, agent), other)]
-            rows.append(
-                _difference_row(pair, agent, paired_difference(results, other, [(pair, agent)], benchmarks), leads)
-            )
-        if len(places) > 1:
-            leads = [_printed_lead(printed, place, other) for place in places]
-            rows.append(_difference_row(ALL, "", paired_difference(results, other, places, benchmarks), leads))
-    columns = ["pair", "agent", "points", "95 % interval", "p", "seeds", "problems", "dropped"]
+    every = [row for rows in sections.values() for row in rows]
+    corrected: dict[int, float] = {}
+    for is_joint in (False, True):
+        family = [row for row in every if isinstance(row.found, Difference) and (row.pair == ALL) == is_joint]
+        p_values = [row.found.p_value for row in family if isinstance(row.found, Difference)]
+        corrected |= zip(map(id, family), holm(p_values), strict=True)
+    lines: list[Section | tuple[TableCell, ...]] = []
+    for title, rows in sections.items():
+        lines.append(Section(title))
+        lines += [_difference_row(row, corrected.get(id(row), math.nan)) for row in rows]
+    columns = ["pair", "agent", "points", "95 % interval", "p", "p, Holm", "sd of seeds", "power, 1 point", "seeds"]
+    columns += ["problems", "dropped"]
     if not printed:
-        return Table(tuple(columns), tuple(row if isinstance(row, Section) else row[:-1] for row in rows), num_labels=2)
-    return Table((*columns, "paper, points"), tuple(rows), num_labels=2)
+        return Table(
+            tuple(columns), tuple(row if isinstance(row, Section) else row[:-1] for row in lines), num_labels=2
+        )
+    return Table((*columns, "paper, points"), tuple(lines), num_labels=2)
 
 
-def _printed_lead(printed: Printed, place: _PairAgent, other: Variant) -> float | None:
-    ours, theirs = printed.get((*place, REFERENCE.method, AVERAGE)), printed.get((*place, other.method, AVERAGE))
-    return None if ours is None or theirs is None or other.label else 100 * (ours - theirs)
+def _compared(
+    results: Results, printed: Printed, benchmarks: Sequence[str], ours: Variant, theirs: Variant
+) -> list[_Row]:
+    places = [place for place in results.places if all(results.holds(place, one) for one in (ours, theirs))]
+    rows = [
+        _Row(
+            *place,
+            paired_difference(results, ours, theirs, [place], benchmarks),
+            [_printed_lead(printed, place, ours, theirs)],
+        )
+        for place in places
+    ]
+    if len(places) > 1:
+        leads = [_printed_lead(printed, place, ours, theirs) for place in places]
+        rows.append(_Row(ALL, "", paired_difference(results, ours, theirs, places, benchmarks), leads))
+    return rows
 
 
-def _difference_row(
-    pair: str, agent: str, found: Difference | str, leads: Sequence[float | None]
-) -> tuple[TableCell, ...]:
-    printed = [lead for lead in leads if lead is not None]
-    paper = f"{sum(printed) / len(leads):+.1f}" if leads and len(printed) == len(leads) else ""
+def _printed_lead(printed: Printed, place: _PairAgent, ours: Variant, theirs: Variant) -> float | None:
+    ahead, behind = (printed.get((*place, one.method, AVERAGE)) for one in (ours, theirs))
+    return None if ahead is None or behind is None or ours.label or theirs.label else 100 * (ahead - behind)
+
+
+def _difference_row(row: _Row, corrected_p: float) -> tuple[TableCell, ...]:
+    printed, found = [lead for lead in row.leads if lead is not None], row.found
+    paper = f"{sum(printed) / len(row.leads):+.1f}" if row.leads and len(printed) == len(row.leads) else ""
     if isinstance(found, str):
-        figures = [TableCell(f"{DASH} ({found})"), *[TableCell(DASH)] * 5]
+        figures = [TableCell(f"{DASH} ({found})"), *[TableCell(DASH)] * 8]
     else:
         figures = [
             TableCell(f"{100 * found.value:+.1f}"),
             TableCell(f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"),
-            TableCell(p_text(found).removeprefix("= ")),
+            TableCell(p_text(found.p_value).removeprefix("= ")),
+            TableCell(p_text(corrected_p).removeprefix("= ")),
+            TableCell(known(100 * found.seed_std, ".1f")),
+            TableCell(known(100 * found.power(0.01), ".0f", " %")),
             TableCell(str(found.num_seeds), _FEW_SEEDS if found.num_seeds < ENOUGH_SEEDS else ""),
             TableCell(f"{found.num_problems:,}"),
             TableCell(str(found.num_dropped)),
         ]
-    return (TableCell(pair), TableCell(agent), *figures, TableCell(paper))
+    return (TableCell(row.pair), TableCell(row.agent), *figures, TableCell(paper))
 
 
-def p_text(found: Difference) -> str:
-    """The p-value with its sign: "= 0.012" or "< 0.001", no smaller than the resamples can tell."""
-    return "< 0.001" if found.p_value < 0.001 else f"= {found.p_value:.3f}"
+def p_text(p_value: float) -> str:
+    """A p-value with its sign: "= 0.012" or "< 0.001", no smaller than the resamples can tell."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
 
 
 def has_few_seeds(table: Table) -> bool:
@@ -228,6 +267,6 @@ def gained_for_half(results: Results, benchmarks: Sequence[str]) -> Mapping[str,
         theirs = pair_cost(results, pair, Variant("gspo_x2"), benchmarks)
         if ours is not None and theirs is not None:
             places = [(pair, agent) for agent in results.agents(pair)]
-            lead = paired_difference(results, Variant("gspo_x2"), places, benchmarks)
+            lead = paired_difference(results, REFERENCE, Variant("gspo_x2"), places, benchmarks)
             found[pair] = (tokens_share(ours, theirs), lead)
     return found

@@ -78,7 +78,7 @@ def report_blocks(grid: GridPlan) -> Iterator[Block]:
         yield accuracy_table(results, printed, benchmarks)
     yield from _missing(results.missing)
     if results.runs:
-        yield from _differences(results, benchmarks, printed)
+        yield from _differences(results, benchmarks, printed, grid.config.report.against or [])
         yield from _costs(results, benchmarks)
         if layout != "table6":
             yield from _ratios(results, is_printed=False)
@@ -158,15 +158,26 @@ def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
     )
 
 
-def _differences(results: Results, benchmarks: Sequence[str], printed: Printed) -> Iterator[Block]:
-    table = difference_table(results, printed, benchmarks)
-    if table is None:
-        return
-    yield Heading(f"{REFERENCE.title} against the other methods")
-    yield Paragraph(words.DIFFERENCES.format(resamples=NUM_PAIRED_RESAMPLES))
-    yield table
-    if has_few_seeds(table):
-        yield Paragraph(words.FEW.format(enough=ENOUGH_SEEDS))
+def _differences(
+    results: Results, benchmarks: Sequence[str], printed: Printed, against: Sequence[str]
+) -> Iterator[Block]:
+    """HACPO against all others; or, where baselines are named, all others against each of them."""
+    asked: dict[str, list[tuple[Variant, Variant]]] = {}
+    if against:
+        for baseline in map(Variant, against):
+            others = [variant for variant in results.variants if variant != baseline]
+            asked[f"The other methods against {baseline.title}"] = [(other, baseline) for other in others]
+    elif REFERENCE in results.variants:
+        others = [variant for variant in results.variants if variant != REFERENCE]
+        asked[f"{REFERENCE.title} against the other methods"] = [(REFERENCE, other) for other in others]
+    tables = {title: difference_table(results, printed, benchmarks, pairs) for title, pairs in asked.items()}
+    for number, (title, table) in enumerate((title, table) for title, table in tables.items() if table is not None):
+        yield Heading(title)
+        if number == 0:
+            yield Paragraph(words.DIFFERENCES.format(resamples=NUM_PAIRED_RESAMPLES))
+        yield table
+        if has_few_seeds(table):
+            yield Paragraph(words.FEW.format(enough=ENOUGH_SEEDS))
 
 
 def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
@@ -180,7 +191,7 @@ def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
     items = []
     for pair, (share, lead) in gained_for_half(results, benchmarks).items():
         tokens = known(share, ".2f")
-        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead)})"
+        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead.p_value)})"
         items.append(f"{pair}: HACPO samples {tokens} of the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
     if items:
         yield Paragraph(words.HALF)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -32,7 +33,8 @@ class Summary:
 class Difference:
     """A paired difference with its bootstrap interval (95 %, percentile) and two-sided p-value, of the same resamples.
 
-    `num_dropped` counts problems left out because a response of theirs could not be scored.
+    `standard_error` is the standard deviation of the resamples; `seed_std` that of the difference between seeds, nan
+    with one. `num_dropped` counts problems left out because a response of theirs could not be scored.
     """
 
     value: float
@@ -42,6 +44,33 @@ class Difference:
     num_seeds: int
     num_problems: int
     num_dropped: int
+    standard_error: float = math.nan
+    seed_std: float = math.nan
+
+    def power(self, effect: float) -> float:
+        """Probability that a test at 5 % sees a true difference of that size, as if resamples were normal.
+
+        power = Phi(effect / se - z) + Phi(-effect / se - z),   z = 1.96
+        """
+        if not self.standard_error > 0:
+            return math.nan
+        distance, normal = effect / self.standard_error, NormalDist()
+        z = normal.inv_cdf((1 + LEVEL) / 2)
+        return normal.cdf(distance - z) + normal.cdf(-distance - z)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for their number by Holm's step-down procedure, in the order given.
+
+        p'(i) = max over j <= i of min(1, (n - j + 1) p(j)),   p(1) <= ... <= p(n)
+
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure.
+    """
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
 
 
 @cache
@@ -94,6 +123,7 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
     if not mean_SP or any(array.shape[1] == 0 for array in mean_SP.values()):
         raise ValueError(f"expected problems that every agent and seed has a score of, got {list(difference_ASP)}")
     num_seeds = len(next(iter(mean_SP.values())))
+    of_seeds_S = np.mean([array.mean(axis=1) for array in mean_SP.values()], axis=0)
     value = float(np.mean([array.mean() for array in mean_SP.values()]))
     rng = np.random.default_rng(seed)
     chunks = []
@@ -113,6 +143,8 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         num_seeds=num_seeds,
         num_problems=sum(array.shape[1] for array in mean_SP.values()),
         num_dropped=num_dropped,
+        standard_error=float(drawn_R.std()),
+        seed_std=float(of_seeds_S.std(ddof=1)) if num_seeds > 1 else math.nan,
     )
 
 

@@ -16,8 +16,11 @@ The bootstrap ({resamples:,} resamples) draws seeds with replacement, once for a
 benchmark problems with replacement, the same for all agents; agents are not drawn. The interval is from the 2.5 % to
 the 97.5 % quantile of the resamples; the p-value is twice the share of them on the rarer side of zero (each side with
 zero), so that it is below 0.05 where the interval leaves zero out. With one seed only problems are drawn, and nothing
-is said about other seeds; with a handful of seeds the bootstrap understates how much they vary. No correction is made
-for the number of rows. Problems with an unscored response are dropped and counted.
+is said about other seeds; with a handful of seeds the bootstrap understates how much they vary. "p, Holm" is
+corrected for the number of rows of this table, those of single agents and those over all agents by themselves. "sd of
+seeds" is the standard deviation of the difference between seeds; "power, 1 point" is the probability that such a
+comparison finds a true difference of one point at p < 0.05. Problems with an unscored response are dropped and
+counted.
 """
 FEW = """
 Careful, few: fewer than {enough} seeds. Such an interval is too narrow and such a p-value too small; neither is a

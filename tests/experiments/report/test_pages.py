@@ -16,7 +16,7 @@ from experiments.report.cells import REFERENCE, Variant, average, read_results
 from experiments.report.comparisons import p_text, pair_cost, paired_difference
 from experiments.report.document import Paragraph, Picture, to_markdown
 from experiments.report.pages import report_blocks
-from experiments.report.statistics import Difference
+from experiments.report.statistics import Difference, holm
 from experiments.report.tables import ratio_table
 from flows.cli import main
 from hacpo_core.config import EngineConfig
@@ -72,11 +72,11 @@ def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
 
 def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
     results = read_results(grid)
-    found = paired_difference(results, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
+    found = paired_difference(results, REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
     assert isinstance(found, Difference)
     assert (found.value, found.num_seeds, found.num_problems) == (0.25, 1, 4)
     # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
-    both = paired_difference(results, Variant("gspo_x2"), results.places, [TEST])
+    both = paired_difference(results, REFERENCE, Variant("gspo_x2"), results.places, [TEST])
     assert isinstance(both, Difference)
     assert both.value == pytest.approx(0.125)
     assert row(text_of(grid), "all agents", "")[0] == "+12.5"
@@ -141,13 +141,34 @@ def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: 
 
 def test_few_seeds_are_marked_beside_the_table(grid: GridPlan) -> None:
     text = text_of(grid).partition("## Ratios")[0]
-    assert row(text, "tiny", "qwen-tiny")[3] == "1 (few)"
+    assert row(text, "tiny", "qwen-tiny")[6] == "1 (few)"
     assert "Careful, few: fewer than 5 seeds." in text.partition("| all agents |")[2].partition("## ")[0]
+
+
+def test_baselines_of_ones_choice_get_a_table_each(grid: GridPlan) -> None:
+    chosen = replace(
+        grid, config=replace(grid.config, report=replace(grid.config.report, against=["gspo_x2", "hacpo"]))
+    )
+    text = text_of(chosen)
+    first = text.partition("## The other methods against GSPO x 2")[2].partition("## ")[0]
+    assert row(first, "tiny", "qwen-tiny")[0] == "+25.0"
+    second = text.partition("## The other methods against HACPO")[2].partition("## ")[0]
+    assert row(second, "tiny", "qwen-tiny")[0] == "-25.0"
+    assert text.count("is corrected for the number of rows") == 1
+
+
+def test_p_values_are_corrected_for_the_rows_of_one_kind(grid: GridPlan) -> None:
+    text = text_of(grid).partition("## HACPO against the other methods")[2].partition("## ")[0]
+    agents = [row(text, "tiny", agent) for agent in AGENTS]
+    raw, corrected = [float(figures[2]) for figures in agents], [float(figures[3]) for figures in agents]
+    assert corrected == pytest.approx(holm(raw), abs=2e-3)
+    joint = row(text, "all agents", "")
+    assert joint[2] == joint[3], "one comparison over all agents"
 
 
 @pytest.mark.parametrize(("p_value", "text"), [(2 / 4001, "< 0.001"), (0.0123, "= 0.012")])
 def test_p_value_is_never_printed_as_zero(p_value: float, text: str) -> None:
-    assert p_text(Difference(0.1, 0.1, 0.1, p_value, 3, 4, 0)) == text
+    assert p_text(p_value) == text
 
 
 def test_other_questions_under_one_name_are_flagged(tmp_path: Path) -> None:
@@ -215,7 +236,8 @@ def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path)
     other = finished(tmp_path / "other", "naive", rewards=longer, metrics=METRICS)
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
     assert (
-        paired_difference(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "other problems"
+        paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
+        == "other problems"
     )
     assert row(text_of(joined).partition("**HACPO − Naive**")[2], "all agents", "")[0] == "— (other problems)"
 
@@ -225,7 +247,8 @@ def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_pat
     other = finished(tmp_path / "other", "naive", seed=1, rewards=after, metrics=METRICS)
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
     assert (
-        paired_difference(read_results(joined), Variant("naive"), [("tiny", "qwen-tiny")], [TEST]) == "no seed of both"
+        paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
+        == "no seed of both"
     )
 
 

@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from experiments.report.statistics import NUM_PAIRED_RESAMPLES, paired_bootstrap, summarize, t_quantile
+from experiments.report.statistics import (
+    NUM_PAIRED_RESAMPLES,
+    Difference,
+    holm,
+    paired_bootstrap,
+    summarize,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +104,30 @@ def test_problem_that_one_seed_does_not_know_is_dropped_for_all() -> None:
 def test_nothing_to_compare_is_an_error() -> None:
     with pytest.raises(ValueError, match="expected problems"):
         paired_bootstrap({"math": np.array([[[np.nan]]])})
+
+
+def test_holm_by_hand() -> None:
+    # sorted .01 .02 .03 .2 times 4 3 2 1: .04 .06 .06 .2, each at least the one before
+    assert holm([0.03, 0.01, 0.2, 0.02]) == pytest.approx([0.06, 0.04, 0.2, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+    assert holm([0.04]) == [0.04]
+
+
+def test_power_by_hand() -> None:
+    def of(standard_error: float) -> float:
+        return Difference(0.0, 0.0, 0.0, 1.0, 6, 256, 0, standard_error).power(0.01)
+
+    assert of(0.01 / 2.8) == pytest.approx(0.8, abs=1e-2), "2.8 standard errors: 80 %"
+    assert of(1.0) == pytest.approx(0.05, abs=1e-3), "nothing but the level of the test"
+    assert of(1e-4) == pytest.approx(1.0)
+    assert math.isnan(of(0.0))
+
+
+def test_spread_between_seeds_is_told_apart_from_that_of_problems() -> None:
+    found = paired_bootstrap({"math": np.array([[[1.0, -1.0], [1.0, -1.0], [1.0, -1.0]]])})
+    assert found.seed_std == 0.0
+    assert found.standard_error == pytest.approx(math.sqrt(1 / 2), abs=0.03)
+    seeds = paired_bootstrap({"math": np.array([[[0.0, 0.0], [1.0, 1.0]]])})
+    assert seeds.seed_std == pytest.approx(math.sqrt(0.5))
+    assert math.isnan(paired_bootstrap({"math": np.array([[[1.0, 0.0]]])}).seed_std)

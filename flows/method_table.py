@@ -18,7 +18,7 @@ from flows.compose import DECLARATION_FOLDERS, available, compose
 from hacpo_core.config import SEAMS
 from hacpo_core.config.fields import declaration
 from hacpo_core.methods.base import Seam
-from hacpo_core.methods.registry import SHIPPED
+from hacpo_core.methods.registry import SEAM_CLASSES, SHIPPED
 
 _HEAD = """# Methods
 
@@ -36,24 +36,36 @@ class MethodRow:
     Attributes:
         name: of the file.
         about: its first comment.
+        source: its second one, where the method is from.
         shares: whether learners train on other agents' responses.
         parts: name of the implementation of each seam.
+        fields: parameters of these implementations that not every one of the seam has, by dotted name.
     """
 
     name: str
     about: str
+    source: str
     shares: bool
     parts: Mapping[str, str]
+    fields: tuple[str, ...]
 
 
 def method_rows() -> Iterator[MethodRow]:
     """All shipped methods, as they compose with the tiny pair."""
     folder = files("experiments") / DECLARATION_FOLDERS["method"]
     for name in available("method"):
-        first = (folder / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+        about, source = (folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[:2]
         method = compose("tiny", name).method
         parts = {seam: getattr(method, seam).name for seam in SEAMS}
-        yield MethodRow(name, first.removeprefix("#").strip(), method.shares_rollouts, parts)
+        fields = tuple(f"method.{seam}.{field}" for seam in SEAMS for field in _own_fields(seam, getattr(method, seam)))
+        yield MethodRow(
+            name, about.removeprefix("# "), source.removeprefix("# Source: "), method.shares_rollouts, parts, fields
+        )
+
+
+def _own_fields(seam: str, part: Seam) -> list[str]:
+    common = {field.name for field in dataclasses.fields(SEAM_CLASSES[seam])}
+    return [field.name for field in dataclasses.fields(part) if field.name not in common]
 
 
 def print_methods(*, as_json: bool) -> None:
@@ -64,14 +76,17 @@ def print_methods(*, as_json: bool) -> None:
     for row in method_rows():
         parts = ", ".join(f"{seam} {part}" for seam, part in row.parts.items() if part != _DEFAULT_SEAMS.get(seam))
         print(f"{row.name}  ({'shares rollouts' if row.shares else 'own rollouts'}; {parts})")
-        print(textwrap.fill(row.about, 110, initial_indent="    ", subsequent_indent="    "))
+        for text in (row.about, f"Source: {row.source}", f"Fields: {', '.join(row.fields)}"):
+            print(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False))
 
 
 def markdown() -> str:
     """The page docs/methods.md."""
-    lines = [_HEAD, "| method | what it is | shares rollouts | plan | estimate | build | objective |", "|---" * 7 + "|"]
+    titles = ("method", "what it is", "source", "shares rollouts", "plan", "estimate", "build", "objective")
+    lines = [_HEAD, f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in method_rows():
-        cells = [f"`{row.name}`", row.about, "yes" if row.shares else "no", *(f"`{p}`" for p in row.parts.values())]
+        shares = "yes" if row.shares else "no"
+        cells = [f"`{row.name}`", row.about, row.source, shares, *(f"`{part}`" for part in row.parts.values())]
         lines.append(f"| {' | '.join(cells)} |")
     for seam in SEAMS:
         lines.append(f"\n## {seam}\n")

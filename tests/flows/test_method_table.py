@@ -28,6 +28,10 @@ def test_every_method_has_a_sentence_and_its_seams() -> None:
         "build": "shuffled",
         "objective": "gmpo",
     }
+    assert all(row.source.endswith(".") and not row.source.startswith("#") for row in rows.values())
+    assert rows["rloo"].source == "RLOO (2402.14740)."
+    assert "method.objective.cross_floor" in rows["hacpo"].fields
+    assert "method.objective.kl_coef" not in rows["hacpo"].fields, "all have it"
     assert rows["naive"].shares and not rows["dapo"].shares
 
 
@@ -39,6 +43,9 @@ def test_every_implementation_names_its_source() -> None:
 
 def test_methods_are_printed_and_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_methods(as_json=False)
-    assert "cispo  (own rollouts; estimate group, objective cispo)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "cispo  (own rollouts; estimate group, objective cispo)" in printed
+    assert "Source: MiniMax-M1 (2506.13585)." in printed
+    assert "Fields: method.plan.factor" in printed
     print_methods(as_json=True)
     assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(available("method"))

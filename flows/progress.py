@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.json"
 _SECONDS = ("time/rollout_s", "time/verify_s", "time/update_s")
 _GPU_SECONDS = ("gpu/rollout_s", "gpu/update_s")
+"""of every step; those with teachers have teach_s, too"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Spent:
         """After one more step with these metrics."""
         return Spent(
             self.tokens + int(metrics["tokens/sampled"]),
-            self.seconds + sum(metrics[name] for name in _SECONDS),
-            self.gpu_s + sum(metrics[name] for name in _GPU_SECONDS),
+            self.seconds + sum(metrics[name] for name in _SECONDS) + metrics.get("time/teach_s", 0.0),
+            self.gpu_s + sum(metrics[name] for name in _GPU_SECONDS) + metrics.get("gpu/teach_s", 0.0),
         )
 
     @classmethod

@@ -195,10 +195,12 @@ def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequenc
 
 
 def gpu_hours(run: Run) -> float:
-    """GPU-hours of a run's rollouts and updates; nan on the CPU, where only seconds on the wall are measured."""
+    """GPU-hours of a run's models; nan on the CPU, where only seconds on the wall are measured."""
     if is_on_cpu(run):
         return math.nan
-    return sum(run.total(f"gpu/{phase}_s") for phase in ("rollout", "update")) / 3600
+    of_teachers = run.total("gpu/teach_s")  # nan without any
+    seconds = sum(run.total(f"gpu/{phase}_s") for phase in ("rollout", "update"))
+    return (seconds + (0.0 if math.isnan(of_teachers) else of_teachers)) / 3600
 
 
 def cost_table(results: Results, benchmarks: Sequence[str]) -> Table:

@@ -30,7 +30,7 @@ COSTS = """
 Training only, mean over seeds, all agents of a pair together; evaluations are not counted. A point is 1/100 of one
 agent's average, gained from before to after training; — is not known.
 """
-GPU_HOURS = "GPU-hours are of rollouts and updates."
+GPU_HOURS = "GPU-hours are of rollouts, updates and what teachers score."
 CPU_HOURS = """
 No hours are shown for runs on the CPU: what is measured there are seconds on the wall, while other trainings may have
 shared the cores.

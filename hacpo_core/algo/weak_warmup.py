@@ -26,6 +26,7 @@ def fused_cross_entropy(strong_NV: Tensor, weak_NV: Tensor, target_N: Tensor, *,
 
     Returns:
         loss_N, nats.
+
     Raises:
         ValueError: mix is outside [0, 1].
     Source: WMSS (2602.08222).

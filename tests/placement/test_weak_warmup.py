@@ -23,14 +23,13 @@ from safetensors.torch import load_file, save_file
 from flows.compose import compose, load_config
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
-from flows.plans import Plan, plan
+from flows.plans import Plan, check_contents, plan
 from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.data.prompts import format_messages, render_prompts
 from hacpo_core.data.solutions import read_solutions, solution_rows
 from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement import weak_warmup
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.placement.weak_warmup import MARKER_FILE
 from hacpo_core.records import Message
@@ -292,7 +291,8 @@ def warmed_plan(small_plan: Callable[..., Plan], small_models: Path, tmp_path: P
     shutil.copytree(initial_folder("qwen", qwen, models_dir=small_models / "models"), tmp_path / "weak")
     change_weights(tmp_path / "weak" / "model.safetensors")
     write_rows(tmp_path, *({"problem": f"{n}+1", "solution": f"{n}+1={n + 1}"} for n in range(4)))
-    values = f"weak: {tmp_path}/weak, file: {tmp_path}/s.jsonl, template: '{{problem}}', num_steps: 2, batch_size: 4"
+    values = f"weak: {tmp_path}/weak, file: {tmp_path}/s.jsonl, template: '{{problem}}'"
+    values += ", num_steps: 2, batch_size: 4, learning_rate: 0.03"
     (tmp_path / "runs").mkdir()
     shutil.copytree(small_models / "models", tmp_path / "runs" / "models")
     return lambda *words: small_plan("hacpo", f"pair.agents.qwen.weak_warmup={{{values}}}", *SHORT, *words)
@@ -315,17 +315,21 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
     values = StepStore(planned.root).metrics(1)["agents"]["qwen"]
     assert np.isfinite(list(values.values())).all()
 
-    warmed = initial_folder("qwen", planned.config.pair.agents["qwen"], models_dir=tmp_path / "runs" / "models")
-    checkpoint = weights(planned.root / "checkpoints" / "000001" / "qwen")
-    apart = max(float((checkpoint[name] - value).abs().max()) for name, value in weights(warmed).items())
-    assert 0 < apart < 0.01, "training began with the warmed weights"
+    agent, options = planned.config.pair.agents["qwen"], {"models_dir": tmp_path / "runs" / "models"}
+    warmed, cold = (initial_folder("qwen", each, **options) for each in (agent, replace(agent, weak_warmup=None)))
+    trained = weights(planned.root / "checkpoints" / "000001" / "qwen")
+    apart = [
+        max(float((trained[name] - value).abs().max()) for name, value in weights(start).items())
+        for start in (warmed, cold)
+    ]
+    assert 0 < apart[0] < 0.01 < apart[1], "training began with the warmed weights"
 
     shutil.move(tmp_path / "weak", tmp_path / "moved")
     moved = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")
     assert moved.id == planned.id
     change_weights(tmp_path / "moved" / "model.safetensors")
     with pytest.raises(DataError, match=r"qwen weak_warmup.weak changed since the experiment was planned"):
-        run_experiment(moved, DirectRunner(), QuietWatcher())
+        check_contents(moved)
     other = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")
     assert other.id != planned.id
     write_rows(tmp_path, {"problem": "1", "solution": "2"})

@@ -123,8 +123,8 @@ def _origins(plan: Plan, agent: str, model: SavedModel) -> Iterator[tuple[str, s
     recorded = _recorded(plan)
     yield "initial model", f"`{_initial(plan, agent, recorded)}`"
     if plan.config.pair.agents[agent].weak_warmup is not None:
-        for what in ("weak", "file"):
-            yield f"its warm-up's {what}", f"`{recorded.get(f'{agent} weak_warmup.{what}', 'not recorded')}`"
+        for field, what in (("weak", "weak checkpoint"), ("file", "solutions")):
+            yield f"its warm-up's {what}", f"`{recorded.get(f'{agent} weak_warmup.{field}', 'not recorded')}`"
     final = read_final(plan)
     for when, versions in (("trained", final.versions if final is not None else {}), ("exported", version_tags())):
         if "version.hacpo" in versions:

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from flows.compose import compose, load_config
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
+from flows.export import export_agent
 from flows.plans import Plan, check_contents, plan
 from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.data.prompts import format_messages, render_prompts
@@ -323,6 +324,12 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
         for start in (warmed, cold)
     ]
     assert 0 < apart[0] < 0.01 < apart[1], "training began with the warmed weights"
+
+    export_agent(planned, "qwen", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text("utf-8")
+    assert "that hacpo made, after a supervised warm-up against a weak checkpoint of it (WMSS)" in card
+    digests = json.loads((planned.root / "contents.json").read_text())
+    assert f"| its warm-up's weak checkpoint | `{digests['qwen weak_warmup.weak']}` |" in card
 
     shutil.move(tmp_path / "weak", tmp_path / "moved")
     moved = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")

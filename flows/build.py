@@ -55,7 +55,14 @@ def open_experiment(
             _log.info("removing %s, left by a process that was killed", leftover)
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         initial = {
-            name: initial_folder(name, agent, models_dir=models_dir(config), progress=(progress or {}).get(name))
+            name: initial_folder(
+                name,
+                agent,
+                models_dir=models_dir(config),
+                progress=(progress or {}).get(name),
+                data_dir=config.data.directory,
+                device=config.engine.device,
+            )
             for name, agent in config.pair.agents.items()
         }
         with closing(placement_of(config, plan.root, initial)) as placement:

@@ -75,6 +75,8 @@ class TerminalWatcher:
             bar.close()
 
     def _bar(self, name: str, total: int) -> tqdm[Any]:
+        if name in self._bars and self._bars[name].total != total:  # an agent's second warm-up
+            self._bars.pop(name).close()
         if name not in self._bars:
             self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, dynamic_ncols=True)
         return self._bars[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -66,9 +66,10 @@ def _front_matter(plan: Plan, agent: str) -> str:
 
 
 def _start_of(agent: AgentConfig) -> str:
+    warmed = "" if agent.weak_warmup is None else ", after a supervised warm-up against a weak checkpoint of it (WMSS)"
     if agent.tiny is not None:
-        return f"a tiny {agent.tiny.family} model that hacpo made"
-    return f"`{agent.path}`"
+        return f"a tiny {agent.tiny.family} model that hacpo made{warmed}"
+    return f"`{agent.path}`{warmed}"
 
 
 def _partners(plan: Plan, agent: str) -> str:
@@ -119,21 +120,27 @@ def _evaluations(plan: Plan, agent: str, step: int) -> str:
 def _origins(plan: Plan, agent: str, model: SavedModel) -> Iterator[tuple[str, str]]:
     yield "experiment", f"`{plan.id}`"
     yield f"weights after step {model.step}", f"`{model.digest}`"
-    yield "initial model", f"`{_initial(plan, agent)}`"
+    recorded = _recorded(plan)
+    yield "initial model", f"`{_initial(plan, agent, recorded)}`"
+    if plan.config.pair.agents[agent].weak_warmup is not None:
+        for field, what in (("weak", "weak checkpoint"), ("file", "solutions")):
+            yield f"its warm-up's {what}", f"`{recorded.get(f'{agent} weak_warmup.{field}', 'not recorded')}`"
     final = read_final(plan)
     for when, versions in (("trained", final.versions if final is not None else {}), ("exported", version_tags())):
         if "version.hacpo" in versions:
             yield f"{when} with hacpo", f"{versions['version.hacpo']}, commit {versions.get(_COMMIT, 'unknown')}"
 
 
-def _initial(plan: Plan, agent: str) -> str:
-    """The initial model's fingerprint as the run recorded it; a tiny model's name, which holds its recipe's digest."""
-    tiny = plan.config.pair.agents[agent].tiny
-    if tiny is not None:
-        return tiny_model_folder(tiny, plan.root).name
+def _recorded(plan: Plan) -> dict[str, str]:
     path = plan.root / CONTENTS_FILE
     recorded: dict[str, str] = read_json(path) if path.is_file() else {}
-    return recorded.get(agent, "not recorded")
+    return recorded
+
+
+def _initial(plan: Plan, agent: str, recorded: Mapping[str, str]) -> str:
+    """The initial model's fingerprint as the run recorded it; a tiny model's name, which holds its recipe's digest."""
+    tiny = plan.config.pair.agents[agent].tiny
+    return recorded.get(agent, "not recorded") if tiny is None else tiny_model_folder(tiny, plan.root).name
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

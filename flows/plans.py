@@ -11,14 +11,15 @@ from flows.compose import load_config, to_yaml
 from flows.folders import experiment_ids, experiments_dir
 from flows.states import CONFIG_FILE
 from flows.user_code import code_digest
-from hacpo_core.config import SEAMS, ExperimentConfig
+from hacpo_core.config import SEAMS, ExperimentConfig, WeakWarmupConfig
 from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
+from hacpo_core.data.solutions import read_solutions, solutions_file
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.models.folders import check_model_folder, find_model, model_fingerprint
+from hacpo_core.engines.models.folders import check_model_folder, find_model, find_weak_model, model_fingerprint
 from hacpo_core.engines.models.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, StoreError
 from hacpo_core.store.files import read_json, sha256_of, write_atomically, write_json
@@ -52,6 +53,9 @@ def plan(config: ExperimentConfig) -> Plan:
     agents, folders = config.pair.agents, _model_folders(config)
     for name, folder in folders.items():
         check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
+    for name, warmup in _weak_warmups(config).items():
+        check_model_folder(find_weak_model(warmup.weak, agent=name), agent=name, has_template_override=True)
+        read_solutions(f"pair.agents.{name}.weak_warmup", warmup, config.data.directory)
     if gpu_gib(config) is not None or sharing_agents(config):
         shapes = {
             name: folder_shape(folder, trust_remote_code=agents[name].trust_remote_code)
@@ -115,13 +119,21 @@ def _anchored(config: ExperimentConfig) -> ExperimentConfig:
     agents = dict(config.pair.agents)
     for name, agent in agents.items():
         if agent.path is not None and Path(agent.path).is_dir():
-            agents[name] = replace(agent, path=str(Path(agent.path).absolute()))
+            agents[name] = agent = replace(agent, path=str(Path(agent.path).absolute()))
+        warmup = agent.weak_warmup
+        if warmup is not None and Path(warmup.weak).is_dir():
+            agents[name] = replace(agent, weak_warmup=replace(warmup, weak=str(Path(warmup.weak).absolute())))
     return replace(config, data=data, tracking=tracking, pair=replace(config.pair, agents=agents))
 
 
 def _model_folders(config: ExperimentConfig) -> dict[str, Path]:
     agents = config.pair.agents.items()
     return {name: find_model(agent.path, agent=name) for name, agent in agents if agent.path is not None}
+
+
+def _weak_warmups(config: ExperimentConfig) -> dict[str, WeakWarmupConfig]:
+    agents = config.pair.agents.items()
+    return {name: agent.weak_warmup for name, agent in agents if agent.weak_warmup is not None}
 
 
 def contents_of(config: ExperimentConfig) -> dict[str, str]:
@@ -131,6 +143,10 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
         HacpoError: one of them is not there.
     """
     found = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
+    for name, warmup in _weak_warmups(config).items():
+        found[f"{name} weak_warmup.weak"] = model_fingerprint(find_weak_model(warmup.weak, agent=name))
+        file = solutions_file(f"pair.agents.{name}.weak_warmup", warmup, config.data.directory)
+        found[f"{name} weak_warmup.file"] = sha256_of(file)
     found |= {context: digest for context, (_, digest) in data_files(config).items()}
     named = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
     named |= {f"reward {name}": name for name in config.reward.functions}

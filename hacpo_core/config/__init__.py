@@ -1,6 +1,6 @@
 """An experiment's configuration: schema, checks, identity, and what it comes to."""
 
-from hacpo_core.config.agents import AgentConfig, PairConfig, TinyModelConfig, WarmupConfig
+from hacpo_core.config.agents import AgentConfig, PairConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.config.engine import (
     ALL_LINEAR,
     AUTO,
@@ -70,6 +70,7 @@ __all__ = [
     "VerifierConfig",
     "VllmConfig",
     "WarmupConfig",
+    "WeakWarmupConfig",
     "as_dict",
     "digest_of",
     "flatten",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hacpo_core.config.fields import setting
+from hacpo_core.config.problems import TEMPLATE
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,44 @@ class TinyModelConfig:
 
 
 @dataclass(frozen=True)
+class WeakWarmupConfig:
+    """Supervised warm-up against an earlier, weaker checkpoint of the same model, before reinforcement learning (WMSS).
+
+    An example is drawn by gain_weight [-dH]+ + entropy_weight H + loss_weight [dH]+, where H is the mean entropy of its
+    solution's tokens, and dH what it has grown by since the weak checkpoint.
+    """
+
+    weak: str = setting("", "model folder of the weak checkpoint", identity=False)
+    file: str = setting(
+        "", "JSONL or Parquet with problems and worked solutions, by its path in data.directory", identity=False
+    )
+    problem_field: str = setting("problem", "column of the problem's text")
+    solution_field: str = setting("solution", "column of the text that is learned")
+    template: str = setting(TEMPLATE, "the user's message; {problem} is replaced")
+    system: str | None = setting(None, "the system's message; null: none")
+    num_steps: int = setting(200, "optimizer steps", unit="steps", at_least=1)
+    batch_size: int = setting(32, "examples per step, drawn with replacement", at_least=1)
+    learning_rate: float = setting(
+        1e-5, "peak; a linear rise over a tenth of the steps, then a cosine", above=0, at_most=1e3
+    )
+    mix: float = setting(
+        0.5, "lambda: the model's own share of the fused logits; 1: none of the weak one's", above=0, at_most=1
+    )
+    gain_weight: float = setting(0.2, "alpha: weight of what the model has become surer of", at_least=0, at_most=1e6)
+    entropy_weight: float = setting(0.5, "beta: weight of what the model is unsure of", at_least=0, at_most=1e6)
+    loss_weight: float = setting(
+        0.3, "gamma: weight of what the model has become less sure of", at_least=0, at_most=1e6
+    )
+    max_tokens: int = setting(
+        4096, "an example with more, prompt and solution together, is left out and counted", unit="tokens", at_least=2
+    )
+    micro_batch_tokens: int = setting(
+        8192, "most tokens (padding included) in one forward and backward pass", unit="tokens", at_least=1
+    )
+    seed: int = setting(0, "seed of which examples are drawn", at_least=0, at_most=2**53)
+
+
+@dataclass(frozen=True)
 class AgentConfig:
     """Where one agent comes from: a Hugging Face model folder, or a tiny model made here. Exactly one of the two."""
 
@@ -60,6 +99,9 @@ class AgentConfig:
         dict,
         "names that the chat template reads, and their values, for every prompt of this agent "
         "(enable_thinking: false); null: not handed over",
+    )
+    weak_warmup: WeakWarmupConfig | None = setting(
+        None, "supervised warm-up against a weak checkpoint, before training; null: none", added_later=True
     )
     trust_remote_code: bool = setting(False, "run Python code that lies in the model folder")
     num_ranks: int | None = setting(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from hacpo_core.config.addresses import has_password
-from hacpo_core.config.agents import TinyModelConfig
+from hacpo_core.config.agents import TinyModelConfig, WeakWarmupConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, num_samples, num_sources, sharing_agents, train_set_counts
 from hacpo_core.config.engine import ALL_LINEAR, AUTO
 from hacpo_core.config.fields import fields_of
@@ -326,6 +326,8 @@ def _check_agents(config: ExperimentConfig) -> None:
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
         if agent.tiny is not None:
             _check_tiny(agent.tiny, f"pair.agents.{name}.tiny.")
+        if agent.weak_warmup is not None:
+            _check_weak_warmup(agent.weak_warmup, f"pair.agents.{name}.weak_warmup")
 
 
 def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
@@ -354,6 +356,15 @@ def _check_plan(config: ExperimentConfig) -> None:
             f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its responses "
             "answer other words than a partner's prompt; set method.shares_rollouts=false"
         )
+
+
+def _check_weak_warmup(warmup: WeakWarmupConfig, field: str) -> None:
+    if not warmup.weak:
+        raise ConfigError(f"{field}.weak: got none; set it to the model folder of an earlier checkpoint of the agent")
+    if not warmup.file:
+        raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
+    if "{problem}" not in warmup.template:
+        raise ConfigError(f"{field}.template: got {warmup.template!r}; write {{problem}} where the problem goes")
 
 
 def _check_minibatches(config: ExperimentConfig) -> None:

@@ -226,7 +226,7 @@ class SchemaField:
 
 
 def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True) -> Iterator[SchemaField]:
-    """All fields of a configuration dataclass and of its sections, in order.
+    """All fields of a configuration dataclass and of its sections, in order; a section that may be null is one itself.
 
     Args:
         schema: the dataclass.
@@ -237,11 +237,13 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
     for each in dataclasses.fields(schema):
         declared, name = declaration(each), f"{prefix}{each.name}"
         counts = is_identity and declared.identity
-        options = [option for option in _options(kinds[each.name]) if option is not type(None)]
-        section = options[0]
+        options = _options(kinds[each.name])
+        section = next(option for option in options if option is not type(None))
         if get_origin(section) is dict and dataclasses.is_dataclass(get_args(section)[1]):
             section, name = get_args(section)[1], f"{name}.<name>"
         if dataclasses.is_dataclass(section):
+            if type(None) in options:
+                yield SchemaField(name, "section or null", "null", declared, counts)
             yield from schema_fields(section, f"{name}.", counts)  # type: ignore[arg-type]
             continue
         default = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default

@@ -81,7 +81,8 @@ class TrainSetConfig(ProblemSetConfig):
 
 def _reads_no_file(_: Any, config: Any) -> str | None:
     sets = [*config.data.sets.values(), *config.evaluate.benchmarks.values()]
-    return None if any(each.kind == "file" for each in sets) else "nothing is read from a file"
+    is_warmed = any(agent.weak_warmup is not None for agent in config.pair.agents.values())
+    return None if is_warmed or any(each.kind == "file" for each in sets) else "nothing is read from a file"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import TokenRows
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
-from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
+from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores, widened
 from hacpo_core.engines.transformers.attention import let_rows_share
 from hacpo_core.errors import EngineError, first_line
 
@@ -49,12 +49,9 @@ class ScoringHead:
             temperature: > 0.
             chunk_mb: see `token_scores`.
         """
-        inputs = self._inputs(forward)
         if not self.is_linear:
-            logits_NV = self.model(**inputs, use_cache=False).logits[forward.sequence_N, forward.column_N]
-            return scores_of_logits(logits_NV, forward.target_N, temperature=temperature)
-        hidden_BTD = self.model.base_model(**inputs, use_cache=False).last_hidden_state
-        hidden_ND = hidden_BTD[forward.sequence_N, forward.column_N]
+            return scores_of_logits(self._full_logits(forward), forward.target_N, temperature=temperature)
+        hidden_ND = self._hidden(forward)
         head: Any = self.model.get_output_embeddings()
         bias_V = getattr(head, "bias", None)
         return token_scores(
@@ -66,6 +63,21 @@ class ScoringHead:
             chunk_mb=chunk_mb,
             is_wide=self.is_wide,
         )
+
+    def logits(self, forward: ForwardPass) -> Tensor:
+        """Logits_NV at a pass's targets, with gradient, in fp32: all of them at once, unlike `scores`."""
+        if not self.is_linear:
+            return widened(self._full_logits(forward))
+        head: Any = self.model.get_output_embeddings()
+        return widened(head(self._hidden(forward)))
+
+    def _full_logits(self, forward: ForwardPass) -> Tensor:
+        logits_BTV: Tensor = self.model(**self._inputs(forward), use_cache=False).logits
+        return logits_BTV[forward.sequence_N, forward.column_N]
+
+    def _hidden(self, forward: ForwardPass) -> Tensor:
+        hidden_BTD: Tensor = self.model.base_model(**self._inputs(forward), use_cache=False).last_hidden_state
+        return hidden_BTD[forward.sequence_N, forward.column_N]
 
     def _inputs(self, forward: ForwardPass) -> dict[str, Any]:
         inputs: dict[str, Any] = {"input_ids": forward.input_BT}

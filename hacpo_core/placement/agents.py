@@ -46,6 +46,7 @@ from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec
 from hacpo_core.placement.sampling import sample_specs
+from hacpo_core.placement.weak_warmup import WeakWarmupTask, ensure_warmed_model
 from hacpo_core.records import Message, Problem, SamplingLimits, StepSearch
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
@@ -60,16 +61,37 @@ UNUSUAL_FACTOR = 10
 _log = logging.getLogger(__name__)
 
 
-def initial_folder(name: str, agent: AgentConfig, *, models_dir: Path, progress: WarmupProgress | None = None) -> Path:
-    """Folder of an agent's initial model: found, or made here if it is a tiny one.
+def initial_folder(
+    name: str,
+    agent: AgentConfig,
+    *,
+    models_dir: Path,
+    progress: WarmupProgress | None = None,
+    data_dir: str | None = None,
+    device: str = "cpu",
+) -> Path:
+    """Folder of an agent's initial model: found, or made here if it is a tiny one or warmed up against a weak one.
+
+    Args:
+        name: of the agent.
+        agent: its configuration.
+        models_dir: folder of all models that are made here.
+        progress: called during a warm-up with (step, steps, loss).
+        data_dir: `data.directory`, for the file of a warm-up against a weak checkpoint.
+        device: for that warm-up, "cpu" or "cuda".
 
     Raises:
         ModelError: there is no such folder.
+        HacpoError: the warm-up cannot be done.
     """
     if agent.tiny is not None:
-        return ensure_tiny_model(agent.tiny, models_dir, progress=progress)
-    assert agent.path is not None, "validate() lets no agent pass without path and tiny"
-    return find_model(agent.path, agent=name)
+        folder = ensure_tiny_model(agent.tiny, models_dir, progress=progress)
+    else:
+        assert agent.path is not None, "validate() lets no agent pass without path and tiny"
+        folder = find_model(agent.path, agent=name)
+    if agent.weak_warmup is None:
+        return folder
+    return ensure_warmed_model(WeakWarmupTask(name, agent, folder, data_dir, device), models_dir, progress=progress)
 
 
 Purpose = Literal["rollout", "evaluate"]

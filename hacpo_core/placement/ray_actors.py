@@ -81,7 +81,8 @@ class _Rank:
                 f"{socket.gethostname()} does not see {root}; set runtime.runs_dir to a folder that all machines share"
             )
         if not self._initial.is_dir():  # a copy of the hub's on the first machine's disk
-            path = self._config.pair.agents[self._name].path
+            agent = self._config.pair.agents[self._name]
+            path = agent.path if agent.weak_warmup is None else None  # a warmed one lies in runtime.runs_dir
             self._initial = find_model(path or str(self._initial), agent=self._name)
         if meeting_point is not None:
             _join(meeting_point, self._rank, self._ranks, self._config.engine)

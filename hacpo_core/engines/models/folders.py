@@ -39,6 +39,21 @@ def find_model(path: str, *, agent: str) -> Path:
         ) from error
 
 
+def find_weak_model(path: str, *, agent: str) -> Path:
+    """Folder of the weak checkpoint of an agent's warm-up.
+
+    Raises:
+        ModelError: there is no such folder.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ModelError(
+            f"pair.agents.{agent}.weak_warmup.weak: {path} is no folder; set it to the model folder of an earlier "
+            f"checkpoint, such as runs/experiments/<id>/checkpoints/000010/{agent}"
+        )
+    return folder
+
+
 def is_hub_name(path: str) -> bool:
     """Whether a path has the form of a hub name: owner/model."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", path) is not None

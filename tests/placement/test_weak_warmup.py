@@ -1,0 +1,351 @@
+"""Warmed model folders: made once, told apart by what they are made of, and trained on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from flows.compose import compose, load_config
+from flows.display import QuietWatcher
+from flows.experiment import run_experiment
+from flows.export import export_agent
+from flows.plans import Plan, check_contents, plan
+from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
+from hacpo_core.data.prompts import format_messages, render_prompts
+from hacpo_core.data.solutions import read_solutions, solution_rows
+from hacpo_core.engines.models.loading import load_tokenizer
+from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.weak_warmup import MARKER_FILE
+from hacpo_core.records import Message
+from hacpo_core.store.steps import StepStore
+from tests.engines.small import TOKENIZER, small_model
+
+WARMUP = WeakWarmupConfig(file="s.jsonl", template="{problem}", num_steps=3, batch_size=4, learning_rate=1e-2)
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
+    (folder / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two models, `strong` and `weak`, and a file of four solutions."""
+    for name, seed in (("strong", 0), ("weak", 1)):
+        small_model(seed=seed).save_pretrained(tmp_path / name)
+        TOKENIZER.save_pretrained(tmp_path / name)
+    write_rows(tmp_path, *({"problem": f"{n}+1", "solution": f"{n}+1={n + 1}"} for n in range(4)))
+    return tmp_path
+
+
+def agent_of(folder: Path, **fields: Any) -> AgentConfig:
+    values = {"weak": str(folder / "weak")} | fields
+    return AgentConfig(path=str(folder / "strong"), weak_warmup=replace(WARMUP, **values))
+
+
+def make(folder: Path, agent: AgentConfig | None = None, **options: Any) -> Path:
+    return initial_folder(
+        "qwen", agent or agent_of(folder), models_dir=folder / "models", data_dir=str(folder), **options
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_rows_are_prompts_under_the_chat_template_and_solutions_with_eos(folder: Path) -> None:
+    config = replace(WARMUP, system="Calculate.", template="{problem}=")
+    solutions = read_solutions("f", config, str(folder))
+    assert solutions[2].messages == (Message("system", "Calculate."), Message("user", "2+1="))
+    rows = solution_rows(TOKENIZER, solutions, arguments={})
+    (prompt,) = render_prompts(TOKENIZER, [format_messages("{problem}=", "2+1", "Calculate.")])
+    assert rows.prompts[int(rows.prompt_B[2])].tolist() == list(prompt)
+    assert rows.responses[2].tolist() == [*TOKENIZER("2+1=3", add_special_tokens=False)["input_ids"], EOS]
+
+
+EOS = TOKENIZER.eos_token_id
+
+
+def test_control_token_in_a_solution_is_text(folder: Path) -> None:
+    write_rows(folder, {"problem": "1", "solution": f"1{TOKENIZER.eos_token}2"})
+    (ids,) = solution_rows(TOKENIZER, read_solutions("f", WARMUP, str(folder)), arguments={}).responses
+    assert ids.tolist().count(EOS) == 1
+    assert ids[-1] == EOS
+
+
+def test_second_call_takes_the_folder_that_the_first_made(folder: Path) -> None:
+    shown: list[tuple[int, int, float]] = []
+    made = make(folder, progress=lambda *values: shown.append(values))
+    assert [values[:2] for values in shown] == [(1, 3), (2, 3), (3, 3)]
+    before = {path.name: path.stat().st_mtime_ns for path in made.iterdir()}
+    assert make(folder, progress=lambda *values: shown.append(values)) == made
+    assert len(shown) == 3
+    assert {path.name: path.stat().st_mtime_ns for path in made.iterdir()} == before
+    assert load_tokenizer(made).get_vocab() == TOKENIZER.get_vocab()
+    changed = [
+        name for name, value in weights(made).items() if not torch.equal(value, weights(folder / "strong")[name])
+    ]
+    assert changed
+    marker = json.loads((made / MARKER_FILE).read_text())
+    assert (marker["num_examples"], marker["num_left_out"]) == (4, 0)
+    assert marker["last_loss"] == pytest.approx(shown[-1][2])
+
+
+def test_same_inputs_elsewhere_give_the_same_bits(folder: Path) -> None:
+    made = make(folder)
+    first = {path.name: path.read_bytes() for path in made.iterdir()}
+    shutil.rmtree(made)
+    shutil.move(folder / "weak", folder / "moved")
+    torch.set_num_threads(2)
+    again = make(folder, agent_of(folder, weak=str(folder / "moved")))
+    assert torch.get_num_threads() == 2
+    assert again == made
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == first
+
+
+def change_weights(path: Path) -> None:
+    save_file({name: value + 1 for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("changed", ["strong", "weak", "file", "seed", "mix", "template", "chat_template"])
+def test_whatever_changes_the_model_gives_another_folder(changed: str, folder: Path) -> None:
+    first, agent = make(folder), agent_of(folder)
+    if changed in ("strong", "weak"):
+        change_weights(folder / changed / "model.safetensors")
+    elif changed == "file":
+        write_rows(folder, {"problem": "1", "solution": "2"})
+    elif changed == "chat_template":
+        agent = replace(agent, chat_template="{{ messages[-1].content }}=")
+    else:
+        agent = agent_of(folder, **{changed: {"seed": 1, "mix": 1.0, "template": "{problem}="}[changed]})
+    second = make(folder, agent)
+    assert second != first
+    assert not all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
+
+
+def test_tiny_agent_is_warmed_up_after_its_own_warm_up(folder: Path) -> None:
+    tiny = TinyModelConfig(
+        hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, warmup=WarmupConfig(steps=2, num_demonstrations=8)
+    )
+    agent = replace(agent_of(folder), path=None, tiny=tiny)
+    shown: list[tuple[int, int]] = []
+    made = make(folder, agent, progress=lambda step, steps, loss: shown.append((step, steps)))
+    assert shown == [(1, 2), (2, 2), (1, 3), (2, 3), (3, 3)]
+    assert made.name.startswith("qwen3-character-")
+    assert make(folder, replace(agent, weak_warmup=None)) != made
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hacpo_core.placement import weak_warmup
+from tests.placement.test_weak_warmup import make
+def progress(step, steps, loss):
+    if step == 2 and sys.argv[2] == "training":
+        os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "writing":
+    weak_warmup.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+make(Path(sys.argv[1]), progress=progress)
+"""
+
+
+@pytest.mark.parametrize("when", ["training", "writing"])
+def test_killed_warm_up_leaves_nothing_that_looks_whole(when: str, folder: Path) -> None:
+    words = [sys.executable, "-c", KILLED, str(folder), when]
+    assert subprocess.run(words, env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == -signal.SIGKILL
+    assert [path.name for path in (folder / "models").iterdir() if not path.name.startswith(".")] == []
+    assert (when == "writing") == bool(list((folder / "models").glob(".*.tmp")))
+    made = make(folder)
+    assert (made / MARKER_FILE).is_file()
+    assert not list((folder / "models").glob(".*.tmp"))
+
+
+def test_two_at_the_same_time_make_one_folder_once(folder: Path) -> None:
+    """Locks of a file that is opened twice hold within a process as between two."""
+    made: list[Path] = []
+    steps: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(make(folder, progress=lambda step, *_: steps.append(step))))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert steps == [1, 2, 3]
+    assert len(made) == 2
+    assert made[0] == made[1]
+
+
+def test_folder_that_others_put_there_is_not_taken(folder: Path) -> None:
+    made = make(folder)
+    (made / MARKER_FILE).unlink()
+    with pytest.raises(ModelError, match=r"is not the model that pair.agents.qwen.weak_warmup makes; remove that"):
+        make(folder)
+
+
+def other_vocabulary(folder: Path) -> None:
+    TOKENIZER.save_pretrained(folder / "weak")
+    path = folder / "weak" / "tokenizer.json"
+    tree = json.loads(path.read_text("utf-8"))
+    vocabulary = tree["model"]["vocab"]
+    vocabulary["7"], vocabulary["8"] = vocabulary["8"], vocabulary["7"]
+    path.write_text(json.dumps(tree), "utf-8")
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoError], str]] = {
+    "no_weak": (
+        lambda folder: shutil.rmtree(folder / "weak"),
+        {},
+        ModelError,
+        r"weak_warmup.weak: .*/weak is no folder; set it to the model folder of an earlier checkpoint",
+    ),
+    "vocabulary": (
+        other_vocabulary,
+        {},
+        ModelError,
+        r"weak_warmup.weak: .*/weak has another vocabulary \(30 tokens, 30 logits\) than the agent's model",
+    ),
+    "no_file": (
+        lambda folder: (folder / "s.jsonl").unlink(),
+        {},
+        DataError,
+        r"weak_warmup.file: .*s.jsonl is not there; put it there, with the columns problem and solution",
+    ),
+    "no_column": (
+        lambda folder: None,
+        {"solution_field": "answer"},
+        DataError,
+        r"s.jsonl, line 1: field 'answer' is missing or no text; the row has problem, solution",
+    ),
+    "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl holds no row"),
+    "too_long": (
+        lambda folder: None,
+        {"max_tokens": 3},
+        DataError,
+        r"weak_warmup.max_tokens: all 4 examples have more than 3 tokens.*raise it",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_one_sentence_and_leaves_no_folder(fault: str, folder: Path) -> None:
+    break_it, fields, kind, message = FAULTS[fault]
+    break_it(folder)
+    with pytest.raises(kind, match=message) as caught:
+        make(folder, agent_of(folder, **fields))
+    assert "\n" not in str(caught.value)
+    assert [path for path in folder.glob("models/*") if not path.name.startswith(".")] == []
+
+
+def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"problem": "1", "solution": "1"}, {"problem": "1", "solution": "1+1+1+1+1+1+1+1"}]
+    write_rows(folder, *rows)
+    with caplog.at_level(logging.WARNING):
+        made = make(folder, agent_of(folder, max_tokens=12))
+    assert "pair.agents.qwen.weak_warmup: left out 1 of 2 examples, of over 12 tokens" in caplog.text
+    marker = json.loads((made / MARKER_FILE).read_text())
+    assert (marker["num_examples"], marker["num_left_out"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("{file: s.jsonl}", r"agents.qwen-tiny.weak_warmup.weak: got none; set it to the model folder of an earlier"),
+        ("{weak: w}", r"agents.qwen-tiny.weak_warmup.file: got none; name a JSONL or Parquet file"),
+        ("{weak: w, file: s, mix: 0}", r"weak_warmup.mix: got 0.0, expected a value in \(0, 1\]"),
+        ("{weak: w, file: s, mix: 1.5}", r"weak_warmup.mix: got 1.5, expected a value in \(0, 1\]"),
+        ("{weak: w, file: s, gain_weight: -1}", r"weak_warmup.gain_weight: got -1.0"),
+        ("{weak: w, file: s, template: solve}", r"weak_warmup.template: got 'solve'; write \{problem\}"),
+    ],
+)
+def test_bad_field_is_one_sentence(fields: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("tiny", "hacpo", overrides=[f"pair.agents.qwen-tiny.weak_warmup={fields}"])
+
+
+# --- whole trainings ---
+
+SHORT = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=1", "train.problems=2", "rollout.num_samples=2")
+
+
+@pytest.fixture
+def warmed_plan(small_plan: Callable[..., Plan], small_models: Path, tmp_path: Path) -> Callable[..., Plan]:
+    """Plans of small experiments whose agent qwen is warmed up against `tmp_path/weak`."""
+    qwen = compose(str(small_models / "small.yaml"), "hacpo").pair.agents["qwen"]
+    shutil.copytree(initial_folder("qwen", qwen, models_dir=small_models / "models"), tmp_path / "weak")
+    change_weights(tmp_path / "weak" / "model.safetensors")
+    write_rows(tmp_path, *({"problem": f"{n}+1", "solution": f"{n}+1={n + 1}"} for n in range(4)))
+    values = f"weak: {tmp_path}/weak, file: {tmp_path}/s.jsonl, template: '{{problem}}'"
+    values += ", num_steps: 2, batch_size: 4, learning_rate: 0.03"
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(small_models / "models", tmp_path / "runs" / "models")
+    return lambda *words: small_plan("hacpo", f"pair.agents.qwen.weak_warmup={{{values}}}", *SHORT, *words)
+
+
+def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
+    warmed_plan: Callable[..., Plan], small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    planned = warmed_plan()
+    assert planned.id != small_plan("hacpo", *SHORT).id
+    assert load_config(planned.root / "config.yaml") == planned.config
+    shown: list[tuple[str, int, int]] = []
+
+    class Watcher(QuietWatcher):
+        def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+            shown.append((agent, step, num_steps))
+
+    run_experiment(planned, DirectRunner(), Watcher())
+    assert shown == [("qwen", 1, 2), ("qwen", 2, 2)]
+    values = StepStore(planned.root).metrics(1)["agents"]["qwen"]
+    assert np.isfinite(list(values.values())).all()
+
+    agent, options = planned.config.pair.agents["qwen"], {"models_dir": tmp_path / "runs" / "models"}
+    warmed, cold = (initial_folder("qwen", each, **options) for each in (agent, replace(agent, weak_warmup=None)))
+    trained = weights(planned.root / "checkpoints" / "000001" / "qwen")
+    apart = [
+        max(float((trained[name] - value).abs().max()) for name, value in weights(start).items())
+        for start in (warmed, cold)
+    ]
+    assert 0 < apart[0] < 0.01 < apart[1], "training began with the warmed weights"
+
+    export_agent(planned, "qwen", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text("utf-8")
+    assert "that hacpo made, after a supervised warm-up against a weak checkpoint of it (WMSS)" in card
+    digests = json.loads((planned.root / "contents.json").read_text())
+    assert f"| its warm-up's weak checkpoint | `{digests['qwen weak_warmup.weak']}` |" in card
+
+    shutil.move(tmp_path / "weak", tmp_path / "moved")
+    moved = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")
+    assert moved.id == planned.id
+    change_weights(tmp_path / "moved" / "model.safetensors")
+    with pytest.raises(DataError, match=r"qwen weak_warmup.weak changed since the experiment was planned"):
+        check_contents(moved)
+    other = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")
+    assert other.id != planned.id
+    write_rows(tmp_path, {"problem": "1", "solution": "2"})
+    assert plan(other.config).id != other.id
+
+
+def test_plan_names_what_a_warm_up_lacks(warmed_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="field 'text' is missing"):
+        warmed_plan("pair.agents.qwen.weak_warmup.solution_field=text")
+    (tmp_path / "weak" / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"pair.agents.qwen: model folder .*/weak has no config.json"):
+        warmed_plan()

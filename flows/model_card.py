@@ -16,6 +16,7 @@ from hacpo_core.config.addresses import without_password
 from hacpo_core.engines.models.folders import is_hub_name
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import intact_results
+from hacpo_core.methods.registry import trains_alone
 from hacpo_core.store.checkpoints import SavedModel
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import StepStore
@@ -82,7 +83,12 @@ def _partners(plan: Plan, agent: str) -> str:
             f"It was trained together with {others}, and learned from their verified responses as well as from its "
             "own. The partners' weights are not in this folder."
         )
-    return f"The experiment also trained {others}, but shared no responses: this model learned from its own alone."
+    if trains_alone(method):
+        return f"The experiment also trained {others}, but shared no responses: this model learned from its own alone."
+    return (
+        f"It was trained together with {others}, on its own responses; what these carried, or how they were asked for, "
+        f"depended on the partners (method {method.name})."
+    )
 
 
 def _adapters(rank: int) -> str:

@@ -94,6 +94,16 @@ def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     assert {"advantage_for_qwen", "ratio_for_llama", "stopped_for_llama"} <= set(samples.columns)
 
 
+@pytest.mark.parametrize("method", ["ha_dw", "distil", "sage", "hacpo_cbs"])
+def test_metrics_of_other_methods_have_definitions(method: str, small_plan: Callable[..., Plan]) -> None:
+    words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "rollout.num_samples=4")
+    planned = small_plan(method, *words)
+    run(planned)
+    found = {name for of_agent in StepStore(planned.root).metrics(2)["agents"].values() for name in of_agent}
+    defined = {name.replace("<source>", source) for name in DEFINITIONS for source in ("own", "cross", "old")}
+    assert {name for name in found if not name.startswith("capability/ratio_to_")} <= defined
+
+
 def unscored_after(num_scored: int, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = VerifierPool.verify
 

@@ -101,6 +101,16 @@ def _check_teachers(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"method.estimate.name: got {method.estimate.name} with one agent, which has no teacher; add an agent"
         )
+    if method.plan.changes_prompts:
+        raise ConfigError(
+            f"method.plan.name: got {method.plan.name} with method.estimate.name={method.estimate.name}, whose teacher "
+            "reads the problem in its own words; set method.plan.name=every_problem"
+        )
+    if method.build.drops_by_reward:
+        raise ConfigError(
+            f"method.build: drops rows by their rewards, with method.estimate.name={method.estimate.name}, whose rows "
+            "carry what a teacher says; set method.build.drops_equal_rewards=false"
+        )
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:

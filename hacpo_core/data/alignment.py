@@ -33,6 +33,10 @@ class TokenEnds:
         """What a token adds behind another one; some tokenizers write a space only there."""
         return self._decode(before, token_id)[len(self._decode(before)) :]
 
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The decoded text."""
+        return self._decode(*token_ids) if token_ids else ""
+
     def of(self, token_ids: Sequence[int]) -> NDArray[np.int64] | None:
         """End of each token in the decoded text; None where the tokens' texts one by one are not the whole text."""
         if not token_ids:
@@ -63,6 +67,8 @@ class Aligner:
     ) -> NDArray[np.float64]:
         """By how many nats the other agent finds each of the learner's tokens more likely, by spans of text.
 
+        Where the two do not decode to the same text, all of it is one span.
+
         An EOS at the end is compared with the other's EOS; where only one of them has one, it counts 0.
 
         Args:
@@ -73,7 +79,8 @@ class Aligner:
             difference_N.
         """
         own, other = strip_eos(own_ids, self._own_eos), strip_eos(other_ids, self._other_eos)
-        ends = self._own.of(own.tolist()), self._other.of(other.tolist())
+        is_same = self._own.text(own.tolist()) == self._other.text(other.tolist())  # a tokenizer may tidy what it reads
+        ends = (self._own.of(own.tolist()), self._other.of(other.tolist())) if is_same else (None, None)
         difference_N = np.zeros(len(own_ids))
         difference_N[: len(own)] = span_differences(own_N[: len(own)], ends[0], other_M[: len(other)], ends[1])
         if len(own) < len(own_ids) and len(other) < len(other_ids):

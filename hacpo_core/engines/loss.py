@@ -19,7 +19,7 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 @dataclass(frozen=True, slots=True, eq=False)
 class LossValue:
     """`own` and `cross` are J_homo and J_hete (scalars with gradient, the KL penalty inside `own`); `kl_B` in nats;
-    `correction_B` is the mean weight of each row's tokens for what the sampler differs from the learner in.
+    `correction_B` is the mean weight of each row's tokens for the difference between sampler and learner.
     """
 
     own: Tensor

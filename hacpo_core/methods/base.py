@@ -225,9 +225,10 @@ class Estimator(Seam):
 
         Args:
             difference_N: log-probability under the teacher less that under the learner's old policy, nats; where their
-                tokenizers differ, per span of text that is whole tokens of both, see `hacpo_core.data.alignment`.
+                tokenizers differ, per span of text that is whole tokens of both, see `hacpo_core.data.alignment`; nan
+                where the teacher was not asked.
         """
-        return difference_N
+        return np.nan_to_num(difference_N)
 
     @abstractmethod
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
@@ -271,6 +272,16 @@ class History:
 @dataclass(frozen=True)
 class Builder(Seam):
     """Which rows a learner trains on, and in which order. Unscored rows are left out and counted by the caller."""
+
+    @property
+    def takes_old_rows(self) -> bool:
+        """Whether it may take rows of earlier steps; then the learner scores what it samples, to compare with later."""
+        return True
+
+    @property
+    def drops_by_reward(self) -> bool:
+        """Whether rewards alone may decide that rows are left out."""
+        return False
 
     @property
     def mixes_sources(self) -> bool:

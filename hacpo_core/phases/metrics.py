@@ -36,6 +36,9 @@ DEFINITIONS: dict[str, str] = {
     "capability/ratio_to_<agent>": "bounded capability ratio w[this, agent] (Eq. 8)",
     "capability/num_floored": "agents whose capability met the floor",
     "capability/num_clipped": "ordered pairs whose capability ratio met a bound",
+    "difficulty/anchor": "mean reward that the agent is used to (HA-DW)",
+    "difficulty/weight_mean": "mean weight of the agent's own scored rows (HA-DW)",
+    "difficulty/advantage_sum": "sum of the agent's own weighed advantages (HA-DW)",
     "advantage/baseline_mean": "mean over problems of the agent's baseline",
     "advantage/own_mean": "mean advantage of the agent's own scored responses (Theorem 4.1: 0 on average)",
     "advantage/own_std": "standard deviation of the same",
@@ -57,7 +60,7 @@ DEFINITIONS: dict[str, str] = {
     "nats; of spans of text where tokenizers differ",
     "time/teach_s": "wall seconds of the phase in which the teacher scores",
     "gpu/teach_s": "GPU-seconds of the same",
-    "correction/weight_mean": "mean weight of own rows for what the sampler differs from the learner in",
+    "correction/weight_mean": "mean weight of own rows for the difference between sampler and learner",
     "correction/zero_share": "share of own rows whose weight is 0",
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update/learning_rate": "learning rate of the step's last update",
@@ -192,8 +195,9 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if f"teach.{agent}" in ledger.store.committed(step):
         taught = ledger.taught(step, agent)
         values |= {"time/teach_s": taught.cost.seconds, "gpu/teach_s": taught.cost.gpu_seconds}
-        if len(taught.difference.value_N):
-            values["teacher/difference_mean"] = float(taught.difference.value_N.mean())
+        asked_N = taught.difference.value_N[~np.isnan(taught.difference.value_N)]
+        if len(asked_N):
+            values["teacher/difference_mean"] = float(asked_N.mean())
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}

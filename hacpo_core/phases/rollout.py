@@ -43,19 +43,20 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
     searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
     def sample(placed: PlacedAgent) -> SampledBatch:
-        # other agents compare their ratios with these log-probabilities
+        # other agents, or later steps, compare their ratios with these log-probabilities
         shares = len(experiment.agents) > 1 and experiment.method.shares_rollouts
+        are_compared = shares or experiment.method.build.takes_old_rows
         with experiment.stopwatch(agent) as watch:
             responses = placed.sample(specs, step=step, purpose="rollout")
             if searched:
                 responses = _scored(placed, responses, searched)
             probes: dict[int, NDArray[np.float32]] = {}
-            if sampled and not (experiment.config.old_logprobs == "learner" and shares):
+            if sampled and not (experiment.config.old_logprobs == "learner" and are_compared):
                 places = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
                 probes = dict(zip(places, placed.score(responses.take(places)), strict=True))
             reuses = experiment.config.old_logprobs == "checked" and _agree(responses, probes)
             recomputes_own = not (reuses or experiment.config.old_logprobs == "sampler")
-            if recomputes_own and shares:
+            if recomputes_own and are_compared:
                 responses, probes = replace(responses, old_logprobs=placed.score(responses)), {}
         cost = watch.cost(responses.num_tokens)
         return SampledBatch(responses, cost, probes, recomputes_own=recomputes_own, state=planned_state)
@@ -115,7 +116,8 @@ def _short_enough(experiment: Experiment, step: int, agent: str, specs: Sequence
         tokens.render([spec.problem for spec in specs])
         kept = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= most]
     if len(kept) < len(specs):
-        message = "step %d, %s: %d of %d responses are left out, whose prompts are over the %d tokens of %s; raise it"
+        message = "step %d, %s: %d of %d responses are left out, whose prompts are over the %d tokens of %s; "
+        message += "raise it, or have the plan add less"
         _log.warning(message, step, agent, len(specs) - len(kept), len(specs), most, "rollout.max_prompt_tokens")
     return kept
 

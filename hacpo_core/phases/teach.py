@@ -75,17 +75,17 @@ def _differences(
     shared: SharedResponses,
     scores: Mapping[int, NDArray[np.float32]],
 ) -> Ragged:
-    """Teacher's less own log-probability of each token; 0 for responses that the teacher was not asked about."""
+    """Teacher's less own log-probability of each token; nan where the teacher was not asked about it."""
     learner, other = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
     aligner = Aligner(learner.tokenizer, other.tokenizer, own_eos=learner.eos_ids, other_eos=other.eos_ids)
     found = []
     with experiment.text_lock:
         for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
-            own_N, other_M = logprobs.astype(np.float64), scores.get(row, np.empty(0)).astype(np.float64)
+            own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
+            other_M = scores[row].astype(np.float64) if row in scores else np.empty(0)
             if shared.is_passed_through:
-                difference_N = np.zeros(len(ids))
                 difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
-            else:
-                difference_N = aligner.difference(ids, own_N, shared.token_ids[row][: len(other_M)], other_M)
+            elif row in scores:
+                difference_N = aligner.difference(ids, own_N, shared.token_ids[row], other_M)
             found.append(difference_N)
     return Ragged.of(found, np.float64)

@@ -56,6 +56,8 @@ PROBE_TOKENS = 64
 """first tokens of a response that are compared after a hand-over of weights"""
 MOST_PROBE_ROUNDS = 16
 """times that each prompt is answered, where responses are short, before fewer tokens have to do"""
+MOST_PROMPTS = 2**16
+"""tokenised prompts that are kept"""
 UNUSUAL_FACTOR = 10
 """times the tolerated mean difference, above which that of a single token is logged"""
 _log = logging.getLogger(__name__)
@@ -138,6 +140,8 @@ class AgentTokenizer:
 
     def render(self, problems: Sequence[Problem]) -> None:
         """Have the `prompt_ids` of all these problems at hand: sooner done at once than one by one."""
+        if len(self._prompt_ids) > MOST_PROMPTS:  # a plan may ask in new words in every step
+            self._prompt_ids = {}
         unread = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
         rendered = render_prompts(self.tokenizer, unread, arguments=self.template_arguments)
         self._prompt_ids |= zip(unread, rendered, strict=True)

@@ -132,7 +132,8 @@ class TaughtBatch:
 
     Attributes:
         teacher: its name; None where the agent had none.
-        difference: float64, nats, of each token of each response; see `hacpo_core.phases.teach`.
+        difference: float64, nats, of each token of each response, nan where the teacher was not asked; see
+            `hacpo_core.phases.teach`.
         cost: of the phase.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.config import EngineConfig
+from hacpo_core.engines.base import Sampled
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Objective
 from hacpo_core.phases.runner import DirectRunner
@@ -69,13 +72,28 @@ def test_token_weights_are_those_of_each_token() -> None:
     torch.testing.assert_close(change, applied(GRPO, by_hand)[0], rtol=1e-4, atol=1e-6)
 
 
-def test_sampler_that_agrees_with_the_learner_changes_nothing(small_plan: Callable[..., Plan]) -> None:
-    corrected = small_plan(
-        "hacpo", "method.objective.correction=mask", "evaluate.during=[]", "evaluate.final=[]", "old_logprobs=learner"
-    )
-    run_experiment(corrected, DirectRunner(), QuietWatcher())
-    rows = StepStore(corrected.root).read_table(1, "update.qwen", "update.qwen.parquet")
-    assert rows["correction"].to_numpy() == pytest.approx(1.0, abs=1e-4)
+@pytest.mark.parametrize("shift", [0.0, 0.05])
+def test_rows_of_earlier_steps_are_weighed_by_what_they_were_sampled_with(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    inner = TransformersSampler.sample
+
+    def sample(self: TransformersSampler, *arguments: Any) -> Sampled:
+        found = inner(self, *arguments)
+        return replace(found, logprobs=replace(found.logprobs, value_N=found.logprobs.value_N + np.float32(shift)))
+
+    monkeypatch.setattr(TransformersSampler, "sample", sample)
+    words = ("method.objective.correction=truncate", "old_logprobs=learner", "engine.skip_zero_advantage=false")
+    planned = small_plan("cbs", *words, "train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    rows = StepStore(planned.root).read_table(2, "update.qwen", "update.qwen.parquet")
+    weights, old = rows["correction"], rows["step"] == 1
+    assert old.any()
+    assert not old.all()
+    expected = np.exp(-shift * rows["num_tokens"])
+    assert weights.to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-3)
+    sampled = StepStore(planned.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
+    assert "old_logprobs" in sampled, "what later ratios are taken against is the learner's"
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,10 @@ def test_two_agents_are_exported_and_name_each_other(trained: Plan, tmp_path: Pa
 
 def test_card_is_honest_about_partners_and_base_models(trained: Plan) -> None:
     config, model = trained.config, saved_model(trained.root, 2, "qwen")
-    apart = replace(trained, config=replace(config, method=replace(config.method, shares_rollouts=False)))
-    assert "shared no responses: this model learned from its own alone" in model_card(apart, "qwen", model)
+    alone = replace(trained, config=replace(config, method=compose("tiny", "gspo").method))
+    assert "shared no responses: this model learned from its own alone" in model_card(alone, "qwen", model)
+    unshared = replace(trained, config=replace(config, method=replace(config.method, shares_rollouts=False)))
+    assert "depended on the partners (method hacpo)" in model_card(unshared, "qwen", model), "its baseline is joint"
     qwen = replace(config.pair.agents["qwen"], tiny=None, path="Qwen/Qwen3-1.7B-Base")
     single = replace(trained, config=replace(config, pair=replace(config.pair, agents={"qwen": qwen})))
     card = model_card(single, "qwen", model)

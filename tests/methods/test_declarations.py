@@ -82,6 +82,7 @@ BANDIT = {
 CAPABILITY = {field: value for field, value in HACPO.items() if field.startswith("estimate.")}
 OWN_BASELINE = {**CAPABILITY, "estimate.baseline": "own", "shares_rollouts": False}
 SUCCESSES = {"estimate.name": "peer_rows", "build.name": "peer_successes", "shares_rollouts": True}
+SUCCESSES |= {"build.success_from": 1.0}
 DECLARED: dict[str, dict[str, object]] = {
     "ha_dw": {**GSPO_OBJECTIVE, **OWN_BASELINE, **DIFFICULTY},
     "hacpo_ha_dw": {**HACPO, **DIFFICULTY},
@@ -109,7 +110,13 @@ DECLARED: dict[str, dict[str, object]] = {
         "estimate.keeps_rewards": False,
     },
     "xgrpo": {**EVERY, **TOKEN, **CAPABILITY, "shares_rollouts": False},
-    "sgt": {**GSPO, **SUCCESSES, "estimate.peer_advantage": "one", "build.most_per_problem": 0},
+    "sgt": {
+        **GSPO,
+        **SUCCESSES,
+        "estimate.peer_advantage": "reward",
+        "build.most_per_problem": 0,
+        "objective.aggregation": "mean_of_rows",
+    },
     "luffy": {
         **EVERY,
         **GROUP,

@@ -13,6 +13,7 @@ from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.config.checks import validate
+from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State
 from hacpo_core.methods.estimators.distilled import Distilled
@@ -43,7 +44,7 @@ def test_taught_agents_train_on_their_teacher_and_the_teacher_on_rewards() -> No
 
 
 def test_differences_are_cut_centred_and_weighed() -> None:
-    difference_N = np.array([-9.0, 1.0, 0.0, 3.0])
+    difference_N = np.array([-9.0, 1.0, np.nan, 3.0])
     plain = Distilled(teacher_weight=0.5, largest_difference=2.0, centres=False)
     assert plain.token_advantage(difference_N).tolist() == [-1.0, 0.5, 0.0, 1.0]
     centred = Distilled(teacher_weight=3.0, largest_difference=2.0).token_advantage(difference_N)
@@ -98,6 +99,26 @@ def test_teacher_that_is_no_other_agent_is_an_error(small_plan: Callable[..., Pl
 def test_objectives_of_whole_responses_are_refused() -> None:
     with pytest.raises(ConfigError, match="gives single tokens an advantage, with objective sequence_clip"):
         compose("tiny", "distil", overrides=["method.objective.name=sequence_clip"])
+
+
+def test_fields_that_choose_the_teacher_are_part_of_the_id() -> None:
+    ids = {experiment_id(compose("tiny", "distil", overrides=words), {}) for words in WORDS}
+    assert len(ids) == len(WORDS)
+
+
+WORDS = [[], ["method.estimate.window=1"], ["method.estimate.metric=positive_rate"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("method.plan.name=interaction",), "whose teacher reads the problem in its own words"),
+        (("method.build.drops_equal_rewards=true",), "whose rows carry what a teacher says"),
+    ],
+)
+def test_what_a_teacher_cannot_judge_is_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("tiny", "distil", overrides=list(words))
 
 
 def test_lone_agent_has_no_teacher() -> None:

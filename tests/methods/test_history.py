@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from flows.compose import compose
 from flows.display import QuietWatcher
 from flows.experiment import run_experiment
 from flows.plans import Plan
 from hacpo_core.algo import gain_network
 from hacpo_core.algo.difficulty import difficulty_weights, kalman_anchor, mean_anchor
+from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import State
 from hacpo_core.methods.builders.bandit import CONTEXT, Bandit
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
@@ -125,6 +127,22 @@ def test_best_arms_are_taken_and_any_by_chance() -> None:
         for key in Bandit(exploration=1.0)._chosen(gains, 2, np.random.default_rng(seed))
     }
     assert drawn == {0, 1, 2, 3}
+
+
+def test_order_that_gives_partners_mini_batches_of_their_own_is_refused() -> None:
+    with pytest.raises(ConfigError, match="got own_first with builder bandit"):
+        compose("tiny", "hacpo_cbs", overrides=["method.build.order=own_first"])
+
+
+def test_rows_without_an_advantage_do_not_come_back_where_equal_rewards_are_dropped(
+    small_plan: Callable[..., Plan],
+) -> None:
+    words = ("method.build.drops_equal_rewards=true", "method.build.reused_share=1", "engine.skip_zero_advantage=false")
+    planned = small_plan("cbs", *words, "evaluate.during=[]", "evaluate.final=[]")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    for step in range(2, 5):
+        rows = StepStore(planned.root).read_table(step, "update.llama", "update.llama.parquet")
+        assert (rows["advantage"][rows["step"] < step] != 0).all()
 
 
 def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..., Plan]) -> None:

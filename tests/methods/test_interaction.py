@@ -60,11 +60,12 @@ def test_idea_is_cut_and_braces_in_it_are_text() -> None:
     assert "\n\\boxed{idea}\n" in specs[0].problem.messages[-1].content
 
 
-def test_nothing_more_is_sampled_without_an_idea() -> None:
-    assert second_round({"a": {"p": (0.0,), "q": (0.0,)}}) == {}
+def test_group_is_filled_alone_without_an_idea() -> None:
     silent = responses({"a": {"p": (0.0,)}, "b": {"p": (0.0,)}})
     silent["b"] = replace(silent["b"], text=(" ",))
-    assert Interaction().plan(replace(TASK, round=1, verified=silent, problems=PROBLEMS[:1]), {})[0] == []
+    for verified in (responses({"a": {"p": (0.0,)}}), silent):
+        specs, _ = Interaction().plan(replace(TASK, round=1, verified=verified, problems=PROBLEMS[:1]), {})
+        assert [(spec.problem, spec.sample, spec.tag) for spec in specs] == [(PROBLEMS[0], i, "") for i in (2, 3)]
 
 
 def test_shared_rollouts_and_whole_groups_are_refused() -> None:

@@ -109,8 +109,8 @@ def test_peers_row_is_compared_with_the_learners_own_group() -> None:
     # q: nothing of a is right, so a right answer of b carries 1 - 0, where `group` has nothing
     assert carried(PeerRows(), step, "a", "b") == pytest.approx([half, -half, 1.0, 0.0])
     assert carried(GroupEstimator(), step, "a", "b")[2] == 0.0
-    assert carried(PeerRows(peer_advantage="one"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
-    assert carried(PeerRows(peer_advantage="one"), step, "a", "a") == pytest.approx([half, -half, 0.0, 0.0])
+    assert carried(PeerRows(peer_advantage="reward"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
+    assert carried(PeerRows(peer_advantage="reward"), step, "a", "a") == pytest.approx([half, -half, 0.0, 0.0])
 
 
 def history(rewards: Rewards, *, sources: tuple[str, ...] = ("a", "b"), seed: int = 0) -> History:
@@ -133,6 +133,15 @@ def test_own_rows_and_the_right_ones_of_peers_are_built() -> None:
     assert sorted(key for key in rows if key.agent == "a") == [RowKey(1, "a", p, i) for p in "pq" for i in (0, 1)]
     assert sorted(key for key in rows if key.agent == "b") == [RowKey(1, "b", "p", 0), RowKey(1, "b", "q", 0)]
     assert len(batches) == 2, "as many as own rows fill"
+
+
+def test_graded_rewards_have_a_success_of_ones_choice() -> None:
+    graded: Rewards = {"a": {"p": (0.0, 0.5)}, "b": {"p": (0.9, 0.4)}}
+    (batch,), _ = PeerSuccesses(problems=1).build(history(graded), {})
+    assert all(key.agent == "a" for key in batch)
+    (batch,), _ = PeerSuccesses(problems=1, success_from=0.8).build(history(graded), {})
+    assert [key for key in batch if key.agent == "b"] == [RowKey(1, "b", "p", 0)]
+    assert carried(PeerRows(peer_advantage="reward"), scored(graded), "a", "b") == [0.9, 0.4]
 
 
 def test_one_right_answer_to_a_problem_is_drawn_by_the_seed() -> None:

@@ -61,6 +61,26 @@ class Bandit(Shuffled):
     )
     entropy_penalty: float = setting(0.1, "gain lost for each nat above entropy_limit", at_least=0, at_most=1e3)
 
+    @property
+    def takes_old_rows(self) -> bool:
+        """With a `reused_share`."""
+        return self.reused_share > 0
+
+    def problem_with(
+        self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
+    ) -> str | None:
+        """As `shuffled`; own rows of earlier steps have no place among partners' alone."""
+        if self.order == "own_first":
+            return (
+                "order: got own_first with builder bandit, which deals own rows into all mini-batches; set order=mixed"
+            )
+        return super().problem_with(
+            num_problems=num_problems,
+            num_samples=num_samples,
+            samples_per_problem=samples_per_problem,
+            num_sources=num_sources,
+        )
+
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
         """Fresh rows by group, then earlier ones."""
         draw = generator(history.seed, "bandit", history.step, history.learner)
@@ -72,7 +92,10 @@ class Bandit(Shuffled):
         fresh = {key: context for agent in history.sources for key, context in _contexts(history, agent, 0, uses)}
         steps = range(max(1, history.step - self.reuse_steps), history.step) if self.reused_share else ()
         earlier = {
-            key: c for step in steps for key, c in _contexts(history, history.learner, history.step - step, uses)
+            key: context
+            for step in steps
+            for key, context in _contexts(history, history.learner, history.step - step, uses)
+            if not self.drops_equal_rewards or context[CONTEXT.index("advantage")] != 0.0
         }
         contexts = fresh | earlier
         network = gain_network.seen(network, _table(contexts.values()))
@@ -84,7 +107,7 @@ class Bandit(Shuffled):
             unscored = [key for key in keys if key not in fresh]  # the caller counts them
             kept[group] = [*self._chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored]
         batches = self.dealt(kept, self.updates_of(groups, history), history)
-        num_own = sum(key.agent == history.learner for key in fresh)
+        num_own = sum(len(keys) for (agent, _), keys in groups.items() if agent == history.learner)
         reused = self._chosen({key: gains[key] for key in earlier}, round(self.reused_share * num_own), draw)
         for place, key in enumerate(reused):
             batches[place % len(batches)].append(key)

@@ -44,6 +44,16 @@ class Shuffled(Builder):
         return False
 
     @property
+    def takes_old_rows(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def drops_by_reward(self) -> bool:
+        """With `drops_equal_rewards`."""
+        return self.drops_equal_rewards
+
+    @property
     def mixes_sources(self) -> bool:
         """Not with `own_first`."""
         return self.order == "mixed"

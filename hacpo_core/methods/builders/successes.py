@@ -14,7 +14,7 @@ from hacpo_core.seeds import generator
 
 @dataclass(frozen=True)
 class PeerSuccesses(Shuffled):
-    """All own rows, and of the peers' those that are verified as right, dealt as `shuffled` deals them.
+    """All own rows, and those of peers that are verified as right, in mini-batches as `shuffled` makes them.
 
     There are as many mini-batches as own rows fill; peers' rows come on top.
 
@@ -27,6 +27,10 @@ class PeerSuccesses(Shuffled):
         at_least=0,
         at_most=1e6,
         inert=without_others,
+    )
+
+    success_from: float = setting(
+        1.0, "least reward of a peer's row that is taken", above=0, at_most=1, inert=without_others
     )
 
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
@@ -54,7 +58,7 @@ class PeerSuccesses(Shuffled):
         for agent in history.sources[1:]:
             responses = history.responses(history.step, agent)
             assert responses.verdicts is not None, "what is trained on is verified"
-            right_R = responses.verdicts.raw_reward_R == 1.0
+            right_R = responses.verdicts.raw_reward_R >= self.success_from
             is_right |= set(itertools.compress(responses.row_keys(), right_R.tolist()))
         groups = super().groups(history)
         successes = {

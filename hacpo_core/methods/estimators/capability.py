@@ -30,6 +30,10 @@ def _without_ratios(_: Any, config: ExperimentConfig) -> str | None:
     return f"method {config.method.name} uses no capability ratio" if is_unused else None
 
 
+def _without_capability(_: Any, config: ExperimentConfig) -> str | None:
+    return None if config.method.estimate.has_teachers else _without_ratios(_, config)
+
+
 @dataclass(frozen=True)
 class CapabilityEstimator(Estimator):
     """Capability, ratios and advantages of HACPO; its state is the window: {"window": {agent: [oldest, ..., newest]}}.
@@ -43,7 +47,7 @@ class CapabilityEstimator(Estimator):
         at_least=1,
         at_most=1e6,
         remedy="K counts the steps that are averaged, the current one included; 5 in the paper",
-        inert=_without_ratios,
+        inert=_without_capability,
     )
     metric: str = setting(
         "reward_mean",
@@ -52,7 +56,7 @@ class CapabilityEstimator(Estimator):
             "reward_mean": "its mean reward (Eq. 9)",
             "positive_rate": "the share of positive rewards (official code)",
         },
-        inert=_without_ratios,
+        inert=_without_capability,
     )
     floor: float = setting(1e-8, "least capability", above=0, at_most=1, inert=_without_ratios)
     lowest_ratio: float = setting(0.1, "least capability ratio", above=0, at_most=1, inert=_without_ratios)

@@ -55,9 +55,9 @@ class Distilled(CapabilityEstimator):
         return {agent: best for agent, value in capability.items() if value < capability[best]}
 
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cut, centred and weighed; a difference of exactly 0 is a token that the teacher was not asked about."""
+        """Cut, centred and weighed; 0 for tokens that the teacher was not asked about."""
         cut_N = difference_N.clip(-self.largest_difference, self.largest_difference)
-        is_asked_N = difference_N != 0.0
+        is_asked_N = ~np.isnan(difference_N)
         mean = float(cut_N[is_asked_N].mean()) if self.centres and is_asked_N.any() else 0.0
         return self.teacher_weight * np.where(is_asked_N, cut_N - mean, 0.0)
 

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PeerRows(GroupEstimator):
-    """Own rows as `group`; a peer's row against the learner's own group, or 1 for a right answer.
+    """Own rows as `group`; a peer's row against the learner's own group, or its reward.
 
     Where the learner's own rewards for a problem are all equal, a peer's row carries R - mean, undivided: a right
     answer to a problem that the learner never solves carries 1.
 
-    Source: LUFFY (2504.14945; group); Mutual RL's SGT (2605.07244; one). Ours: what a peer's row carries beside equal
-    own rewards, see docs/decisions.md#peers.
+    Source: LUFFY (2504.14945; group); Mutual RL's SGT (2605.07244; reward). Ours: what a peer's row carries where own
+    rewards are equal, see docs/decisions.md#peers.
     """
 
     peer_advantage: str = setting(
         "group",
         "advantage of a peer's row",
-        choices={"group": "against the learner's own group", "one": "1 for a right answer, 0 for another"},
+        choices={"group": "against the learner's own group", "reward": "its reward: 1 for a right answer"},
         inert=without_others,
     )
 
@@ -36,11 +36,10 @@ class PeerRows(GroupEstimator):
         """Own rows as `group` has them."""
         joint = super().joint(rewards, cross_baseline=cross_baseline)
         of_learners_LPAG = joint.advantage_LPAG.clone()
-        is_right_PAG = (rewards.reward_PAG == 1.0) & rewards.is_scored_PAG
         for k in range(len(of_learners_LPAG)):
             own_PG = joint.advantage_LPAG[k][:, k]
-            if self.peer_advantage == "one":
-                of_learners_LPAG[k] = is_right_PAG.double()
+            if self.peer_advantage == "reward":
+                of_learners_LPAG[k] = rewards.shaped_PAG * rewards.is_scored_PAG
             else:
                 difference_PAG = (rewards.shaped_PAG - joint.baseline.mean_PA[:, k, None, None]) * rewards.is_scored_PAG
                 is_uniform_P11 = joint.baseline.is_uniform_PA[:, k, None, None]

@@ -70,7 +70,7 @@ class Interaction(EveryProblem):
         )
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """Alone at first, then behind ideas; nothing more where there is no partner."""
+        """Alone at first, then behind ideas; alone again where no partner wrote anything."""
         size = self.samples_per_problem(task.num_samples)
         alone = range(size - self.num_interactive)
         if task.round == 0:
@@ -84,7 +84,10 @@ class Interaction(EveryProblem):
             cooperates = chance(ability, difficulty) < 0.5
             draw = generator(task.seed, INTERACTION, task.step, task.agent, problem.id)
             offered = ideas.get(problem.id, [])
-            for i in range(len(alone), size if offered else len(alone)):
+            for i in range(len(alone), size):
+                if not offered:
+                    specs.append(SampleSpec(problem, i, task.limits))
+                    continue
                 idea = offered[int(draw.integers(len(offered)))][: self.most_idea_chars]
                 asked = _with_idea(problem, idea, COOPERATE if cooperates else COMPETE)
                 specs.append(SampleSpec(asked, i, task.limits, tag=INTERACTION))

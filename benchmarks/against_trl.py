@@ -31,7 +31,7 @@ from hacpo_core.columns import TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.prompts import render_prompts
-from hacpo_core.data.retokenize import decode_response
+from hacpo_core.data.tokens.retokenize import decode_response
 from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.cpu.allocator import keep_freed_memory
 from hacpo_core.engines.cpu.products import IMAGES, use_onednn

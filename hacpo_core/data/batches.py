@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Positions, Ragged, TokenRows
-from hacpo_core.data.retokenize import Retokenizer, SharedResponses, without_eos
+from hacpo_core.data.tokens.retokenize import Retokenizer, SharedResponses, without_eos
 from hacpo_core.methods.base import Estimate, Objective, RowKind
 from hacpo_core.methods.checked_objective import checked_row_weights
 from hacpo_core.records import RowKey

@@ -14,14 +14,14 @@ from jinja2 import Environment, TemplateError
 from jinja2.meta import find_undeclared_variables
 from tokenizers import Tokenizer
 
-from hacpo_core.data.control_tokens import (
+from hacpo_core.data.tokens.control_tokens import (
     NONCHARACTER,
     control_ids,
     special_token_ids,
     unspellable,
     unspellable_backend,
 )
-from hacpo_core.data.retokenize import valid_unicode
+from hacpo_core.data.tokens.retokenize import valid_unicode
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 

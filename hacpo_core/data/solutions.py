@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import WeakWarmupConfig
-from hacpo_core.data.control_tokens import response_backend
 from hacpo_core.data.prompts import format_messages, render_prompts
-from hacpo_core.data.retokenize import valid_unicode
 from hacpo_core.data.rows import data_path, read_rows
+from hacpo_core.data.tokens.control_tokens import response_backend
+from hacpo_core.data.tokens.retokenize import valid_unicode
 from hacpo_core.errors import DataError
 from hacpo_core.records import Message
 

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core.data.retokenize import strip_eos
-from hacpo_core.data.steps import StepReader
+from hacpo_core.data.tokens.retokenize import strip_eos
+from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampled, Sampler, SampleRequest
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits, StepSearch

@@ -225,8 +225,8 @@ class Estimator(Seam):
 
         Args:
             difference_N: log-probability under the teacher less that under the learner's old policy, nats; where their
-                tokenizers differ, per span of text that is whole tokens of both, see `hacpo_core.data.alignment`; nan
-                where the teacher was not asked.
+                tokenizers differ, per span of text that is whole tokens of both (`hacpo_core.data.tokens.alignment`);
+                nan where the teacher was not asked.
         """
         return np.nan_to_num(difference_N)
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
-from hacpo_core.data.alignment import Aligner
-from hacpo_core.data.retokenize import SharedResponses
+from hacpo_core.data.tokens.alignment import Aligner
+from hacpo_core.data.tokens.retokenize import SharedResponses
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.checks import checked_teachers
 from hacpo_core.phases.advantage import scored_step

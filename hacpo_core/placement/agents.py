@@ -20,8 +20,8 @@ from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.config.counts import longest_sequence, total_updates
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts
-from hacpo_core.data.retokenize import decode_response, strip_eos
-from hacpo_core.data.steps import StepReader
+from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
+from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
 from hacpo_core.engines.cpu.allocator import keep_freed_memory
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from hacpo_core.data.steps import StepReader
+from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampled, Sampler, SampleRequest
 from hacpo_core.engines.step_search import SearchRequest, search_all
 from hacpo_core.methods.base import SampleSpec

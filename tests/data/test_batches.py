@@ -14,7 +14,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
-from hacpo_core.data.retokenize import EosRule, Retokenizer, decode_response
+from hacpo_core.data.tokens.retokenize import EosRule, Retokenizer, decode_response
 from hacpo_core.methods.base import Carried, Estimate, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.records import RowKey
@@ -272,7 +272,7 @@ def test_shared_response_beyond_the_limit_is_truncated_and_counted() -> None:
 def test_control_token_that_cannot_be_written_as_text_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("byte_level", "character")
     control = encoded("byte_level", "12")[0]
-    monkeypatch.setattr("hacpo_core.data.retokenize.control_ids", lambda _: frozenset({control}))
+    monkeypatch.setattr("hacpo_core.data.tokens.retokenize.control_ids", lambda _: frozenset({control}))
     batch = batch_of(rollouts_of(names), names)
     assert batch.counts.num_control_dropped == sum(encoded("byte_level", text).count(control) for text in TEXTS[1]) > 0
     assert control not in rows_of(batch)[1, 1, 1].response_ids

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.control_tokens import control_ids, special_token_ids
 from hacpo_core.data.prompts import check_template_arguments, format_messages, render_prompts
+from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 from tests import tokenizers_zoo as zoo

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.steps import StepReader
+from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.step_search import SearchRequest, search_all
 from hacpo_core.engines.transformers.sampler import TransformersSampler

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hacpo_core.data.control_tokens import control_ids, special_token_ids, tokenizers_match, unspellable
-from hacpo_core.data.retokenize import (
+from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids, tokenizers_match, unspellable
+from hacpo_core.data.tokens.retokenize import (
     EosRule,
     Retokenizer,
     decode_response,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.retokenize import decode_response, strip_eos
+from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 
 PIECES_CACHED = 2**16
 Ids = NDArray[np.int32]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
-from hacpo_core.data.control_tokens import control_ids, response_backend, tokenizers_match
+from hacpo_core.data.tokens.control_tokens import control_ids, response_backend, tokenizers_match
 from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.responses import Responses
 

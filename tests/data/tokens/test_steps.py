@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.boxed import first_box_end
-from hacpo_core.data.steps import Step, StepReader
+from hacpo_core.data.tokens.steps import Step, StepReader
 from tests import tokenizers_zoo as zoo
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.alignment import Aligner, TokenEnds, span_differences
+from hacpo_core.data.tokens.alignment import Aligner, TokenEnds, span_differences
 from tests import tokenizers_zoo as zoo
 
 MAKERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {

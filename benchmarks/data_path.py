@@ -101,7 +101,7 @@ def measure() -> dict[str, object]:
             loaded = later.verdicts(1, "a").responses
         carried = Carried(random.normal(size=num_rows), np.ones(num_rows))
         estimate = Estimate({"a": {"a": carried}})
-        history = History(1, tuple(names), ("a",), SAMPLES, 0, lambda *_: loaded, lambda _: estimate)
+        history = History(1, tuple(names), ("a",), SAMPLES, 0, lambda *_: loaded, lambda _: estimate, lambda _: {})
         with timed("mini-batches"):
             batches, _ = Shuffled().build(history, {})
             reader = RowReader(
@@ -113,6 +113,7 @@ def measure() -> dict[str, object]:
                 prompt_ids=lambda _: (),
                 retokenizers={},
                 eos_ids={"a": frozenset({1})},
+                token_advantages=None,
                 drops_eos=False,
             )
             made = learner_batch(reader, batches, SequenceClip(), max_response_tokens=TOKENS).minibatches

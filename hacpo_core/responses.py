@@ -135,6 +135,13 @@ class Responses:
             if tag == ORDINARY and not math.isnan(reward):
                 yield problem_id, reward
 
+    def rewards_by_problem(self) -> dict[str, list[float]]:
+        """The same, by problem."""
+        rewards: dict[str, list[float]] = {}
+        for problem_id, reward in self.ordinary_rewards():
+            rewards.setdefault(problem_id, []).append(reward)
+        return rewards
+
     def take(self, rows: Positions) -> Responses:
         """Some responses, in that order."""
         return replace(self, **{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})

@@ -29,10 +29,10 @@ FIT_PASSES = 20
 
 @dataclass(frozen=True)
 class Bandit(Shuffled):
-    """Responses are arms: a small network predicts their gains from ten numbers; the best are taken, or any by chance.
+    """Responses are arms: a small network predicts their gains from ten numbers; the best are taken.
 
     Of every fresh group `kept_share` stays. `reused_share` as many own responses of the last `reuse_steps` steps are
-    dealt over the mini-batches, which are as many as with `shuffled`. The gain of a step's rows is the rise of the
+    added to the mini-batches in turn; there are as many as with `shuffled`. The gain of a step's rows is the rise of the
     learner's mean raw reward until the next step, less `entropy_penalty` for each nat of entropy over `entropy_limit`.
     The state holds the network, its optimizer and statistics, the last step's rows, and how often each was used.
 
@@ -51,7 +51,9 @@ class Bandit(Shuffled):
         at_most=1e3,
         inert=when("method.build.reused_share", 0),
     )
-    exploration: float = setting(0.1, "probability that a place goes to any response", at_least=0, at_most=1)
+    exploration: float = setting(
+        0.1, "probability of taking a random response in place of the best one left", at_least=0, at_most=1
+    )
     entropy_limit: float = setting(
         1.0,
         "nats per token above which entropy is penalised",
@@ -71,9 +73,7 @@ class Bandit(Shuffled):
     ) -> str | None:
         """As `shuffled`; own rows of earlier steps have no place among partners' alone."""
         if self.order == "own_first":
-            return (
-                "order: got own_first with builder bandit, which deals own rows into all mini-batches; set order=mixed"
-            )
+            return "order: got own_first with builder bandit, which adds own rows to all mini-batches; set order=mixed"
         return super().problem_with(
             num_problems=num_problems,
             num_samples=num_samples,
@@ -106,7 +106,7 @@ class Bandit(Shuffled):
             arms = {key: gains[key] for key in keys if key in fresh}
             unscored = [key for key in keys if key not in fresh]  # the caller counts them
             kept[group] = [*self._chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored]
-        batches = self.dealt(kept, self.updates_of(groups, history), history)
+        batches = self.minibatches(kept, self.updates_of(groups, history), history)
         num_own = sum(len(keys) for (agent, _), keys in groups.items() if agent == history.learner)
         reused = self._chosen({key: gains[key] for key in earlier}, round(self.reused_share * num_own), draw)
         for place, key in enumerate(reused):
@@ -134,7 +134,7 @@ class Bandit(Shuffled):
         return gain_network.fitted(state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES)
 
     def _chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
-        """So many rows, the largest gains first but for places that go to any row; in the order of `gains`."""
+        """Rows of largest gain, each replaced by a random one with probability `exploration`; in the order given."""
         left = sorted(gains, key=lambda key: -gains[key])
         chosen: set[RowKey] = set()
         for _ in range(min(number, len(left))):
@@ -156,9 +156,7 @@ def _contexts(
     responses = history.responses(step, agent)
     carried = history.estimate(step).carried[history.learner][agent]
     advantage_R = carried.advantage_R * carried.weight_R
-    groups: dict[str, list[float]] = {}
-    for problem_id, reward in responses.ordinary_rewards():
-        groups.setdefault(problem_id, []).append(reward)
+    groups = responses.rewards_by_problem()
     lengths_R, logprob_R = responses.token_ids.lengths, responses.behaviour_logprobs.means()
     seen = _last_seen(history, step) if age else {}
     assert responses.verdicts is not None, "what is trained on is verified"

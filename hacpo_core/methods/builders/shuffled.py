@@ -20,7 +20,7 @@ class Shuffled(Builder):
     """Every row of the step in exactly one mini-batch: a function of (seed, step, learner) alone.
 
     The problems are shuffled once and all sources follow that order, so that a mini-batch holds whole groups wherever
-    the numbers allow it. `mixed` deals mini-batches of one size in which the sources' shares differ by one row at most;
+    the numbers allow it. `mixed` makes mini-batches of one size in which the sources' shares differ by one row at most;
     `own_first` cuts the learner's own rows first, then the others', problem by problem.
 
     Source: HACPO Eq. 53 (mixed); official code (own_first).
@@ -40,12 +40,12 @@ class Shuffled(Builder):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     @property
     def takes_old_rows(self) -> bool:
-        """No."""
+        """False: only rows of the step."""
         return False
 
     @property
@@ -91,10 +91,10 @@ class Shuffled(Builder):
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
         """The rows of `groups`."""
         groups = self.groups(history)
-        return self.dealt(groups, self.updates_of(groups, history), history), state
+        return self.minibatches(groups, self.updates_of(groups, history), history), state
 
-    def dealt(self, groups: Groups, num_updates: int, history: History) -> list[list[RowKey]]:
-        """Rows as so many mini-batches, problem by problem in an order of the step."""
+    def minibatches(self, groups: Groups, num_updates: int, history: History) -> list[list[RowKey]]:
+        """The rows in `num_updates` mini-batches, problem by problem in a random order of the step."""
         own, *others = history.sources
         shuffle = generator(history.seed, "minibatch", history.step, history.learner)
         order = [history.problem_ids[p] for p in shuffle.permutation(len(history.problem_ids)).tolist()]

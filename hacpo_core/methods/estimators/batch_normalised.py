@@ -24,7 +24,7 @@ class BatchNormalised(Estimator):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:

@@ -27,7 +27,7 @@ class Calibrated(CapabilityEstimator):
 
     @property
     def reads_partners(self) -> bool:
-        """Yes."""
+        """True: the other agents' responses matter."""
         return True
 
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:

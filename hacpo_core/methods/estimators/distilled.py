@@ -35,12 +35,12 @@ class Distilled(CapabilityEstimator):
 
     @property
     def reads_partners(self) -> bool:
-        """Yes."""
+        """True: the other agents' responses matter."""
         return True
 
     @property
     def has_teachers(self) -> bool:
-        """Yes."""
+        """True: the most capable agent teaches."""
         return True
 
     def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:

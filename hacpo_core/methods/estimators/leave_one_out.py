@@ -20,7 +20,7 @@ class LeaveOneOut(Estimator):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:

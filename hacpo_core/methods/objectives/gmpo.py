@@ -26,7 +26,7 @@ class Gmpo(Objective):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     @property

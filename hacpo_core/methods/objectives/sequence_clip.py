@@ -27,7 +27,7 @@ class SequenceClip(Objective):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:

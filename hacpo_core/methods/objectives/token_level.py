@@ -29,7 +29,7 @@ class TokenLevel(Objective):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     @property
@@ -39,7 +39,7 @@ class TokenLevel(Objective):
 
     @property
     def weighs_tokens(self) -> bool:
-        """Yes."""
+        """True: each token has a term."""
         return True
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:

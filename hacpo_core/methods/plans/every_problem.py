@@ -20,12 +20,22 @@ class EveryProblem(SamplingPlan):
 
     @property
     def reads_partners(self) -> bool:
-        """No."""
+        """False: the agent's own responses are enough."""
         return False
 
     def samples_per_problem(self, num_samples: int) -> int:
         """The multiple."""
         return num_samples * self.factor
+
+    def too_few_ordinary(self, field: str, number: int, num_samples: int) -> str | None:
+        """What is wrong where `number` responses of a group, which count in no statistic, are the whole group."""
+        size = self.samples_per_problem(num_samples)
+        if number < size:
+            return None
+        return (
+            f"{field}: got {number} of {size} responses to a problem, expected fewer, since means and standard "
+            "deviations read the others; lower it"
+        )
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """Problem by problem."""

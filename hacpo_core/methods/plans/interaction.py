@@ -10,7 +10,6 @@ from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import PlanTask, SampleSpec, State
 from hacpo_core.methods.plans.every_problem import EveryProblem
 from hacpo_core.records import Problem
-from hacpo_core.responses import Responses
 from hacpo_core.seeds import generator
 
 INTERACTION = "interaction"
@@ -23,7 +22,7 @@ COMPETE = (
 
 @dataclass(frozen=True)
 class Interaction(EveryProblem):
-    """As many responses as ever, the last `num_interactive` of them behind a partner's first answer to the problem.
+    """The usual number of responses, the last `num_interactive` of them behind a partner's answer to the problem.
 
     In the second round the prompt holds a partner's response, drawn by the seed. The agent cooperates with it where its
     chance of solving the problem alone is below one half, else it competes:
@@ -46,7 +45,7 @@ class Interaction(EveryProblem):
 
     @property
     def reads_partners(self) -> bool:
-        """Yes."""
+        """True: the other agents' responses matter."""
         return True
 
     @property
@@ -56,18 +55,12 @@ class Interaction(EveryProblem):
 
     @property
     def changes_prompts(self) -> bool:
-        """Yes."""
+        """True: ideas stand in the prompts."""
         return True
 
     def problem_with(self, *, num_samples: int) -> str | None:
         """Something has to be sampled alone."""
-        size = self.samples_per_problem(num_samples)
-        if self.num_interactive < size:
-            return None
-        return (
-            f"num_interactive: got {self.num_interactive} of {size} responses to a problem, expected fewer, as means "
-            "and standard deviations read the others; lower it"
-        )
+        return self.too_few_ordinary("num_interactive", self.num_interactive, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """Alone at first, then behind ideas; alone again where no partner wrote anything."""
@@ -78,8 +71,9 @@ class Interaction(EveryProblem):
         ability = _log_odds([reward for _, reward in task.verified[task.agent].ordinary_rewards()])
         ideas = _ideas(task)
         specs = []
+        rewards = [responses.rewards_by_problem() for responses in task.verified.values()]
         for problem in task.problems:
-            of_all = [reward for responses in task.verified.values() for reward in _rewards(responses, problem.id)]
+            of_all = [reward for of_agent in rewards for reward in of_agent.get(problem.id, [])]
             difficulty = -_log_odds(of_all)
             cooperates = chance(ability, difficulty) < 0.5
             draw = generator(task.seed, INTERACTION, task.step, task.agent, problem.id)
@@ -103,10 +97,6 @@ def _log_odds(rewards: Sequence[float]) -> float:
     """ln(p / (1 - p)) of the mean reward, with half a right and half a wrong answer added, so that it is finite."""
     right = sum(rewards) + 0.5
     return math.log(right / (len(rewards) + 1.0 - right))
-
-
-def _rewards(responses: Responses, problem_id: str) -> list[float]:
-    return [reward for of, reward in responses.ordinary_rewards() if of == problem_id]
 
 
 def _ideas(task: PlanTask) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from hacpo_core.responses import SEARCHED
 
 @dataclass(frozen=True)
 class PartlySearched(EveryProblem):
-    """As many responses as ever, of which some are found by a search that goes by the policy's mean log-probability.
+    """The usual number of responses; some are found by a search for a high mean log-probability of the policy.
 
     In each round every beam is continued by sampled steps, and the beams of the highest mean log-probability per token
     stay. A beam that closes its reasoning is complete, and its answer is decoded greedily. Such rows carry the tag
@@ -40,13 +40,9 @@ class PartlySearched(EveryProblem):
 
     def problem_with(self, *, num_samples: int) -> str | None:
         """Something has to be sampled in the ordinary way, and a step has to end."""
-        size = self.samples_per_problem(num_samples)
-        if self.num_searched >= size:
-            return (
-                f"num_searched: got {self.num_searched} of {size} responses to a problem, expected fewer, since means "
-                "and standard deviations read the others; lower it"
-            )
-        return None if self.step_end else "step_end: got '', expected the text that ends a step; set it"
+        if not self.step_end:
+            return "step_end: got '', expected the text that ends a step; set it"
+        return self.too_few_ordinary("num_searched", self.num_searched, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """The last ones of each problem are searched for."""

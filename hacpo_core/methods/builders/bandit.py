@@ -29,11 +29,11 @@ FIT_PASSES = 20
 
 @dataclass(frozen=True)
 class Bandit(Shuffled):
-    """Responses are arms: a small network predicts their gains from ten numbers; the best are taken.
+    """Responses are arms. A small network predicts their gains from ten numbers; the best are taken.
 
     Of every fresh group `kept_share` stays. `reused_share` as many own responses of the last `reuse_steps` steps are
-    added to the mini-batches in turn; there are as many as with `shuffled`. The gain of a step's rows is the rise of the
-    learner's mean raw reward until the next step, less `entropy_penalty` for each nat of entropy over `entropy_limit`.
+    added to the mini-batches in turn, as many as with `shuffled`. The gain of a step's rows is the rise of the
+    learner's mean raw reward until the next step, less `entropy_penalty` per nat of entropy over `entropy_limit`.
     The state holds the network, its optimizer and statistics, the last step's rows, and how often each was used.
 
     Source: contextual rollout bandit (2602.08499), the idea. Ours: all of the above that is not the idea, see

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 import traceback
@@ -236,26 +237,27 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
     if not minibatches or not all(minibatches):
         got = "an empty mini-batch" if minibatches else "no mini-batches"
         raise MethodError(f"{owner}: returned {got}, expected rows in each; leave it out")
-    known: dict[tuple[int, str], set[RowKey]] = {}
     for batch in minibatches:
         if len(set(batch)) < len(batch):
             twice = next(key for number, key in enumerate(batch) if key in batch[:number])
             raise MethodError(
                 f"{owner}: a mini-batch holds {twice} twice; leave one out, or give it an update of its own"
             )
-        for key in batch:
-            if key.agent not in history.sources:
-                allowed = ", ".join(history.sources)
-                raise MethodError(
-                    f"{owner}: took {key}, expected rows of {allowed}; other agents' take method.shares_rollouts=true"
-                )
-            place = key.step, key.agent
-            if not 1 <= key.step <= history.step:
-                raise MethodError(f"{owner}: took {key}, expected steps from 1 to {history.step}")
-            if place not in known:
-                known[place] = set(history.responses(*place).row_keys())
-            if key not in known[place]:
-                raise MethodError(f"{owner}: took {key}, which is no response of that step; see `history.responses`")
+    taken = list(itertools.chain.from_iterable(minibatches))
+    known: set[RowKey] = set()
+    for step, agent in {(key.step, key.agent): None for key in taken}:
+        if agent not in history.sources:
+            key, allowed = next(key for key in taken if key.agent == agent), ", ".join(history.sources)
+            raise MethodError(
+                f"{owner}: took {key}, expected rows of {allowed}; other agents' take method.shares_rollouts=true"
+            )
+        if not 1 <= step <= history.step:
+            key = next(key for key in taken if key.step == step)
+            raise MethodError(f"{owner}: took {key}, expected steps from 1 to {history.step}")
+        known.update(history.responses(step, agent).row_keys())
+    for key in taken:
+        if key not in known:
+            raise MethodError(f"{owner}: took {key}, which is no response of that step; see `history.responses`")
     return minibatches, after
 
 

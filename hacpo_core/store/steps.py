@@ -7,9 +7,9 @@ Layout of one experiment's folder:
     steps/000012/<file>         written to a temporary name, renamed
     steps/000012/manifest.json  phases, their files and SHA-256 digests; replaced as a whole, last
 
-A commit outlives its process at once. A power cut it outlives a moment later, when a thread has synced it to the disk:
-a file that was not there yet does not have the digest that the manifest names, and a manifest that was not is torn,
-which makes its step's phases run again.
+A commit survives the death of its process at once, and a power cut about a second later, when a thread has synced it to
+the disk together with what was committed meanwhile. After a power cut before that, a file does not have the digest that
+the manifest names, or the manifest is torn; then the step's phases run again.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ MANIFEST = "manifest.json"
 REPLAYS_FILE = "replays.json"
 """of an experiment's folder: every repeated update, and whether it ended as the first time"""
 
+
+SYNC_DELAY_S = 1.0
+"""from a commit to the sync of all that was committed meanwhile: a short step's phases share one"""
 
 FORMAT = 2
 """of the tables; raised when a version cannot read what another one wrote"""
@@ -67,6 +70,8 @@ class StepStore:
         self._mutex = threading.Lock()
         self._manifests: dict[int, dict[str, Any]] = {}  # as this object, the only writer, wrote them
         self._unsynced: dict[Path, None] = {}
+        self._sync_planned = False
+        self._sync_now = threading.Event()
         self._syncs = Background("sync")
 
     def folder(self, step: int) -> Path:
@@ -134,7 +139,11 @@ class StepStore:
             self._manifests[step] = manifest
             self._unsynced |= dict.fromkeys([*(folder / name for name in digests), folder / MANIFEST])
             self._unsynced |= dict.fromkeys([folder, folder.parent, self.root])
-        self._syncs.do(self._sync_waiting)
+            planned, self._sync_planned = self._sync_planned, True
+        if planned:
+            self._syncs.check()
+        else:
+            self._syncs.do(self._sync_soon)
 
     def sync(self) -> None:
         """Wait until all that was committed would survive a power cut.
@@ -142,12 +151,21 @@ class StepStore:
         Raises:
             StoreError: the disk is full or broken.
         """
-        self._syncs.do(self._sync_waiting)  # also what could not be synced before
-        self._syncs.wait()
+        self._sync_now.set()
+        try:
+            self._syncs.do(self._sync_waiting)  # also what could not be synced before
+            self._syncs.wait()
+        finally:
+            self._sync_now.clear()
+
+    def _sync_soon(self) -> None:
+        self._sync_now.wait(SYNC_DELAY_S)
+        self._sync_waiting()
 
     def _sync_waiting(self) -> None:
         with self._mutex:
             paths, self._unsynced = self._unsynced, {}
+            self._sync_planned = False
         try:
             for path in paths:
                 with write_errors(path):

@@ -30,12 +30,12 @@ from uuid import uuid4
 from prefect.client.schemas.objects import FlowRun, State
 
 from benchmarks.measure import machine
-from flows.compose import compose
-from flows.gridfile import GridRecord, Place, save_grid
-from flows.progress import PROGRESS_FILE, read_progress
-from flows.schedule import Schedule, worker_name
-from flows.server import PrefectServer
-from flows.states import standing_of
+from flows.planning.compose import compose
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.progress import PROGRESS_FILE, read_progress
+from flows.records.states import standing_of
+from flows.service.schedule import Schedule, worker_name
+from flows.service.server import PrefectServer
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, wait_until
 from tests.dashboards.stores import (

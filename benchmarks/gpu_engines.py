@@ -1,7 +1,8 @@
 """The engines of a hardware file on one model: hand-over, sampling, scoring, update, checkpoint, resume and replay.
 
-The steps are those of `hacpo doctor --gpu` (flows/engine_trial.py), with more to do. The model's weights are random, so
-that none is needed: no response ends early, and its text means nothing. Without a GPU the toy is measured on the CPU.
+The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with more to do. The model's weights are
+random, so that none is needed: no response ends early, and its text means nothing. Without a GPU the toy is measured
+on the CPU.
 
 Usage: python -m benchmarks.gpu_engines [--hardware one_gpu_vllm] [--size 1.7b|4b|toy] [--model FOLDER]
 Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` fills the table of the page.
@@ -19,7 +20,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.measure import RESULTS, write_result
-from flows.engine_trial import Workload, trial_report
+from flows.doctor.engine_trial import Workload, trial_report
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
 _QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import child, write_result
-from flows.server import stop_server
+from flows.service.server import stop_server
 
 STEPS = {0.3: 12, 3.0: 3, 30.0: 1}
 """step length in seconds: steps that count"""
@@ -30,10 +30,10 @@ STEPS = {0.3: 12, 3.0: 3, 30.0: 1}
 
 def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     """Median seconds of a step, and of that what is neither pause, model nor verifier."""
-    from flows.compose import compose
-    from flows.display import QuietWatcher
-    from flows.experiment import run_experiment
-    from flows.plans import plan, save_plan
+    from flows.planning.compose import compose
+    from flows.planning.plans import plan, save_plan
+    from flows.runs.display import QuietWatcher
+    from flows.runs.experiment import run_experiment
     from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.placement.agents import Agent
     from hacpo_core.store.steps import StepStore
@@ -70,10 +70,10 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     for owner, name in ((Agent, "score"), (Agent, "update"), (VerifierPool, "verify")):
         timed(owner, name)
     if runner == "prefect":
-        from flows.server import ensure_server, use_server
+        from flows.service.server import ensure_server, use_server
 
         use_server(ensure_server(runs_dir), runs_dir)
-        from flows.runner import run_with_prefect
+        from flows.runs.runner import run_with_prefect
 
         run_with_prefect(planned, QuietWatcher())
     else:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import write_result
-from flows.plans import find_plan
+from flows.planning.plans import find_plan
 from hacpo_core.store.steps import StepStore
 
 CONDITIONS = {

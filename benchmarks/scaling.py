@@ -56,10 +56,10 @@ def pair_of(num_agents: int, widths: Sequence[int]) -> dict[str, Any]:
 
 def run(folder: Path, num_agents: int, widths: Sequence[int], words: Sequence[str], num_steps: int) -> dict[str, Any]:
     """Median seconds of a step and of each agent's phases in it, the first step left out."""
-    from flows.compose import compose
-    from flows.display import QuietWatcher
-    from flows.experiment import run_experiment
-    from flows.plans import plan, save_plan
+    from flows.planning.compose import compose
+    from flows.planning.plans import plan, save_plan
+    from flows.runs.display import QuietWatcher
+    from flows.runs.experiment import run_experiment
     from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.store.steps import StepStore
 

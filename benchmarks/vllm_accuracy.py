@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.measure import machine
 from experiments.report.statistics import summarize
-from flows.plans import find_plan
+from flows.planning.plans import find_plan
 from hacpo_core.phases.metrics import LARGEST_SAMPLER_ERROR
 from hacpo_core.store.steps import StepStore
 

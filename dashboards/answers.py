@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from dashboards.listing import UnknownError
-from flows.folders import experiments_dir
-from flows.plans import find_plan
-from flows.samples import step_samples
+from flows.planning.plans import find_plan
+from flows.records.folders import experiments_dir
+from flows.runs.samples import step_samples
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import MANIFEST, StepStore
@@ -111,7 +111,7 @@ class StepAnswers:
 
 
 def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepAnswers:
-    """Rows of `flows.samples.step_samples` by problem and agent."""
+    """Rows of `flows.runs.samples.step_samples` by problem and agent."""
     found: dict[str, dict[str, list[Response]]] = {}
     for row in frame.to_dict(orient="records"):
         responses = found.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})

@@ -26,7 +26,7 @@ from dashboards.pages.samples import find_answers, samples_routes
 from dashboards.scheduling import Scheduling, connector
 from dashboards.security import Access, Guard
 from dashboards.site import HERE, Site, part
-from flows.schedule import Schedule
+from flows.service.schedule import Schedule
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

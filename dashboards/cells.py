@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dashboards.scheduling import ScheduleView
-from flows.gridfile import GridRecord, Place
-from flows.progress import Evaluated, Progress, Spent
-from flows.schedule import ScheduledRun
-from flows.states import Standing
+from flows.records.gridfile import GridRecord, Place
+from flows.records.progress import Evaluated, Progress, Spent
+from flows.records.states import Standing
+from flows.service.schedule import ScheduledRun
 
 _CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 CANCELLING = "is being cancelled"

@@ -17,8 +17,8 @@ from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, summarize
 from experiments.report.tables import Printed, printed_in
-from flows.gridfile import GridRecord, Place
-from flows.progress import Evaluated, Spent
+from flows.records.gridfile import GridRecord, Place
+from flows.records.progress import Evaluated, Spent
 
 TOGETHER = "all agents"
 """the mean over a pair's agents"""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.progress import Evaluated
+from flows.records.progress import Evaluated
 from hacpo_core.errors import StoreError
 from hacpo_core.store.steps import MANIFEST, StepStore
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.failures import FAILURE_FILE
-from flows.folders import experiments_dir
-from flows.gridfile import GridRecord, Place, read_grids
-from flows.progress import PROGRESS_FILE
-from flows.states import RESULT_FILE, Standing, standing_of
+from flows.records.failures import FAILURE_FILE
+from flows.records.folders import experiments_dir
+from flows.records.gridfile import GridRecord, Place, read_grids
+from flows.records.progress import PROGRESS_FILE
+from flows.records.states import RESULT_FILE, Standing, standing_of
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.lock import is_locked
 

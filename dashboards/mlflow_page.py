@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.processes import Record, end_family, end_with_parent, free_port
+from flows.service.processes import Record, end_family, end_with_parent, free_port
 from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
 _MLFLOW_PORT = 5000

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
-from flows.server import PrefectServer, find_server
+from flows.service.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
+from flows.service.server import PrefectServer, find_server
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from flows.states import CONFIG_FILE
+from flows.records.states import CONFIG_FILE
 from hacpo_core.config import flatten
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from dashboards.listing import Runs
 from dashboards.scheduling import Scheduling
 from dashboards.security import is_loopback
 from experiments.report.tables import with_interval
-from flows.server import find_server
+from flows.service.server import find_server
 
 HERE = Path(__file__).parent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flows.progress import Spent
+from flows.records.progress import Spent
 
 
 def duration(seconds: float | None) -> str:

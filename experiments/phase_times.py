@@ -28,8 +28,8 @@ from experiments.estimate import evaluations, num_problems, sampling_rate, train
 from experiments.planner import RateConfig, load_grid, trainings
 from experiments.published.models import published_shapes
 from experiments.scaling import HARDWARE, PAIRS, write_between
-from flows.compose import compose
-from flows.plans import with_ranks
+from flows.planning.compose import compose
+from flows.planning.plans import with_ranks
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import num_minibatches, num_ranks, num_samples, num_sources, occupied_gpus
 from hacpo_core.engines.models.memory import ModelShape, sizes_of

@@ -16,10 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.compose import compose, file_stem, merged, read_declaration
-from flows.folders import experiments_dir
-from flows.plans import Plan, plan, with_ranks
-from flows.states import standing_of
+from flows.planning.compose import compose, file_stem, merged, read_declaration
+from flows.planning.plans import Plan, plan, with_ranks
+from flows.records.folders import experiments_dir
+from flows.records.states import standing_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id

@@ -17,16 +17,16 @@ import pandas as pd
 
 from experiments.estimate import CostEstimate, estimate
 from experiments.planner import GridPlan, matrix, plan_grid
-from flows.display import format_table
-from flows.grid import make_tiny_models, watch
-from flows.gridfile import GridRecord, Place, save_grid
-from flows.plans import Plan, save_plan
-from flows.results import read_final
-from flows.schedule import RefusedError, Schedule
-from flows.server import await_server, ensure_server, find_server, log_in_hint, shared_server
-from flows.slots import visible_devices
-from flows.states import STATES
-from flows.worker import find_worker, worker_here
+from flows.planning.plans import Plan, save_plan
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.states import STATES
+from flows.runs.display import format_table
+from flows.runs.grid import make_tiny_models, watch
+from flows.runs.results import read_final
+from flows.service.schedule import RefusedError, Schedule
+from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
+from flows.service.slots import visible_devices
+from flows.service.worker import find_worker, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.errors import EngineError, HacpoError, ServerError
 

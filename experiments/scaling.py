@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.published.models import published_shapes
-from flows.compose import compose
-from flows.plans import with_ranks
+from flows.planning.compose import compose
+from flows.planning.plans import with_ranks
 from hacpo_core.config.counts import num_ranks
 from hacpo_core.engines.models.memory import agent_memory, peak_gib, sizes_of
 

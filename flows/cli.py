@@ -19,7 +19,7 @@ from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, M
 from hacpo_core.store.files import FULL_DISK
 
 if TYPE_CHECKING:  # a command imports what it needs when it runs
-    from flows.display import Watcher
+    from flows.runs.display import Watcher
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect server.")
@@ -46,8 +46,8 @@ def train(
     pair: _Pair, method: _Method, overrides: _Overrides = None, hardware: _Hardware = "cpu", as_json: _AsJson = False
 ) -> None:
     """Train a pair with a method; a run that was broken off is continued, a complete one is shown."""
-    from flows.compose import compose
-    from flows.plans import plan, save_plan
+    from flows.planning.compose import compose
+    from flows.planning.plans import plan, save_plan
 
     planned = plan(compose(pair, method, hardware=hardware, overrides=overrides or []))
     save_plan(planned)
@@ -57,15 +57,15 @@ def train(
 @app.command()
 def resume(experiment: _ExperimentId, runs_dir: _RunsDir = Path("runs"), as_json: _AsJson = False) -> None:
     """Continue an experiment from its last committed phase."""
-    from flows.plans import find_plan
+    from flows.planning.plans import find_plan
 
     _run(find_plan(runs_dir, experiment), as_json=as_json)
 
 
 def _run(planned: Any, *, as_json: bool) -> None:
-    from flows.display import format_table
-    from flows.experiment import run_experiment
-    from flows.results import read_final
+    from flows.runs.display import format_table
+    from flows.runs.experiment import run_experiment
+    from flows.runs.results import read_final
     from hacpo_core.phases.runner import DirectRunner
 
     result = read_final(planned)
@@ -75,11 +75,11 @@ def _run(planned: Any, *, as_json: bool) -> None:
             if planned.config.runtime.runner == "direct":
                 run_experiment(planned, DirectRunner(), watcher)
             else:
-                from flows.server import ensure_server, use_server
+                from flows.service.server import ensure_server, use_server
 
                 runs_dir = Path(planned.config.runtime.runs_dir)
                 use_server(ensure_server(runs_dir), runs_dir)
-                from flows.runner import run_with_prefect
+                from flows.runs.runner import run_with_prefect
 
                 run_with_prefect(planned, watcher)
         result = read_final(planned)
@@ -94,7 +94,7 @@ def _run(planned: Any, *, as_json: bool) -> None:
 
 
 def _watcher(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
-    from flows.display import JsonWatcher, TerminalWatcher
+    from flows.runs.display import JsonWatcher, TerminalWatcher
 
     return nullcontext(JsonWatcher()) if as_json else TerminalWatcher(title)
 
@@ -126,7 +126,7 @@ def grid(
         _stay_offline()
     from experiments.planner import plan_grid
     from experiments.run import SELECTED, run_grid, show_grid
-    from flows.deployments import PRIORITIES
+    from flows.service.deployments import PRIORITIES
 
     if run not in SELECTED:
         raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
@@ -158,8 +158,8 @@ def worker(
     runs_dir: _RunsDir = Path("runs"),
 ) -> None:
     """Train what is in the queue on this machine, until Ctrl-C; what was under way goes on later."""
-    from flows.processes import home_of
-    from flows.worker import default_slots, find_worker, run_worker
+    from flows.service.processes import home_of
+    from flows.service.worker import default_slots, find_worker, run_worker
 
     number = slots or default_slots()
     print(f"worker of {home_of(runs_dir).parent}: {number} experiments at a time; Ctrl-C ends it and them", flush=True)
@@ -171,13 +171,13 @@ def worker(
 @app.command()
 def reconcile(runs_dir: _RunsDir = Path("runs"), as_json: _AsJson = False) -> None:
     """Find runs whose process died unseen and put them back into the queue; the server does so every 30 s by itself."""
-    from flows.server import ensure_server, use_server
+    from flows.service.server import ensure_server, use_server
 
     server = ensure_server(runs_dir)
     use_server(server, runs_dir)
-    from flows.host import Patience
-    from flows.reconciler import reconcile_once
-    from flows.schedule import Schedule
+    from flows.service.host import Patience
+    from flows.service.reconciler import reconcile_once
+    from flows.service.schedule import Schedule
 
     done = reconcile_once(Schedule(server, runs_dir), runs_dir, Patience())
     print(json.dumps(done) if as_json else "\n".join(done) or "nothing to fix")
@@ -230,21 +230,21 @@ def show(
     """Print the resolved configuration of a pair and a method; `show fields [PREFIX]`: what each field is; `show
     methods`: what each method is; nothing given: list pairs, methods and experiments.
     """
-    from flows.compose import DECLARATION_FOLDERS, available, compose, to_yaml
+    from flows.planning.compose import DECLARATION_FOLDERS, available, compose, to_yaml
     from hacpo_core.config import as_dict
 
     if pair == "fields":
-        from flows.field_table import print_fields
+        from flows.planning.field_table import print_fields
 
         print_fields(method or "", as_json=as_json)
         return
     if pair == "methods":
-        from flows.method_table import print_methods
+        from flows.planning.method_table import print_methods
 
         print_methods(as_json=as_json)
         return
     if pair is None:
-        from flows.folders import experiment_ids
+        from flows.records.folders import experiment_ids
 
         listing = {kind: available(kind) for kind in DECLARATION_FOLDERS}
         listing["experiments"] = experiment_ids(runs_dir)
@@ -300,16 +300,16 @@ def evaluate(
     alone = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in given), *(["--agent"] if agent else [])]
     if alone:
         raise ConfigError(f"{', '.join(alone)}: no effect without --with lm-eval; benchmarks are named by --benchmarks")
-    from flows.display import format_table
-    from flows.plans import find_plan
-    from flows.server import ensure_server, use_server
+    from flows.planning.plans import find_plan
+    from flows.runs.display import format_table
+    from flows.service.server import ensure_server, use_server
 
     planned = find_plan(runs_dir, experiment)
     names = benchmarks.split(",") if benchmarks else []
     is_direct = planned.config.runtime.runner == "direct"
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
-    from flows.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
+    from flows.runs.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
     from hacpo_core.phases.runner import DirectRunner
 
     with _watcher(planned.id, as_json=as_json) as watcher:
@@ -330,9 +330,9 @@ def _evaluate_with_harness(
     as_json: bool,
 ) -> None:
     """Print the rows of lm-eval's figures."""
-    from flows.display import format_table
-    from flows.harness import HarnessOptions, run_harness
-    from flows.plans import find_plan
+    from flows.exports.harness import HarnessOptions, run_harness
+    from flows.planning.plans import find_plan
+    from flows.runs.display import format_table
 
     rows = run_harness(find_plan(runs_dir, experiment), HarnessOptions(tasks, **options), agent=agent, step=step)
     print("\n".join(map(json.dumps, rows)) if as_json else format_table(rows))
@@ -349,9 +349,9 @@ def export(
     as_json: _AsJson = False,
 ) -> None:
     """Write an agent of a checkpoint as a Hugging Face folder with a model card; nothing is loaded."""
-    from flows.export import export_agent
-    from flows.export import push as push_folder
-    from flows.plans import find_plan
+    from flows.exports.export import export_agent
+    from flows.exports.export import push as push_folder
+    from flows.planning.plans import find_plan
 
     written = export_agent(find_plan(runs_dir, experiment), agent, folder, step=step)
     address = None if push is None else push_folder(written.folder, push)
@@ -374,8 +374,8 @@ def samples(
     as_json: _AsJson = False,
 ) -> None:
     """Show what the agents answered in a training step and what it did to each learner, or on a benchmark."""
-    from flows.plans import find_plan
-    from flows.samples import benchmark_samples, print_answers, print_samples, step_samples
+    from flows.planning.plans import find_plan
+    from flows.runs.samples import benchmark_samples, print_answers, print_samples, step_samples
 
     planned = find_plan(runs_dir, experiment)
     if benchmark is None:
@@ -400,7 +400,7 @@ def doctor(
     if gpu:
         _try_gpu(runs_dir, hardware, model, as_json)
         return
-    from flows.doctor import examine
+    from flows.doctor.machine import examine
 
     findings = examine(runs_dir)
     if as_json:
@@ -414,7 +414,7 @@ def doctor(
 
 def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -> None:
     """Print the verdict of each step of each trial, and keep it as JSON."""
-    from flows.engine_trial import trial_report
+    from flows.doctor.engine_trial import trial_report
     from hacpo_core.store.files import write_json
 
     reports = []
@@ -454,7 +454,7 @@ def dashboard(
 @server_app.command("start")
 def server_start(runs_dir: _RunsDir = Path("runs")) -> None:
     """Start the server, or find the one that runs."""
-    from flows.server import ensure_server, log_in_hint
+    from flows.service.server import ensure_server, log_in_hint
 
     print(f"{ensure_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
 
@@ -462,7 +462,7 @@ def server_start(runs_dir: _RunsDir = Path("runs")) -> None:
 @server_app.command("stop")
 def server_stop(runs_dir: _RunsDir = Path("runs")) -> None:
     """Stop the server of this runs folder."""
-    from flows.server import stop_server
+    from flows.service.server import stop_server
 
     print("stopped" if stop_server(runs_dir) else "no server was running")
 
@@ -470,8 +470,8 @@ def server_stop(runs_dir: _RunsDir = Path("runs")) -> None:
 @server_app.command("status")
 def server_status(runs_dir: _RunsDir = Path("runs")) -> None:
     """Say whether the server runs and answers; exit code 1 when it does not."""
-    from flows.server import find_reconciler, find_server, is_healthy
-    from flows.worker import find_worker
+    from flows.service.server import find_reconciler, find_server, is_healthy
+    from flows.service.worker import find_worker
 
     server = find_server(runs_dir)
     if server is None:

@@ -19,10 +19,10 @@ import pytest
 import torch
 from filelock import FileLock
 
-from flows.compose import compose
-from flows.plans import Plan, plan, save_plan
-from flows.processes import home_of
-from flows.server import server_environment
+from flows.planning.compose import compose
+from flows.planning.plans import Plan, plan, save_plan
+from flows.service.processes import home_of
+from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan

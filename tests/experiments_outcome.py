@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from flows.plans import Plan
+from flows.planning.plans import Plan
 from hacpo_core.store.steps import StepStore
 
 

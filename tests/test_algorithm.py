@@ -16,11 +16,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan, plan, save_plan
-from flows.samples import step_samples
+from flows.planning.compose import compose
+from flows.planning.plans import Plan, plan, save_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import step_samples
 from hacpo_core.columns import Ragged
 from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.transformers.sampler import TransformersSampler

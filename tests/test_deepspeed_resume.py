@@ -12,9 +12,9 @@ import pytest
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is imported
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped
 from hacpo_core.phases.runner import DirectRunner

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan, find_plan
-from flows.samples import step_samples
+from flows.planning.plans import Plan, find_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import step_samples
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.methods.base import History, State
 from hacpo_core.methods.builders.shuffled import Shuffled
@@ -84,8 +84,8 @@ def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection:
 def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int, dict[str, int]]:
     """Train in a process of its own; returns its exit code and the counts of its places."""
     context = multiprocessing.get_context("forkserver")
-    preloaded = ["flows.figures", "mlflow.store.tracking.sqlalchemy_store"]  # what every one of forty would import
-    context.set_forkserver_preload(["flows.experiment", "hacpo_core.tracking", "tests.test_resume", *preloaded])
+    preloaded = ["flows.runs.figures", "mlflow.store.tracking.sqlalchemy_store"]  # what every one of forty would import
+    context.set_forkserver_preload(["flows.runs.experiment", "hacpo_core.tracking", "tests.test_resume", *preloaded])
     receiver, sender = context.Pipe(duplex=False)
     arguments = (str(plan.root), plan.config.runtime.runs_dir, kill_at, sender)
     process = context.Process(target=train, args=arguments)

@@ -15,10 +15,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from flows.display import QuietWatcher
-from flows.evaluate import run_evaluation, with_benchmarks
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.evaluate import run_evaluation, with_benchmarks
+from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, TrackingError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.tracking import SEND_EVERY_S, STEP_METRIC, Tracker, prepare_store
@@ -89,7 +89,7 @@ def test_evaluation_that_fails_while_it_logs_leaves_no_run_open(
     def broken(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("flows.tracking.read_evaluations", broken)
+    monkeypatch.setattr("flows.runs.tracking.read_evaluations", broken)
     with pytest.raises(OSError, match="no space left"):
         run_evaluation(planned, 4, DirectRunner(), QuietWatcher())
     experiment = client.get_experiment_by_name("hacpo")
@@ -236,7 +236,7 @@ def test_evaluations_before_training_are_logged_before_it(
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.experiment.train_step", stop)
+    monkeypatch.setattr("flows.runs.experiment.train_step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), QuietWatcher())
     points = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
@@ -271,7 +271,7 @@ def test_error_of_training_is_the_one_told_whatever_mlflow_says_meanwhile(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Tracker, "log_agent", broken)
-    monkeypatch.setattr("flows.experiment.train_step", stop)
+    monkeypatch.setattr("flows.runs.experiment.train_step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(small_plan("gspo", "tracking.enabled=true"), DirectRunner(), QuietWatcher())
     assert "also, behind this: no space left on device" in caplog.text

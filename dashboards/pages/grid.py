@@ -17,8 +17,8 @@ from dashboards.cells import Matrix, beginning, build_matrix, judge
 from dashboards.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
-from flows.deployments import PRIORITIES
-from flows.schedule import RefusedError, Schedule, ScheduledRun
+from flows.service.deployments import PRIORITIES
+from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
 
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}

@@ -18,7 +18,7 @@ from dashboards.settings import differences, read_field_values
 from dashboards.site import Link, Site, fragment, part
 from dashboards.timeline import PHASE_KINDS, timeline
 from dashboards.tracebacks import frames
-from flows.field_table import about
+from flows.planning.field_table import about
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.store.files import read_json

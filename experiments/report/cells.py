@@ -13,8 +13,8 @@ import pandas as pd
 
 from experiments.planner import Cell, GridPlan
 from experiments.published.tables import BEFORE, BENCHMARKS
-from flows.plans import Plan
-from flows.results import read_curves, read_final
+from flows.planning.plans import Plan
+from flows.runs.results import read_curves, read_final
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import EvaluationResult, results

@@ -34,7 +34,7 @@ from experiments.report.document import (
 from experiments.report.figures import training_curves
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
 from experiments.report.tables import Printed, accuracy_table, exponent_table, printed_in, ratio_table
-from flows.compose import to_yaml
+from flows.planning.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.store.files import write_atomically
 

@@ -46,7 +46,7 @@ def num_ranks(config: ExperimentConfig, agent: str) -> int:
     """Processes that an agent is spread over."""
     own = config.pair.agents[agent].num_ranks
     ranks = config.placement.num_ranks if own is None else own
-    assert isinstance(ranks, int), "a plan replaces auto by numbers, see flows.plans.with_ranks"
+    assert isinstance(ranks, int), "a plan replaces auto by numbers, see flows.planning.plans.with_ranks"
     return ranks
 
 

@@ -25,8 +25,8 @@ SEAMS = ("plan", "estimate", "build", "objective")
 class MethodConfig:
     """What tells one algorithm from another: an implementation of each seam of `hacpo_core.methods.base`.
 
-    In YAML a seam is a mapping of `name` and the implementation's own fields; `flows.compose` puts the dataclass of
-    that name in its place.
+    In YAML a seam is a mapping of `name` and the implementation's own fields; `flows.planning.compose` puts the
+    dataclass of that name in its place.
     """
 
     name: str = setting(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.compose import DECLARATION_FOLDERS, available, compose, load_config, to_yaml
+from flows.planning.compose import DECLARATION_FOLDERS, available, compose, load_config, to_yaml
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.checks import validate
 from hacpo_core.config.counts import num_minibatches

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from dashboards.app import create_app
 from dashboards.security import CSRF_HEADER, Access
-from flows.schedule import RefusedError, ScheduledRun, WorkerRecord
+from flows.service.schedule import RefusedError, ScheduledRun, WorkerRecord
 
 ORIGIN = "http://127.0.0.1"
 

@@ -14,10 +14,10 @@ from typing import IO, Any
 
 import pandas as pd
 
-from flows.failures import FAILURE_FILE, Failure
-from flows.gridfile import GridRecord, Place, save_grid
-from flows.progress import PROGRESS_FILE, Evaluated, Progress, Spent
-from flows.states import CONFIG_FILE, RESULT_FILE
+from flows.records.failures import FAILURE_FILE, Failure
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
+from flows.records.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.store.steps import FORMAT
 
 START = 1_800_000_000.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.compose import compose
-from flows.failures import Failure
+from flows.planning.compose import compose
+from flows.records.failures import Failure
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots, wait_until
 from tests.dashboards.conftest import RememberingSchedule

@@ -10,11 +10,11 @@ import pytest
 from dashboards.cells import Matrix, MatrixCell, Score, beginning, build_matrix, judge, scores_of
 from dashboards.listing import Runs, UnknownError
 from dashboards.scheduling import ScheduleView
-from flows.failures import Failure
-from flows.gridfile import GridRecord, Place, save_grid
-from flows.progress import Evaluated, Spent, read_progress
-from flows.schedule import WorkerRecord
-from flows.states import Standing
+from flows.records.failures import Failure
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.progress import Evaluated, Spent, read_progress
+from flows.records.states import Standing
+from flows.service.schedule import WorkerRecord
 from tests.dashboards.conftest import scheduled
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
 

@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from dashboards.scheduling import connector
-from flows.deployments import deploy
-from flows.failures import read_failure
-from flows.gridfile import GridRecord, Place, save_grid
-from flows.plans import Plan
-from flows.processes import end_family
-from flows.schedule import Schedule
-from flows.server import ensure_server, find_reconciler, stop_server
+from flows.planning.plans import Plan
+from flows.records.failures import read_failure
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.service.deployments import deploy
+from flows.service.processes import end_family
+from flows.service.schedule import Schedule
+from flows.service.server import ensure_server, find_reconciler, stop_server
 from hacpo_core.store.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots, wait_until
 

@@ -18,11 +18,11 @@ from dashboards import answers
 from dashboards.answers import StepAnswers
 from dashboards.app import LOOPBACK, create_app
 from dashboards.security import Access
-from flows.compose import compose
-from flows.failures import Failure
-from flows.folders import experiments_dir
-from flows.gridfile import GridRecord, Place, save_grid
-from flows.schedule import Schedule, WorkerRecord
+from flows.planning.compose import compose
+from flows.records.failures import Failure
+from flows.records.folders import experiments_dir
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.service.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
 from hacpo_core.store.steps import REPLAYS_FILE

@@ -21,7 +21,7 @@ from dashboards.settings import Setting, differences, read_field_values
 from dashboards.timeline import JOINT, TimedPhase, lay_out, timeline, waits
 from dashboards.tracebacks import frames
 from dashboards.words import count, duration, hours
-from flows.progress import Spent
+from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
 
 

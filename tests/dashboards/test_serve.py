@@ -19,8 +19,8 @@ import pytest
 
 from dashboards.mlflow_page import MlflowPage
 from dashboards.serve import DASHBOARD_PORT, listen, start_prefect
-from flows.processes import Record, find_process
-from flows.server import PrefectServer
+from flows.service.processes import Record, find_process
+from flows.service.server import PrefectServer
 from hacpo_core.errors import ConfigError
 from tests.dashboards.browsing import wait_until
 from tests.dashboards.stores import write_run
@@ -182,7 +182,7 @@ def free() -> int:
 
 def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dashboards.serve import Options, serve
-    from flows.processes import only_one
+    from flows.service.processes import only_one
 
     home = runs_dir / "prefect"
     with only_one(home / "dashboard.lock"):

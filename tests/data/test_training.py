@@ -12,7 +12,7 @@ from typing import Any
 import pandas
 import pytest
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import DataConfig, HubConfig, TrainSetConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data import arithmetic

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import torch
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import plan, save_plan
+from flows.planning.compose import compose
+from flows.planning.plans import plan, save_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.phases.runner import DirectRunner
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig
 from hacpo_core.engines.base import Sampled
 from hacpo_core.engines.transformers.sampler import TransformersSampler

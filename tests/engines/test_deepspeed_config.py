@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from tests.engines.small import minibatch, small_model
 from tests.engines.test_grad_dtype import WIDE, rows

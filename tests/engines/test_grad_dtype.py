@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch.learner import TorchLearner

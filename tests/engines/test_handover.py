@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import hacpo_core.placement.agents as agents
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan, plan
+from flows.planning.plans import Plan, plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.base import Sampled, SampleRequest

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.base import SampleRequest

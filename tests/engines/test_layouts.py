@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from flows.compose import compose
-from flows.plans import Plan
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.engines.base import SampleRequest

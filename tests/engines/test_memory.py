@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from experiments.published.models import published_models, published_shape, published_shapes
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.models import memory
 from hacpo_core.engines.models.memory import (
@@ -235,7 +235,7 @@ def test_gpu_that_is_here_counts_where_it_has_less_than_is_configured(
     program.write_text(f"#!/bin/sh\necho '{listed}'\n" if listed else "#!/bin/sh\nexit 9\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    # A process that has asked CUDA can choose no GPU of its own any more (flows/slots.py).
+    # A process that has asked CUDA can choose no GPU of its own any more (flows/service/slots.py).
     monkeypatch.setattr(torch.cuda, "_lazy_init", None)
     memory._least_card_gib.cache_clear()
     try:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.data.training import load_training

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.config.counts import longest_sequence
 from hacpo_core.config.identity import experiment_id, inert_fields

@@ -25,9 +25,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.torch.learner import TorchLearner

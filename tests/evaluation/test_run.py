@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 import yaml
 
-from flows.build import open_experiment
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.evaluate import run_evaluation, with_benchmarks
-from flows.experiment import run_experiment
-from flows.plans import Plan, plan, save_plan
-from flows.samples import benchmark_samples
+from flows.planning.compose import compose
+from flows.planning.plans import Plan, plan, save_plan
+from flows.runs.build import open_experiment
+from flows.runs.display import QuietWatcher
+from flows.runs.evaluate import run_evaluation, with_benchmarks
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import benchmark_samples
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, read_responses

@@ -15,7 +15,7 @@ from experiments.published.tables import (
     printed_ratios,
     printed_values,
 )
-from flows.compose import available, compose, read_declaration
+from flows.planning.compose import available, compose, read_declaration
 from hacpo_core.config.counts import num_minibatches, num_samples
 from hacpo_core.config.identity import experiment_id
 

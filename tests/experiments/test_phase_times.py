@@ -18,7 +18,7 @@ from experiments.phase_times import (
     training_times,
 )
 from experiments.planner import RateConfig
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.models.memory import ModelShape
 

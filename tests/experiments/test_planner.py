@@ -20,14 +20,14 @@ from experiments.estimate import (
 )
 from experiments.planner import RateConfig, plan_grid
 from experiments.run import count_experiments, default_workers, run_grid, show_grid, submit
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.failures import read_failure
-from flows.plans import Plan, save_plan, with_ranks
-from flows.results import read_final
-from flows.schedule import ScheduledRun
-from flows.states import RESULT_FILE, standing_of
+from flows.planning.compose import compose
+from flows.planning.plans import Plan, save_plan, with_ranks
+from flows.records.failures import read_failure
+from flows.records.states import RESULT_FILE, standing_of
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.results import read_final
+from flows.service.schedule import ScheduledRun
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.files import read_json, write_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.scaling import PAIRS, SPARE_GIB, largest_memory_share, memory_table
-from flows.compose import compose
+from flows.planning.compose import compose
 
 
 @pytest.mark.parametrize("hardware", ["one_gpu_vllm", "eight_gpus", "two_nodes"])

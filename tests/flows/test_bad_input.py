@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from flows.build import open_experiment
 from flows.cli import main
-from flows.compose import compose
-from flows.plans import check_contents, find_plan, plan, save_plan
+from flows.planning.compose import compose
+from flows.planning.plans import check_contents, find_plan, plan, save_plan
+from flows.runs.build import open_experiment
 from hacpo_core.config import TinyModelConfig, WarmupConfig
 from hacpo_core.errors import ConfigError, DataError, ModelError, StoreError
 from hacpo_core.tiny.models import ensure_tiny_model

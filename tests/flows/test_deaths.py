@@ -13,16 +13,16 @@ import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.host import Patience
-from flows.plans import Plan
-from flows.processes import Record, end_family, home_of
-from flows.reconciler import Reconciler
-from flows.schedule import RefusedError, Schedule
-from flows.server import ensure_server, find_server, is_healthy, stop_server
-from flows.states import RESULT_FILE, standing_of
-from flows.worker import find_worker
+from flows.planning.plans import Plan
+from flows.records.states import RESULT_FILE, standing_of
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.service.host import Patience
+from flows.service.processes import Record, end_family, home_of
+from flows.service.reconciler import Reconciler
+from flows.service.schedule import RefusedError, Schedule
+from flows.service.server import ensure_server, find_server, is_healthy, stop_server
+from flows.service.worker import find_worker
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.files import read_json
 from tests.experiments_outcome import outcome
@@ -79,18 +79,18 @@ class Site:
 
     def kill_child(self) -> bool:
         """What Prefect knows as the runs' processes; the forks behind them die with them."""
-        launchers = [process for process in self.children() if "flows.launch" in process.cmdline()]
+        launchers = [process for process in self.children() if "flows.service.launch" in process.cmdline()]
         for process in launchers:
             process.kill()
         return bool(launchers)
 
     def fork_server(self) -> psutil.Process:
-        (server,) = [process for process in self._processes("flows.fork_server") if is_leader(process)]
+        (server,) = [process for process in self._processes("flows.service.fork_server") if is_leader(process)]
         return server
 
     def children(self) -> list[psutil.Process]:
         """Processes of runs: those that Prefect's worker started, and the forks behind them."""
-        forks = [process for process in self._processes("flows.fork_server") if not is_leader(process)]
+        forks = [process for process in self._processes("flows.service.fork_server") if not is_leader(process)]
         return [*self._processes("prefect.engine"), *forks]
 
     def _processes(self, module: str) -> Iterator[psutil.Process]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flows import doctor
+from flows.doctor import machine as doctor
 
 has_vllm = importlib.util.find_spec("vllm") is not None
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
@@ -226,7 +226,7 @@ def test_version_that_does_not_fit_is_named_with_what_to_install(
 @pytest.mark.deepspeed
 @needs_deepspeed
 def test_deepspeed_says_nothing_compiles_nothing_and_leaves_no_file(tmp_path: Path) -> None:
-    code = "from flows import doctor; print(doctor.train_with_deepspeed())"
+    code = "from flows.doctor import machine as doctor; print(doctor.train_with_deepspeed())"
     root = Path(__file__).parents[2]
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(root)}
     done = subprocess.run(

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.engine_trial import Workload, trial_report
+from flows.doctor.engine_trial import Workload, trial_report
 from hacpo_core.engines.torch.learner import TorchLearner
 
 STEPS = ["load", "hand over and sample", "sample again", "score", "update", "checkpoint", "resume", "replay"]

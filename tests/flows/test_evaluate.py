@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
-from flows.server import ensure_server, stop_server
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.service.server import ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import DirectRunner
 from tests.flows.test_runner import ask, tasks_of

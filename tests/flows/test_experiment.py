@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment, waited_for
-from flows.plans import Plan, find_plan
-from flows.states import CONFIG_FILE, standing_of
-from flows.tracking import store_of
+from flows.planning.plans import Plan, find_plan
+from flows.records.states import CONFIG_FILE, standing_of
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment, waited_for
+from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.phases.runner import DirectRunner
 

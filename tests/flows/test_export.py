@@ -22,13 +22,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flows.cli import main
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.export import CARD_FILE, export_agent, push
-from flows.model_card import model_card
-from flows.plans import CONTENTS_FILE, Plan, find_plan, plan, save_plan
-from flows.results import read_curves, read_final
+from flows.exports.export import CARD_FILE, export_agent, push
+from flows.exports.model_card import model_card
+from flows.planning.compose import compose
+from flows.planning.plans import CONTENTS_FILE, Plan, find_plan, plan, save_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.results import read_curves, read_final
 from hacpo_core.config import as_dict
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.errors import ServerError, StoreError
@@ -42,16 +42,16 @@ SETTINGS = ("train.num_steps=2", "checkpoint.every=1", "evaluate.during=[]", "ev
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import flows.export
-from flows.plans import find_plan
-inner, calls = flows.export._copy, []
+import flows.exports.export
+from flows.planning.plans import find_plan
+inner, calls = flows.exports.export._copy, []
 def killed(source, target, *, digest):
     inner(source, target, digest=digest)
     calls.append(target)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-flows.export._copy = killed
-flows.export.export_agent(find_plan(Path(sys.argv[1]), sys.argv[2]), "qwen", Path(sys.argv[3]))
+flows.exports.export._copy = killed
+flows.exports.export.export_agent(find_plan(Path(sys.argv[1]), sys.argv[2]), "qwen", Path(sys.argv[3]))
 """
 
 

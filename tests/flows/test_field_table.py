@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import compose
-from flows.field_table import about, all_fields, fields_under, markdown, print_fields
+from flows.planning.compose import compose
+from flows.planning.field_table import about, all_fields, fields_under, markdown, print_fields
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.fields import fields_of
 from hacpo_core.errors import ConfigError
@@ -17,7 +17,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "fields.md"
 
 
 def test_document_is_up_to_date() -> None:
-    assert DOCUMENT.read_text("utf-8") == markdown(), "run `python -m flows.field_table > docs/fields.md`"
+    assert DOCUMENT.read_text("utf-8") == markdown(), "run `python -m flows.planning.field_table > docs/fields.md`"
 
 
 @pytest.mark.parametrize("method", ["hacpo", "gspo", "grpo", "naive"])

@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from experiments.planner import GridPlan, plan_grid
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.grid import watch
-from flows.plans import Plan, save_plan
-from flows.results import read_final
-from flows.schedule import Schedule, ScheduledRun
-from flows.server import ensure_server, stop_server
+from flows.planning.plans import Plan, save_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.grid import watch
+from flows.runs.results import read_final
+from flows.service.schedule import Schedule, ScheduledRun
+from flows.service.server import ensure_server, stop_server
 from hacpo_core.errors import ServerError
 from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import outcome
@@ -62,7 +62,7 @@ def marked(runs_dir: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            is_service = {"server", "flows.reconciler"} & set(process.cmdline())
+            is_service = {"server", "flows.service.reconciler"} & set(process.cmdline())
             if process.environ().get("HACPO_TEST_MARK") == str(runs_dir) and not is_service:
                 found.append(process)
         except psutil.Error:

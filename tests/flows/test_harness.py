@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.harness import ExportedModel, HarnessOptions, _rows, check_options, run_harness
-from flows.plans import Plan
+from flows.exports.harness import ExportedModel, HarnessOptions, _rows, check_options, run_harness
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.files import read_json
@@ -163,7 +163,7 @@ def test_task_that_there_is_not_is_said_before_anything_is_exported(
     pytest.importorskip("lm_eval", reason="needs the lm-eval extra")
     planned = small_plan("gspo", *SHORT)
     run_experiment(planned, DirectRunner(), QuietWatcher())
-    monkeypatch.setattr("flows.harness.export_agent", None)
+    monkeypatch.setattr("flows.exports.harness.export_agent", None)
     with pytest.raises(ConfigError, match=r"no task is named no_such_task; `lm-eval ls tasks` lists them"):
         run_harness(planned, HarnessOptions(["is_three", "no_such_task"], include_path=str(tasks)))
 

@@ -17,11 +17,11 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Pending, Running
 
-from flows.deployments import POOL, deploy
-from flows.host import HostWatch, Patience, processes_of_runs
-from flows.schedule import Schedule, worker_name
-from flows.server import ensure_server, stop_server
-from flows.worker import set_pool_limit
+from flows.service.deployments import POOL, deploy
+from flows.service.host import HostWatch, Patience, processes_of_runs
+from flows.service.schedule import Schedule, worker_name
+from flows.service.server import ensure_server, stop_server
+from flows.service.worker import set_pool_limit
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
 SLEEP = "import time; time.sleep(600)"

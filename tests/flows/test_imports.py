@@ -25,7 +25,8 @@ def heavy_after(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["flows.worker", "flows.reconciler", "flows.grid", "experiments.run", "dashboards.app"]
+    "module",
+    ["flows.service.worker", "flows.service.reconciler", "flows.runs.grid", "experiments.run", "dashboards.app"],
 )
 def test_processes_that_train_nothing_are_light(module: str) -> None:
     assert heavy_after(f"import {module}") == "[]"
@@ -47,12 +48,12 @@ def test_grid_that_is_only_shown_draws_nothing(tmp_path: Path) -> None:
 
 
 def test_training_is_heavy() -> None:
-    assert heavy_after("import flows.experiment, hacpo_core.tracking") == str(sorted(HEAVY))
+    assert heavy_after("import flows.runs.experiment, hacpo_core.tracking") == str(sorted(HEAVY))
 
 
 @pytest.mark.parametrize(
     ("module", "unused"),
-    [("flows.experiment", {"mlflow", "prefect"}), ("flows.runner", {"mlflow"})],
+    [("flows.runs.experiment", {"mlflow", "prefect"}), ("flows.runs.runner", {"mlflow"})],
 )
 def test_first_sampling_waits_for_no_package_that_it_does_not_need(module: str, unused: set[str]) -> None:
     code = f"import sys, {module}; assert not {unused!r} & set(sys.modules)"

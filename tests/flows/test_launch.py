@@ -1,4 +1,4 @@
-"""A module that the fork server runs, as whoever started `flows.launch` sees it."""
+"""A module that the fork server runs, as whoever started `flows.service.launch` sees it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.fork_server import ForkServer
-from flows.launch import FORK_SERVER, LENGTH
+from flows.service.fork_server import ForkServer
+from flows.service.launch import FORK_SERVER, LENGTH
 
 PROBE = """
 import json, os, sys, time
@@ -52,10 +52,10 @@ os.fork, os.pidfd_open = fork_but_once, die_when_asked
 
 
 class Launcher:
-    """`python -m flows.launch probe CODE`, and what the probe says about the process that it runs in."""
+    """`python -m flows.service.launch probe CODE`, and what the probe says about the process that it runs in."""
 
     def __init__(self, code: str, environment: dict[str, str], folder: Path) -> None:
-        words = [sys.executable, "-m", "flows.launch", "probe", code]
+        words = [sys.executable, "-m", "flows.service.launch", "probe", code]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=folder
@@ -180,7 +180,7 @@ def test_launcher_ended_while_the_server_still_imports_is_never_forked_for_and_s
     environment: dict[str, str], launch: Callable[..., Launcher], tmp_path: Path
 ) -> None:
     server = ForkServer(environment)
-    words = [sys.executable, "-m", "flows.launch", "probe", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    words = [sys.executable, "-m", "flows.service.launch", "probe", f"open({str(tmp_path / 'ran')!r}, 'w')"]
     early = subprocess.Popen(words, env=environment | server.variables, stdin=subprocess.DEVNULL)
     time.sleep(0.5)
     early.terminate()
@@ -221,7 +221,7 @@ def test_server_in_trouble_goes_on_and_one_that_dies_lets_no_run_begin_twice(
 
 
 def test_server_ends_with_its_owner(environment: dict[str, str], launch: Callable[..., Launcher]) -> None:
-    code = "from flows.fork_server import ForkServer; import os, time; s = ForkServer(dict(os.environ)); "
+    code = "from flows.service.fork_server import ForkServer; import os, time; s = ForkServer(dict(os.environ)); "
     code += "print(s.variables, s._process.pid, flush=True); time.sleep(60)"
     owner = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None

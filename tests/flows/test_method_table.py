@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import available
-from flows.method_table import markdown, method_rows, print_methods
+from flows.planning.compose import available
+from flows.planning.method_table import markdown, method_rows, print_methods
 from hacpo_core.methods.registry import SHIPPED
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "methods.md"
 
 
 def test_document_is_up_to_date() -> None:
-    assert DOCUMENT.read_text("utf-8") == markdown(), "run `python -m flows.method_table > docs/methods.md`"
+    assert DOCUMENT.read_text("utf-8") == markdown(), "run `python -m flows.planning.method_table > docs/methods.md`"
 
 
 def test_every_method_has_a_sentence_and_its_seams() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from flows.processes import home_of
-from flows.schedule import Schedule
-from flows.server import client_environment, ensure_server, stop_server
-from flows.states import standing_of
+from flows.records.states import standing_of
+from flows.service.processes import home_of
+from flows.service.schedule import Schedule
+from flows.service.server import client_environment, ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 from experiments.planner import plan_grid
 from experiments.published.models import published_shapes
-from flows.compose import compose, load_config
-from flows.plans import Plan, with_ranks
-from flows.states import CONFIG_FILE
+from flows.planning.compose import compose, load_config
+from flows.planning.plans import Plan, with_ranks
+from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
 from hacpo_core.engines.models.memory import peak_gib, sizes_of

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from flows.display import QuietWatcher
-from flows.evaluate import run_evaluation
-from flows.experiment import run_experiment
-from flows.plans import Plan
-from flows.progress import PROGRESS_FILE, Progress, read_progress
-from flows.results import read_final
-from flows.states import standing_of
+from flows.planning.plans import Plan
+from flows.records.progress import PROGRESS_FILE, Progress, read_progress
+from flows.records.states import standing_of
+from flows.runs.display import QuietWatcher
+from flows.runs.evaluate import run_evaluation
+from flows.runs.experiment import run_experiment
+from flows.runs.results import read_final
 from hacpo_core.evaluation.results import results
 from hacpo_core.phases.runner import DirectRunner
 

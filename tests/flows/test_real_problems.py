@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import plan, save_plan
-from flows.samples import step_samples
+from flows.planning.compose import compose
+from flows.planning.plans import plan, save_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import step_samples
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
 

@@ -14,11 +14,11 @@ import pytest
 from mlflow.exceptions import MlflowException
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
-from flows.compose import compose, to_yaml
-from flows.failures import FAILURE_FILE, record_failure
-from flows.host import Patience
-from flows.reconciler import MOST_RESTARTS, Reconciler
-from flows.states import CONFIG_FILE, RESULT_FILE, standing_of
+from flows.planning.compose import compose, to_yaml
+from flows.records.failures import FAILURE_FILE, record_failure
+from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
+from flows.service.host import Patience
+from flows.service.reconciler import MOST_RESTARTS, Reconciler
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock

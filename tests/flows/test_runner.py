@@ -18,12 +18,12 @@ import httpx
 import psutil
 import pytest
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
-from flows.processes import Record
-from flows.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
-from flows.states import standing_of
+from flows.planning.plans import Plan
+from flows.records.states import standing_of
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.service.processes import Record
+from flows.service.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
@@ -35,12 +35,12 @@ AGENTS = ("qwen", "llama")
 CHILD = """
 import httpx, json, sys
 from pathlib import Path
-from flows.server import find_server, use_server
+from flows.service.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
-from flows.plans import find_plan
-from flows.display import QuietWatcher
-from flows.runner import run_with_prefect
+from flows.planning.plans import find_plan
+from flows.runs.display import QuietWatcher
+from flows.runs.runner import run_with_prefect
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError
 inner, calls = TorchLearner._step, []

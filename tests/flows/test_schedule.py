@@ -20,14 +20,14 @@ from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Crashed, Pending, Running
 
-from flows.deployments import POOL, deploy
-from flows.failures import FAILURE_FILE, record_failure
-from flows.plans import Plan
-from flows.processes import Record, home_of
-from flows.schedule import RefusedError, Schedule, slots_of, worker_name
-from flows.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server
-from flows.states import RESULT_FILE, standing_of
-from flows.worker import set_pool_limit
+from flows.planning.plans import Plan
+from flows.records.failures import FAILURE_FILE, record_failure
+from flows.records.states import RESULT_FILE, standing_of
+from flows.service.deployments import POOL, deploy
+from flows.service.processes import Record, home_of
+from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
+from flows.service.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server
+from flows.service.worker import set_pool_limit
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
 
@@ -284,7 +284,7 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     assert [one.active for one in client.read_deployment_by_name("grid/grid").schedules] == [True]
     text = Path("prefect.yaml").read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
     (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr("flows.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
+    monkeypatch.setattr("flows.service.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
     deploy(client)
     (nightly,) = client.read_deployment_by_name("grid/grid").schedules
     assert (nightly.active, nightly.schedule.cron) == (False, "0 3 * * *")

@@ -15,13 +15,13 @@ import psutil
 import pytest
 from prefect.states import Crashed
 
-from flows.processes import Record, end_family, home_of
-from flows.schedule import Schedule
-from flows.server import PrefectServer, ensure_server, find_server, is_healthy, record_reconciler, stop_server
+from flows.service.processes import Record, end_family, home_of
+from flows.service.schedule import Schedule
+from flows.service.server import PrefectServer, ensure_server, find_server, is_healthy, record_reconciler, stop_server
 
-QUICK_RECONCILER = "import flows.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
+QUICK_RECONCILER = "import flows.service.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
 QUICK_WORKER = """
-import sys, flows.worker as w
+import sys, flows.service.worker as w
 from pathlib import Path
 w.WORKER_CHECK_EVERY_S = 1.0
 w.run_worker(Path(sys.argv[1]), num_slots=1)
@@ -55,7 +55,7 @@ def occupied(server: PrefectServer) -> Iterator[None]:
 @pytest.fixture
 def runs_dir(tmp_path: Path, migrated: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Every other test's server asks for the preferred port as well: one that is stopped here might not get it back.
-    monkeypatch.setattr("flows.server.PREFECT_PORT", 0)
+    monkeypatch.setattr("flows.service.server.PREFECT_PORT", 0)
     migrated(tmp_path)
     yield tmp_path
     stop_server(tmp_path)

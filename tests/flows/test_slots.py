@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import slots
+from flows.service import slots
 from hacpo_core.config import (
     AgentConfig,
     EngineConfig,
@@ -30,7 +30,7 @@ from hacpo_core.errors import EngineError
 TRAIN = """
 import dataclasses, sys, time
 from pathlib import Path
-from flows import slots
+from flows.service import slots
 from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig
 slots.locks_folder = lambda: Path(sys.argv[1])
 pair = PairConfig("pair", {name: AgentConfig(path=name) for name in sys.argv[2].split(",")})
@@ -43,7 +43,7 @@ with slots.gpu_slots(config):
 HOLD = """
 import sys, time
 from pathlib import Path
-from flows.slots import held
+from flows.service.slots import held
 with held(["0", "1"], int(sys.argv[2]), Path(sys.argv[1])) as own:
     print(",".join(own), flush=True)
     time.sleep(600)
@@ -98,7 +98,7 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
         with slots.held(["0", "1"], 2, tmp_path) as own:
             got.append(own)
 
-    with caplog.at_level(logging.WARNING, logger="flows.slots"):
+    with caplog.at_level(logging.WARNING, logger="flows.service.slots"):
         waiting = threading.Thread(target=take_two)
         waiting.start()
         time.sleep(1.5)

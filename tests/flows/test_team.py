@@ -27,11 +27,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from experiments.planner import plan_grid
-from flows.processes import Record, end_family, free_port, home_of, only_one
-from flows.schedule import Schedule
-from flows.server import RECONCILER_LOCK, PrefectServer, find_reconciler
-from flows.states import standing_of
-from flows.worker import TeamReconciler, find_worker
+from flows.records.states import standing_of
+from flows.service.processes import Record, end_family, free_port, home_of, only_one
+from flows.service.schedule import Schedule
+from flows.service.server import RECONCILER_LOCK, PrefectServer, find_reconciler
+from flows.service.worker import TeamReconciler, find_worker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "team.md").read_text(encoding="utf-8")
 LIMIT_S = 300.0

@@ -12,11 +12,11 @@ from threading import Thread
 
 import pytest
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
-from flows.server import free_port
-from flows.states import standing_of
+from flows.planning.plans import Plan
+from flows.records.states import standing_of
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.service.server import free_port
 from hacpo_core import tracking
 from hacpo_core.errors import TrackingError
 from hacpo_core.phases.runner import DirectRunner

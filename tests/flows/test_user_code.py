@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.user_code import code_digest
+from flows.planning.user_code import code_digest
 from hacpo_core.errors import ConfigError
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.processes import home_of
-from flows.server import stop_server
-from flows.worker import find_worker, worker_here
+from flows.service.processes import home_of
+from flows.service.server import stop_server
+from flows.service.worker import find_worker, worker_here
 from hacpo_core.errors import EngineError
 
 
@@ -31,8 +31,8 @@ def test_worker_is_started_once_whenever_none_serves_the_folder(
         started.append(process)
         return process
 
-    monkeypatch.setattr("flows.worker.subprocess.Popen", start)
-    monkeypatch.setattr("flows.worker.find_worker", lambda _: serving[0] if serving else None)
+    monkeypatch.setattr("flows.service.worker.subprocess.Popen", start)
+    monkeypatch.setattr("flows.service.worker.find_worker", lambda _: serving[0] if serving else None)
     with worker_here(tmp_path, num_slots=1) as check:
         check()
         assert len(started) == 0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import ConfigError, MethodError

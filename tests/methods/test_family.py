@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
-from flows.samples import step_samples
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import step_samples
 from hacpo_core.algo.advantages import leave_one_out, whitened
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import History, Objective, PlanTask, ScoredStep, Surrogate

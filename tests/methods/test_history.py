@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.algo import gain_network
 from hacpo_core.algo.difficulty import difficulty_weights, kalman_anchor, mean_anchor
 from hacpo_core.errors import ConfigError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.compose import compose
+from flows.planning.compose import compose
 from hacpo_core.algo.calibration import calibrated_rewards
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import History, RowKind, ScoredStep

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
-from flows.samples import step_samples
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import Carried, Estimate, PlanTask, RowKind, SampleSpec, ScoredStep
 from hacpo_core.phases.runner import DirectRunner

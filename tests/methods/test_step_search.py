@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.compose import compose
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import PlanTask
 from hacpo_core.methods.checks import checked_specs

@@ -19,9 +19,9 @@ import psutil
 import pytest
 from safetensors import SafetensorError
 
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.plans import Plan, find_plan, models_dir
+from flows.planning.plans import Plan, find_plan, models_dir
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.phases.runner import DirectRunner

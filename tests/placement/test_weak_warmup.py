@@ -20,11 +20,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flows.compose import compose, load_config
-from flows.display import QuietWatcher
-from flows.experiment import run_experiment
-from flows.export import export_agent
-from flows.plans import Plan, check_contents, plan
+from flows.exports.export import export_agent
+from flows.planning.compose import compose, load_config
+from flows.planning.plans import Plan, check_contents, plan
+from flows.runs.display import QuietWatcher
+from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.data.prompts import format_messages, render_prompts
 from hacpo_core.data.solutions import read_solutions, solution_rows

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import psutil
 import pytest
 
-from flows.build import rewards_of
-from flows.compose import compose
+from flows.planning.compose import compose
+from flows.runs.build import rewards_of
 from hacpo_core.errors import ConfigError, MethodError, VerificationError
 from hacpo_core.records import Gold, Message, Problem, RowKey, Verdict
 from hacpo_core.verify.pool import VerifierPool

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from experiments.planner import Cell, GridConfig, GridEntry, GridPlan, ReportConfig
-from flows.compose import compose
-from flows.experiment import RESULT_FILE
-from flows.plans import Plan
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.experiment import RESULT_FILE
 from hacpo_core.config import EngineConfig, PairConfig
 from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase

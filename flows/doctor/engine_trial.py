@@ -1,0 +1,281 @@
+"""One agent's life on this machine's engines, step by step: what `hacpo doctor --gpu` tries and a benchmark measures.
+
+    load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ checkpoint ─▶ resume ─▶ replay
+
+Everything goes the way that a training goes: a hardware file, a placement, its agents.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flows.planning.compose import compose
+from flows.planning.plans import with_ranks
+from flows.runs.build import placement_of
+from flows.service.slots import gpu_slots
+from hacpo_core.columns import TokenRows
+from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
+from hacpo_core.data.batches import own_minibatch
+from hacpo_core.data.training import load_training
+from hacpo_core.engines.models.loading import check_device
+from hacpo_core.engines.replay import UpdateTrace, compare
+from hacpo_core.engines.torch.offload import release_unused
+from hacpo_core.methods.base import SampleSpec
+from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.base import Placement
+from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.responses import Responses
+from hacpo_core.store.checkpoints import save_checkpoint
+from hacpo_core.versions import version_tags
+
+AGENT = "trial"
+TINY = TinyModelConfig(
+    hidden_size=128, num_heads=4, num_kv_heads=2, max_positions=512, warmup=WarmupConfig(steps=0, seed=0)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How much is sampled and trained: problems x samples responses, cut into that many updates."""
+
+    num_problems: int = 16
+    num_samples: int = 4
+    max_tokens: int = 64
+    num_updates: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStep:
+    """What came of one step; `figures` are named `<what>_<unit>`."""
+
+    name: str
+    is_ok: bool
+    seconds: float
+    detail: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def trial_config(
+    hardware: str, *, model: Path | None, workload: Workload, overrides: Sequence[str]
+) -> ExperimentConfig:
+    """The configuration of a hardware file for one agent: a model folder, or a tiny model with random weights.
+
+    Raises:
+        ConfigError: the hardware file or an override cannot be used.
+    """
+    lengths = [f"rollout.max_response_tokens={workload.max_tokens}", "rollout.max_prompt_tokens=64"]
+    overrides = [*lengths, "evaluate.during=[]", "evaluate.final=[]", *overrides]
+    config = compose("tiny", "gspo", hardware=hardware, overrides=overrides)
+    agent = AgentConfig(path=str(model)) if model is not None else AgentConfig(tiny=TINY)
+    return with_ranks(replace(config, pair=PairConfig(name="trial", agents={AGENT: agent})), {})
+
+
+def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> list[TrialStep]:
+    """Go through an agent's life; the first step that fails is the last one.
+
+    Args:
+        config: of `trial_config`.
+        root: an empty folder, for models and checkpoints.
+        workload: what to sample and train.
+    """
+    trial = _Trial(config, root, workload)
+    steps: list[TrialStep] = []
+    name, begun = "lock GPUs", time.perf_counter()
+    try:
+        with gpu_slots(config), closing(trial):
+            for name, work in trial.steps():
+                begun = time.perf_counter()
+                detail, figures = work()
+                steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
+    except Exception as error:  # noqa: BLE001  whatever an engine says is the verdict
+        message = " ".join(str(error).split())
+        steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {message}"))
+    return steps
+
+
+def trial_report(
+    hardware: str, *, model: Path | None = None, workload: Workload | None = None, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A trial as a JSON-able value: what was tried, on what, and the verdict of each step.
+
+    Args:
+        hardware: name or path of a hardware file.
+        model: folder of the agent's model; None: a tiny one is made.
+        workload: what to sample and train.
+        overrides: each "section.field=value".
+
+    Raises:
+        ConfigError: the hardware file or an override cannot be used.
+        ModelError: the folder holds no model.
+    """
+    workload = workload or Workload()
+    config = trial_config(hardware, model=model, workload=workload, overrides=overrides)
+    with tempfile.TemporaryDirectory(prefix="hacpo-trial-", ignore_cleanup_errors=True) as folder:
+        steps = try_engines(config, Path(folder), workload)
+    is_here = config.engine.device != "cpu" and torch.cuda.is_available()
+    return {
+        "model": str(model) if model is not None else "tiny",
+        "hardware": hardware,
+        "engine": as_dict(config.engine),
+        "device": torch.cuda.get_device_name() if is_here else config.engine.device,
+        "workload": asdict(workload),
+        "is_ok": steps[-1].is_ok,
+        "steps": [asdict(step) for step in steps],
+        "versions": dict(version_tags()),
+    }
+
+
+_Outcome = tuple[str, dict[str, float]]
+
+
+class _Trial:
+    """The steps of a trial, and what each leaves to the next."""
+
+    def __init__(self, config: ExperimentConfig, root: Path, workload: Workload) -> None:
+        self._config, self._root, self._workload = config, root, workload
+        self._objective = config.method.objective
+        self._placement: Placement | None = None
+        self._problems: list[Problem] = load_training(config.data).problems[: workload.num_problems]
+        self._responses: Responses | None = None
+        self._trace: UpdateTrace | None = None
+
+    def steps(self) -> list[tuple[str, Callable[[], _Outcome]]]:
+        """In order."""
+        return [
+            ("load", self._load),
+            ("hand over and sample", self._sample),
+            ("sample again", self._sample),
+            ("score", self._score),
+            ("update", self._update),
+            ("checkpoint", self._checkpoint),
+            ("resume", self._resume),
+            ("replay", self._replay),
+        ]
+
+    def close(self) -> None:
+        """End the agent and free its device."""
+        if self._placement is not None:
+            self._placement.close()
+            self._placement = None
+        gc.collect()  # DeepSpeed's engine holds itself in a circle
+        release_unused(torch.device(self._config.engine.device))
+
+    def _open(self, root: Path) -> int:
+        """Load the agent from what lies in a folder; returns the version of its weights."""
+        self.close()
+        root.mkdir(exist_ok=True)
+        if self._config.placement.kind == "local":
+            check_device(self._config.engine.device)
+        initial = initial_folder(AGENT, self._config.pair.agents[AGENT], models_dir=self._root / "models")
+        self._placement = placement_of(self._config, root, {AGENT: initial})
+        checkpoint = self._placement.open()
+        return checkpoint.step if checkpoint is not None else 0
+
+    def _agent(self, version: int) -> Any:
+        assert self._placement is not None, "loaded first"
+
+        def replays(*_: object) -> None:
+            raise AssertionError("a trial asks for versions that are there")
+
+        return self._placement.agent_at(AGENT, version, replay=replays)
+
+    def _load(self) -> _Outcome:
+        self._open(self._root)
+        engine = self._config.engine
+        return (
+            f"{engine.learner} learner and {engine.sampler} sampler on {engine.device}, {engine.dtype}",
+            self._memory(),
+        )
+
+    def _sample(self) -> _Outcome:
+        limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
+        samples = range(self._workload.num_samples)
+        specs = [SampleSpec(problem, sample, limits) for problem in self._problems for sample in samples]
+        begun = time.perf_counter()
+        self._responses = self._agent(0).sample(specs, step=1, purpose="rollout")
+        num_tokens = self._responses.num_tokens
+        rate = num_tokens / (time.perf_counter() - begun)
+        return f"{num_tokens} tokens", {"num_tokens": float(num_tokens), "tokens_per_s": rate} | self._memory()
+
+    @property
+    def _sampled(self) -> Responses:
+        assert self._responses is not None, "sampled first"
+        return self._responses
+
+    def _score(self) -> _Outcome:
+        begun = time.perf_counter()
+        scored = self._agent(0).score(self._sampled)
+        rate = self._sampled.num_tokens / (time.perf_counter() - begun)
+        difference_N = abs(self._sampled.logprobs.value_N - scored.value_N)
+        mean, largest = float(difference_N.mean()), float(difference_N.max())
+        figures = {"difference_mean_nats": mean, "difference_max_nats": largest, "tokens_per_s": rate}
+        return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures
+
+    def _update(self) -> _Outcome:
+        begun = time.perf_counter()
+        outcome, self._trace = self._apply()
+        num_tokens = sum(minibatch.num_trained_tokens for minibatch in outcome.minibatches)
+        rate = num_tokens / (time.perf_counter() - begun)
+        first = np.log(outcome.rows.ratio_B[outcome.rows.update_B == 0])
+        noise = math.sqrt(float(np.mean(first**2)))
+        norm = statistics.fmean(minibatch.grad_norm for minibatch in outcome.minibatches)
+        figures = {"tokens_per_s": rate, "own_noise_rms": noise, "grad_norm": norm} | self._memory()
+        return f"{len(outcome.minibatches)} updates, rms log s {noise:.1e} before the first", figures
+
+    def _apply(self) -> Any:
+        """Update the agent on its responses, every second one with a positive advantage."""
+        rows = TokenRows.of(list(self._sampled.prompt_ids), self._sampled.token_ids)
+        minibatches = [
+            own_minibatch(
+                rows.take(part), self._sampled.logprobs.take(part), [(-1.0) ** row for row in part], self._objective
+            )
+            for part in np.array_split(np.arange(len(rows)), self._workload.num_updates)
+        ]
+        applied = self._agent(0).update(
+            minibatches, self._objective, version=1, measures_cosine=False, recomputes_own=True
+        )
+        return applied.outcome, applied.trace
+
+    def _checkpoint(self) -> _Outcome:
+        placement, begun = self._placement, time.perf_counter()
+        assert placement is not None, "loaded first"
+        save_checkpoint(self._root, 1, [AGENT], placement.save, {}, keep=1)
+        size = sum(path.stat().st_size for path in (self._root / "checkpoints").rglob("*") if path.is_file())
+        rate = size / (time.perf_counter() - begun)
+        return f"{size / 2**20:.0f} MiB", {"num_bytes": float(size), "bytes_per_s": rate}
+
+    def _resume(self) -> _Outcome:
+        version = self._open(self._root)
+        agent = self._agent(version)
+        limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
+        found = agent.sample([SampleSpec(self._problems[0], 0, limits)], step=2, purpose="rollout")
+        if version != 1:
+            raise RuntimeError(f"the checkpoint of version 1 was not found, the agent has version {version}")
+        return f"version {version}, digests equal; {found.num_tokens} tokens sampled", self._memory()
+
+    def _replay(self) -> _Outcome:
+        assert self._trace is not None, "updated first"
+        self._open(self._root / "from the initial model")
+        replay = compare(self._trace, self._apply()[1])
+        if replay.kind == "different":
+            raise RuntimeError(f"the same update ended elsewhere, {replay.distance:.1e} of its length apart")
+        return f"{replay.kind}, {replay.distance:.1e} of the update's length apart", {"distance": replay.distance}
+
+    def _memory(self) -> dict[str, float]:
+        """GiB of this process's device that are in use, by whatever process."""
+        if self._config.engine.device == "cpu" or self._config.placement.kind != "local":
+            return {}
+        free, total = torch.cuda.mem_get_info()
+        return {"device_gib": (total - free) / 2**30}

@@ -1,0 +1,335 @@
+"""What is installed here and really works."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Any
+
+import psutil
+from packaging.requirements import Requirement
+
+from flows.service.processes import end_family, free_port
+from flows.service.server import PREFECT_PORT, find_server, is_healthy
+from hacpo_core.data.rows import data_path
+from hacpo_core.errors import HacpoError
+
+LEAST_FREE_GB = 2.0
+_PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
+ENDING_S = 5.0
+"""how long a trial that hangs may take to end by itself"""
+TRIAL_S = 120.0
+"""an engine's trial takes some ten seconds alone on two cores; vLLM may compile, and gets longer"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was examined."""
+
+    subject: str
+    is_ok: bool
+    detail: str
+    is_required: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def examine(runs_dir: Path) -> list[Finding]:
+    """Packages, the engine that is always there, verifier, disk, ports, server, GPU, data, extras, in that order."""
+    with ThreadPoolExecutor() as pool:  # each waits for a process of its own
+        engines = [pool.submit(look) for look in (_vllm, _deepspeed, _ray, _peft)]
+        findings = [*_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
+        findings += [_disk(runs_dir), _ports(), _server(runs_dir), _gpu(), _data()]
+        return findings + [engine.result() for engine in engines]
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for line in requires("hacpo") or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            findings.append(Finding(requirement.name, False, f"missing; pip install '{requirement}'"))
+            continue
+        is_ok = requirement.specifier.contains(found, prereleases=True)
+        wanted = "" if is_ok else f", expected {requirement.specifier}"
+        findings.append(Finding(requirement.name, is_ok, f"{found}{wanted}"))
+    return findings
+
+
+def _try(subject: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, True, check())
+    except (HacpoError, OSError, RuntimeError, ImportError, ValueError) as error:
+        return Finding(subject, False, f"{type(error).__name__}: {error}")
+
+
+def _train_something() -> str:
+    """Sample from and score with a random model of a few thousand parameters."""
+    from hacpo_core.columns import TokenRows
+    from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
+    from hacpo_core.engines.base import SampleRequest
+    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.transformers.sampler import TransformersSampler
+    from hacpo_core.records import SamplingLimits
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    config = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
+    tokenizer = build_tokenizer(config.tokenizer)
+    model = build_model(config, tokenizer)
+    sampler = TransformersSampler(model, eos_ids=[int(tokenizer.eos_token_id)], pad_id=0, batch_size=4)
+    prompt = tuple(tokenizer.encode("1+2"))
+    sampled = sampler.sample([SampleRequest(prompt, 1)], SamplingLimits(1.0, 1.0, 8))
+    learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=1.0, total_updates=1)
+    scored = learner.logprobs(TokenRows.of([prompt], sampled.token_ids))
+    error = float(abs(scored.value_N - sampled.logprobs.value_N).max())
+    if error > 1e-4:
+        raise RuntimeError(f"sampler and learner disagree by {error:.1e} nats")
+    return f"transformers and torch agree to {error:.0e} nats"
+
+
+def _vllm() -> Finding:
+    return _engine("vllm", sample_with_vllm, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
+
+
+def _deepspeed() -> Finding:
+    return _engine("deepspeed", train_with_deepspeed)
+
+
+def _ray() -> Finding:
+    return _engine("ray", place_with_ray)
+
+
+def _peft() -> Finding:
+    return _engine("peft", merge_with_peft, extra="lora")
+
+
+def _engine(
+    name: str, check: Callable[[], str], *, extra: str | None = None, limit_s: float = TRIAL_S, hint: str = ""
+) -> Finding:
+    """Whether an extra's package is installed, fits, and works: tried in a process that can be ended.
+
+    Args:
+        name: of the module.
+        check: a function of a module, without arguments.
+        extra: its name, where it is not the module's.
+        limit_s: how long the check may take.
+        hint: what else to say of its installation.
+    """
+
+    def finding(is_ok: bool, detail: str) -> Finding:
+        return Finding(name, is_ok, detail, is_required=False)
+
+    extra = extra or name
+    if importlib.util.find_spec(name) is None:
+        return finding(False, f"not installed (pip install 'hacpo[{extra}]'{hint})")
+    package = packages_distributions()[name][0]
+    title = f"{package} {version(package)}"
+    wrong = _misfits(package, extra)
+    if wrong:
+        return finding(False, f"{title}: {', '.join(wrong)}")
+    code = f"import {check.__module__} as module; print(module.{check.__name__}())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
+    ) as trial:
+        try:
+            output, complaint = trial.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            end_family(psutil.Process(trial.pid), limit_s=ENDING_S)
+            return finding(False, f"{title} did not answer within {limit_s:g} s")
+    last = ((complaint if trial.returncode else output).strip().splitlines() or ["no word"])[-1]
+    return finding(trial.returncode == 0, f"{title}: {last}")
+
+
+def _misfits(package: str, extra: str) -> list[str]:
+    """What is not of a version that goes together: the package for us, torch and transformers for the package."""
+    ours = [Requirement(line) for line in requires("hacpo") or []]
+    wanted = [(package, r) for r in ours if r.name == package and r.marker and r.marker.evaluate({"extra": extra})]
+    for line in requires(package) or []:
+        requirement = Requirement(line.replace("+cpu", ""))
+        if requirement.name in ("torch", "transformers") and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ):
+            wanted.append((requirement.name, requirement))
+    return [
+        f"{found} is {version(found)}; pip install '{found}{requirement.specifier}'"
+        for found, requirement in wanted
+        if not requirement.specifier.contains(version(found), prereleases=True)
+    ]
+
+
+def sample_with_vllm() -> str:
+    """Start an engine on a random model of a few thousand parameters, sample, and score with the learner."""
+    import torch
+
+    from hacpo_core.columns import TokenRows
+    from hacpo_core.config import EngineConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
+    from hacpo_core.engines.base import SampleRequest
+    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.torch.lora import save_model
+    from hacpo_core.engines.vllm.sampler import VllmSampler
+    from hacpo_core.records import SamplingLimits
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    tokenizer = build_tokenizer("character")
+    model = build_model(TinyModelConfig(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1), tokenizer)
+    engine = EngineConfig(
+        sampler="vllm",
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        vllm=VllmConfig(memory_share=0.1, kv_cache_gb=0.1, enforce_eager=True, sleeps=False),
+    )
+    model.to(engine.device)  # type: ignore[arg-type]
+    learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, Path(folder))
+        sampler = VllmSampler(
+            model, initial=Path(folder), engine=engine, rollout=RolloutConfig(), max_tokens=32, eos_ids=[1]
+        )
+    with closing(sampler):
+        sampled = sampler.sample([SampleRequest((2, 3, 4), 2**64 - 1)], SamplingLimits(1.0, 1.0, 8))
+    scored = learner.logprobs(TokenRows.of([(2, 3, 4)], sampled.token_ids))
+    error = float(abs(scored.value_N - sampled.logprobs.value_N).max())
+    if error > 1e-3:
+        raise RuntimeError(f"it disagrees with the learner by {error:.1e} nats")
+    return f"samples, and agrees with torch to {error:.0e} nats"
+
+
+def train_with_deepspeed() -> str:
+    """Update a random model of a few thousand parameters once, and compare with the plain learner."""
+    import numpy as np
+    import torch
+
+    from hacpo_core.columns import Ragged, TokenRows
+    from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig, TinyModelConfig
+    from hacpo_core.data.batches import own_minibatch
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
+    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    objective = SequenceClip(sequence_low=1.0, sequence_high=1e3)
+    old_logprobs = Ragged.of([(-3.0, -3.0, -3.0)], np.float32)
+    minibatch = own_minibatch(TokenRows.of([(2, 3, 4)], [(5, 6, 1)]), old_logprobs, [1.0], objective)
+    engine = EngineConfig(
+        learner="deepspeed", device="cuda" if torch.cuda.is_available() else "cpu", deepspeed=DeepspeedConfig(stage=2)
+    )
+    found = []
+    for kind in (TorchLearner, DeepspeedLearner):
+        model = build_model(
+            TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1), build_tokenizer("character")
+        )
+        model.to(engine.device)  # type: ignore[arg-type]
+        before = model.get_output_embeddings().weight.detach().clone()
+        learner = kind(
+            model, optimizer=OptimizerConfig(learning_rate=1e-2), engine=engine, temperature=1.0, total_updates=1
+        )
+        learner.update([minibatch], objective, measures_cosine=False)
+        found.append(model.get_output_embeddings().weight.detach())
+    error = float((found[0] - found[1]).abs().max())
+    if not error <= 1e-5 or torch.equal(found[1], before):
+        raise RuntimeError(f"its update differs from torch's by {error:.1e}")
+    return f"trains, and agrees with torch to {error:.0e}"
+
+
+def place_with_ray() -> str:
+    """Have a Ray of its own start one process of an agent, and let it answer."""
+    from hacpo_core.placement.ray_actors import place_and_ask
+
+    if place_and_ask() == os.getpid():
+        raise RuntimeError("its actor is this very process")
+    return "starts here, places an agent's process, and ends"
+
+
+def merge_with_peft() -> str:
+    """Give a random model of a few thousand parameters adapters, merge them, and compare."""
+    import torch
+
+    from hacpo_core.config import LoraConfig, TinyModelConfig
+    from hacpo_core.engines.torch.lora import add_adapters, merged_weights
+    from hacpo_core.tiny.models import build_model
+    from hacpo_core.tiny.tokenizers import build_tokenizer
+
+    tiny = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
+    tokenizer = build_tokenizer("character")
+    model, merged = build_model(tiny, tokenizer), build_model(tiny, tokenizer)
+    add_adapters(model, LoraConfig(rank=2, alpha=4.0), seed_parts=("doctor",))
+    ids = torch.tensor([[2, 3, 4]])
+    with torch.no_grad():
+        before = model(ids).logits
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:  # 0 at first
+                parameter.fill_(0.1)
+        merged.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
+        adapted = model(ids).logits
+        error = float((adapted - merged(ids).logits).abs().max())
+    if not error <= 1e-5 or torch.equal(adapted, before):
+        raise RuntimeError(f"merged weights differ from its adapters by {error:.1e}")
+    return f"adapts, and merged weights agree to {error:.0e}"
+
+
+def _verify_something() -> str:
+    from hacpo_core.verify.pool import VerifierPool
+
+    with VerifierPool(num_workers=1, timeout_s=20.0, memory_mb=2048, style="boxed") as pool:
+        (verdict,) = pool.verify([r"\boxed{\frac{1}{2}}"], ["0.5"])
+    if verdict.status != "correct":
+        raise RuntimeError(f"math-verify says {verdict.status} of 1/2 = 0.5 ({verdict.reason})")
+    return "math-verify takes 1/2 for 0.5, in a process of its own"
+
+
+def _disk(runs_dir: Path) -> Finding:
+    folder = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(folder).free / 2**30
+    return Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
+
+
+def _ports() -> Finding:
+    taken = [f"{port} of {page}" for page, port in _PORTS.items() if free_port(port) != port]
+    said = (
+        f"{' and '.join(taken)} taken, by what runs or by others; what starts takes the next" if taken else "all free"
+    )
+    return Finding("ports", True, said, is_required=False)
+
+
+def _server(runs_dir: Path) -> Finding:
+    server = find_server(runs_dir)
+    if server is None:
+        return Finding("Prefect server", True, "not running; started when it is needed")
+    is_up = is_healthy(server)
+    return Finding("Prefect server", is_up, f"{server.url} {'is healthy' if is_up else 'does not answer'}")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("GPU", False, "none; --hardware cpu works", is_required=False)
+    return Finding("GPU", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}", is_required=False)
+
+
+def _data() -> Finding:
+    folder = data_path("", None).absolute()
+    if not folder.is_dir():
+        detail = f"{folder} is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"
+        return Finding("data", False, detail, is_required=False)
+    files = [path for path in folder.iterdir() if path.suffix in (".jsonl", ".parquet")]
+    return Finding("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)

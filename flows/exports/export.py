@@ -1,0 +1,139 @@
+"""An agent of a checkpoint as a plain Hugging Face folder with a model card: `hacpo export`.
+
+    checkpoints/000010/<agent>/ ─copied, compared with its digests─▶ .FOLDER.<pid>.tmp ─card, rename─▶ FOLDER ─▶ hub
+
+A checkpoint holds each agent as `save_pretrained` writes it, adapters merged and ranks gathered, so nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.exports.model_card import model_card
+from flows.planning.plans import Plan
+from hacpo_core.errors import ConfigError, ServerError, StoreError, first_line
+from hacpo_core.store.checkpoints import SavedModel, checkpoint_steps, saved_model
+from hacpo_core.store.files import FULL_DISK, sync
+
+CARD_FILE = "README.md"
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """A folder that was written, and what it holds: an agent after a training step; `digest` is of the weights."""
+
+    folder: Path
+    experiment: str
+    agent: str
+    step: int
+    digest: str
+
+
+def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = None) -> ExportedModel:
+    """Write an agent's model and tokenizer of a checkpoint into a new folder, with a model card.
+
+    The folder appears when it is complete.
+
+    Args:
+        plan: of an experiment in the runs folder; it may be running.
+        agent: its name.
+        folder: does not exist yet, or is empty.
+        step: training step that the checkpoint was taken after; None: the last checkpoint.
+
+    Raises:
+        ConfigError: there is no such agent or no such checkpoint, or the folder is not empty.
+        StoreError: there is no checkpoint yet, a file differs from its digest, or the folder cannot be written.
+    """
+    model = find_model_of(plan, agent, step=step)
+    folder = folder.resolve()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and is not an empty folder; name another one")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, digest in model.files.items():
+            _copy(model.folder / name, temporary / name, digest=digest)
+        (temporary / CARD_FILE).write_text(model_card(plan, agent, model), encoding="utf-8")
+        sync(temporary / CARD_FILE)
+        temporary.rename(folder)
+        sync(folder.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            is_full = error.errno in FULL_DISK
+            what = "the disk is full; free some space" if is_full else f"{error.strerror}; name another folder"
+            raise StoreError(f"cannot write {folder}: {what}") from error
+        raise
+    return ExportedModel(folder, plan.id, agent, model.step, model.digest)
+
+
+def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:
+    """The agent's model in a checkpoint; arguments and errors as `export_agent` has them."""
+    agents = plan.config.pair.agents
+    if agent not in agents:
+        raise ConfigError(f"agent {agent!r}: expected one of {', '.join(agents)}, the agents of {plan.id}")
+    steps = checkpoint_steps(plan.root)
+    if not steps:
+        raise StoreError(f"{plan.id} has no checkpoint; train it first: hacpo resume {plan.id}")
+    if step is not None and step not in steps:
+        known = ", ".join(map(str, reversed(steps)))
+        raise ConfigError(f"--step: got {step}, but {plan.id} has checkpoints after steps {known}; choose one of them")
+    return saved_model(plan.root, steps[0] if step is None else step, agent)
+
+
+def _copy(source: Path, target: Path, *, digest: str) -> None:
+    """Copy a file in blocks.
+
+    Raises:
+        StoreError: the source does not have that SHA-256 digest, or is gone.
+    """
+    found = hashlib.sha256()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        reader = source.open("rb")
+    except FileNotFoundError as error:
+        raise StoreError(f"{source} is gone; a running training removes old checkpoints, so export again") from error
+    with reader, target.open("wb") as writer:
+        while block := reader.read(_BLOCK):
+            found.update(block)
+            writer.write(block)
+    if found.hexdigest() != digest:
+        raise StoreError(
+            f"{source} has digest {found.hexdigest()[:12]}, expected {digest[:12]}: it was altered after it was "
+            "written; name another checkpoint with --step"
+        )
+    sync(target)
+
+
+def push(folder: Path, repository: str) -> str:
+    """Upload an exported folder to the hub; a repository that does not exist yet is made, a private one.
+
+    Args:
+        folder: written by `export_agent`.
+        repository: hub name, owner/model.
+
+    Returns:
+        address of the commit.
+
+    Raises:
+        ServerError: there is no token, the name is none, or the hub is silent or refuses; the folder stays.
+    """
+    import httpx  # the library of the hub takes half a second
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    try:
+        hub.create_repo(repository, private=True, exist_ok=True)
+        commit = hub.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Export {folder.name}")
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        raise ServerError(
+            f"{folder} is written but not pushed to {repository}: {first_line(error).rstrip('.')}; look at the network "
+            f"and at `hf auth login`, then `hf upload {repository} {folder}`"
+        ) from error
+    return str(commit.commit_url)

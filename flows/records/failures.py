@@ -1,0 +1,64 @@
+"""Why an experiment failed, kept in its folder for tables and pages."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from flows.records.recordfile import read_record
+from hacpo_core.errors import LockedError, ServerError, StoreError
+from hacpo_core.store.files import write_json
+
+_log = logging.getLogger(__name__)
+FAILURE_FILE = "failure.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error that ended an attempt; a new attempt removes it."""
+
+    error: str
+    message: str
+    traceback: str
+
+    @property
+    def reason(self) -> str:
+        """One line for a table."""
+        return f"{self.error}: {self.message.strip().partition(chr(10))[0]}"
+
+
+_FAILURE = TypeAdapter(Failure)
+
+
+def read_failure(root: Path) -> Failure | None:
+    """Why the last attempt failed; None if it did not, or where the file is torn."""
+    return read_record(root / FAILURE_FILE, _FAILURE)
+
+
+def record_failure(root: Path, error: BaseException) -> None:
+    """Keep the error; where it cannot be written (a full disk), it is logged."""
+    lines = "".join(traceback.format_exception(error))
+    failure = Failure(type(error).__name__, str(error), lines)
+    try:
+        write_json(root / FAILURE_FILE, asdict(failure))
+    except StoreError as problem:
+        _log.warning("the failure of %s could not be recorded: %s", root.name, problem)
+
+
+@contextmanager
+def failures_recorded(root: Path) -> Iterator[None]:
+    """Record what ends the attempt inside; another process's lock, a server's outage and Ctrl-C are no failures."""
+    (root / FAILURE_FILE).unlink(missing_ok=True)
+    try:
+        yield
+    except (LockedError, ServerError):
+        raise
+    except Exception as error:
+        record_failure(root, error)
+        raise

@@ -1,0 +1,159 @@
+"""From a plan to an experiment that can run: models, data, verifier, store."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from flows.planning.plans import Plan, check_contents, load_benchmarks, models_dir
+from flows.service.slots import gpu_slots
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import train_set_counts
+from hacpo_core.data.benchmarks import Benchmark
+from hacpo_core.data.training import load_training
+from hacpo_core.engines.models.loading import check_device
+from hacpo_core.errors import DataError, StoreError
+from hacpo_core.experiment import Experiment
+from hacpo_core.placement.agents import AgentTokenizer, initial_folder
+from hacpo_core.placement.base import Placement
+from hacpo_core.placement.local import LocalPlacement
+from hacpo_core.records import Problem
+from hacpo_core.store.ledger import Ledger
+from hacpo_core.store.lock import ExperimentLock
+from hacpo_core.store.steps import StepStore
+from hacpo_core.tiny.models import WarmupProgress
+from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.rewards import RewardFunction, Rewards, UserReward, VerifierReward
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_experiment(
+    plan: Plan, *, progress: Mapping[str, WarmupProgress] | None = None
+) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
+    """Lock the experiment's folder, load everything, and hand it out with its benchmarks by name.
+
+    Args:
+        plan: what to open.
+        progress: per agent, called during a warm-up.
+
+    Raises:
+        LockedError: another process is writing to it.
+        ConfigError: this machine lacks the engine's device.
+        HacpoError: a model or a data file cannot be used.
+    """
+    config = plan.config
+    check_contents(plan)
+    with ExperimentLock(plan.root), gpu_slots(config):
+        if config.placement.kind == "local":
+            check_device(config.engine.device)
+        for leftover in plan.root.rglob(".*.tmp"):
+            _log.info("removing %s, left by a process that was killed", leftover)
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        initial = {
+            name: initial_folder(
+                name,
+                agent,
+                models_dir=models_dir(config),
+                progress=(progress or {}).get(name),
+                data_dir=config.data.directory,
+                device=config.engine.device,
+            )
+            for name, agent in config.pair.agents.items()
+        }
+        with closing(placement_of(config, plan.root, initial)) as placement:
+            checkpoint = placement.open()
+            tokenizers = list(placement.tokenizers.values())
+            sizes = train_set_counts(config)
+            train_sets = {
+                name: _short_enough(name, problems, tokenizers, config.rollout.max_prompt_tokens, least=sizes[name])
+                for name, problems in load_training(config.data).sets.items()
+            }
+            benchmarks = load_benchmarks(config)
+            with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
+                experiment = Experiment(
+                    id=plan.id,
+                    config=config,
+                    train_sets=train_sets,
+                    placement=placement,
+                    ledger=Ledger(StepStore(plan.root), list(initial)),
+                    verifier=pool,
+                    rewards=rewards,
+                    opened_at=checkpoint,
+                )
+                with _synced(experiment.ledger.store):
+                    yield experiment, benchmarks
+
+
+def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
+    """Workers as the configuration has them, with that rule of equality."""
+    verifier = config.verifier
+    return VerifierPool(
+        num_workers=verifier.num_workers,
+        timeout_s=verifier.timeout_s,
+        memory_mb=verifier.memory_mb,
+        style=verifier.style,  # type: ignore[arg-type]
+        equality=equality,  # type: ignore[arg-type]
+        cache=verifier.cache,
+    )
+
+
+def rewards_of(config: ExperimentConfig, pool: VerifierPool) -> Rewards:
+    """The reward functions that the configuration names; the pool is shared with evaluations."""
+    equalities = {"math_verify": "math_verify", "exact_match": "normalised"}
+
+    def function(name: str) -> RewardFunction:
+        if ":" in name:
+            return UserReward(name, timeout_s=config.reward.timeout_s, memory_mb=config.reward.memory_mb)
+        equality = equalities.get(name, config.verifier.equality)
+        if equality == config.verifier.equality:
+            return VerifierReward(pool)
+        return VerifierReward(verifier_pool(config, equality), owns_pool=True)
+
+    names = config.reward.functions
+    return Rewards([function(name) for name in names], config.reward.weights or [1.0] * len(names))
+
+
+@contextmanager
+def _synced(store: StepStore) -> Iterator[None]:
+    """What is committed inside is on the disk at the end."""
+    try:
+        yield
+    except BaseException:
+        try:
+            store.sync()
+        except StoreError as consequence:
+            _log.warning("%s", consequence)
+        raise
+    store.sync()
+
+
+def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:
+    """Where the configuration places its agents; nothing is loaded yet."""
+    if config.placement.kind == "local":
+        return LocalPlacement(config, root=root, initial=initial)
+    from hacpo_core.placement.ray_actors import RayPlacement  # Ray is an extra, and takes a third of a second
+
+    return RayPlacement(config, root=root, initial=initial)
+
+
+def _short_enough(
+    name: str, problems: list[Problem], agents: list[AgentTokenizer], limit: int, *, least: int
+) -> list[Problem]:
+    """Problems of a set whose prompt every agent can read within `limit` tokens; the others are counted."""
+    kept = problems
+    for agent in agents:
+        agent.render(kept)
+        kept = [problem for problem in kept if len(agent.prompt_ids(problem)) <= limit]
+    if len(kept) < len(problems):
+        _log.warning("dropped %d problems of %s whose prompt is over %d tokens", len(problems) - len(kept), name, limit)
+    if len(kept) < least:
+        raise DataError(
+            f"only {len(kept)} of {len(problems)} training problems of {name} have prompts of at most {limit} tokens, "
+            f"fewer than the {least} of a step; raise rollout.max_prompt_tokens"
+        )
+    return kept

@@ -1,0 +1,153 @@
+"""Evaluations of an experiment that was trained, or is half trained, on any benchmark: `hacpo evaluate`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+
+from flows.runs.build import open_experiment
+from flows.planning.compose import benchmark, file_stem
+from flows.runs.display import Watcher
+from flows.runs.experiment import evaluate_agents, waited_for
+from flows.planning.plans import Plan, find_plan
+from flows.records.progress import ProgressFile, read_progress
+from flows.runs.results import read_final
+from flows.runs.runner import PrefectRunner, watched_by, watcher_of_flow
+from flows.runs.tracking import ExperimentTracking, store_of
+from hacpo_core.config import BenchmarkConfig
+from hacpo_core.config.checks import validate
+from hacpo_core.data.benchmarks import Benchmark
+from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.results import intact_results, read_result, result_phase
+from hacpo_core.evaluation.run import other_question_error, question_digest
+from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.experiment import Experiment
+from hacpo_core.phases.runner import Runner
+from hacpo_core.store.steps import StepStore
+
+
+def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan with these benchmarks and no others: the experiment's own declarations where it has them.
+
+    Args:
+        plan: of an experiment in the runs folder.
+        names: names in the experiment, names in `experiments/benchmarks`, or YAML files; none: the experiment's all.
+
+    Raises:
+        ConfigError: nobody declares a benchmark, one name is declared twice, or a declaration contradicts itself.
+    """
+    own = plan.config.evaluate.benchmarks
+    declared: dict[str, BenchmarkConfig] = {} if names else own
+    for given in names:
+        name = file_stem(given)
+        found = own[given] if given in own else benchmark(given)
+        if found != {**declared, **own}.get(name, found):
+            owner = plan.id if name in own else "another of these files"
+            raise ConfigError(
+                f"--benchmarks: {owner} declares {name} differently than {given}; give the file another name"
+            )
+        declared[name] = found
+    if not declared:
+        raise ConfigError(f"--benchmarks: got none, and {plan.id} declares none; name some, for example math500")
+    evaluate = replace(plan.config.evaluate, during=[], final=list(declared), benchmarks=dict(declared))
+    config = replace(plan.config, evaluate=evaluate)
+    validate(config)
+    return replace(plan, config=config)
+
+
+def last_trained_step(plan: Plan) -> int:
+    """The last step that every agent was updated in; 0 before training."""
+    store, updates = StepStore(plan.root), {f"update.{agent}" for agent in plan.config.pair.agents}
+    steps = range(store.last_step(), 0, -1)
+    return next((step for step in steps if updates <= set(store.committed(step))), 0)
+
+
+def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher) -> pd.DataFrame:
+    """Evaluate every agent on the plan's benchmarks, from wherever the store stands.
+
+    Weights of an earlier step come from a checkpoint and stored rollouts.
+
+    Args:
+        plan: with the benchmarks to evaluate on.
+        step: training step after which the agents are evaluated, 0: before training; None: the last one.
+        runner: where and when the shards run.
+        watcher: told every result.
+
+    Returns:
+        these evaluations' rows of `read_evaluations`.
+
+    Raises:
+        ConfigError: the experiment has not come to that step, was evaluated on something else under a name, or is
+            tracked at an address that holds a password.
+        TrackingError: the store that it is tracked in does not answer, or refuses what it is sent.
+    """
+    store_of(plan)
+    last = last_trained_step(plan)
+    step = last if step is None else step
+    if not 0 <= step <= last:
+        raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
+    names = list(plan.config.evaluate.benchmarks)
+    is_complete = read_final(plan) is not None
+    with open_experiment(plan) as (experiment, benchmarks):
+        _check_questions(experiment, benchmarks)
+        with waited_for(experiment, runner):
+            evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
+        if read_progress(plan.root) is not None:  # what was never trained has no progress, and is not broken off
+            store, past = experiment.ledger.store, intact_results(plan.root)
+            measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
+            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # is written as it is made
+        tracking = ExperimentTracking(plan, experiment)
+        try:
+            tracking.log_evaluations()
+        finally:
+            tracking.finish("FINISHED" if is_complete else "KILLED")
+    frame = read_evaluations(plan.root)
+    return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
+
+
+def _check_questions(experiment: Experiment, benchmarks: Mapping[str, Benchmark]) -> None:
+    """Refuse to ask something else under the name of an evaluation of any step: no curve mixes two questions."""
+    digests = {name: question_digest(experiment, benchmark) for name, benchmark in benchmarks.items()}
+    store = experiment.ledger.store
+    for step, name, agent in itertools.product(range(store.last_step() + 1), digests, experiment.agents):
+        phase = result_phase(name, agent)
+        if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
+            raise other_question_error(step, name)
+
+
+@flow(name="evaluate", flow_run_name="{experiment} · evaluate", persist_result=False)
+def evaluate_flow(
+    experiment: str, runs_dir: str, benchmarks: list[str] | None = None, step: int | None = None
+) -> list[dict[str, Any]]:
+    """Evaluate an experiment, shard by shard as tasks.
+
+    Args:
+        experiment: id.
+        runs_dir: folder that holds `experiments/<id>/`.
+        benchmarks: as `with_benchmarks` takes them; none: the experiment's own.
+        step: after which training step; none: the last one.
+
+    Returns:
+        rows of the evaluations' table.
+    """
+    plan = with_benchmarks(find_plan(Path(runs_dir), experiment), benchmarks or [])
+    runner = PrefectRunner(plan)
+    frame = run_evaluation(plan, step, runner, watcher_of_flow.get())
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+    create_table_artifact(table=rows, key="evaluation", description=f"Evaluations of {plan.id}")
+    return rows
+
+
+def evaluate_with_prefect(plan: Plan, names: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
+    """Run the evaluation flow in this process."""
+    with watched_by(watcher):
+        rows = evaluate_flow(plan.id, plan.config.runtime.runs_dir, benchmarks=list(names), step=step)
+    return pd.DataFrame(rows)

@@ -1,0 +1,164 @@
+"""One experiment from its first to its last step, under any runner."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from flows.runs.build import open_experiment
+from flows.runs.display import Watcher
+from flows.records.failures import failures_recorded
+from flows.planning.plans import Plan, save_plan
+from flows.records.progress import ProgressFile
+from flows.runs.results import ExperimentResult, read_final, result_table
+from flows.records.states import CONFIG_FILE, RESULT_FILE
+from flows.runs.tracking import ExperimentTracking, store_of
+from hacpo_core.algorithm import StartedStep, finish_step, train_step
+from hacpo_core.config.counts import benchmarks_after
+from hacpo_core.data.benchmarks import Benchmark
+from hacpo_core.errors import ServerError
+from hacpo_core.evaluation.results import EvaluationResult, intact_results
+from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.experiment import Experiment
+from hacpo_core.phases.checkpoint import checkpoint
+from hacpo_core.phases.runner import Handle, Runner
+from hacpo_core.store.files import write_json
+from hacpo_core.versions import version_tags
+
+
+def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
+    """Train to the end, from wherever the store stands; a complete experiment is returned as it is.
+
+    Raises:
+        HacpoError: with its remedy; everything committed so far stays, and `hacpo resume` goes on from it.
+    """
+    done = read_final(plan)
+    if done is not None:
+        return done
+    store_of(plan)
+    if not (plan.root / CONFIG_FILE).is_file():
+        save_plan(plan)  # without it nobody finds the experiment again
+    progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
+    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (experiment, benchmarks):
+        past = intact_results(plan.root)
+        watcher = ProgressFile(
+            experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher
+        )
+        tracking = ExperimentTracking(plan, experiment)
+        try:
+            with waited_for(experiment, runner):
+                _train(plan, experiment, benchmarks, tracking.watched(runner), watcher, tracking)
+            return _finish(plan, experiment, tracking)
+        except BaseException as error:
+            has_failed = isinstance(error, Exception) and not isinstance(error, ServerError)  # not Ctrl-C, nor SIGTERM
+            status = "FAILED" if has_failed else "KILLED"
+            tracking.finish(status, raises=False)
+            raise
+
+
+@contextmanager
+def waited_for(experiment: Experiment, runner: Runner) -> Iterator[None]:
+    """At the end nothing that the runner has started is under way.
+
+    When a phase fails, the others that have begun end and commit what they make; Ctrl-C and SIGTERM break them off.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            experiment.placement.break_off()
+        raise
+    finally:
+        runner.wait()
+
+
+def _train(
+    plan: Plan,
+    experiment: Experiment,
+    benchmarks: Mapping[str, Benchmark],
+    runner: Runner,
+    watcher: Watcher,
+    tracking: ExperimentTracking,
+) -> None:
+    config = plan.config
+    num_steps, version = config.train.num_steps, experiment.first_version
+    if version == 0:
+        tracking.log_results(evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, watcher))
+    for step in range(1, version + 1):
+        tracking.log_step(step)
+    begun_at = time.monotonic()
+
+    def complete(started: StartedStep) -> None:
+        finish_step(experiment, started)
+        tracking.log_step(started.step)
+        seconds_left = (time.monotonic() - begun_at) / (started.step - version) * (num_steps - started.step)
+        metrics = experiment.ledger.store.metrics(started.step)
+        watcher.stepped(started.step, num_steps, metrics, seconds_left)
+
+    is_pipelined = experiment.placement.is_side_by_side and config.placement.pipelined
+    before: StartedStep | None = None
+    for step in range(version + 1, num_steps + 1):
+        started = train_step(experiment, step, runner, before=before)
+        if before is not None:
+            complete(before)
+        before = started
+        names = benchmarks_after(config, step)
+        saves = step == num_steps or step % config.checkpoint.every == 0
+        if is_pipelined and not names and not saves:
+            continue
+        complete(started)
+        before = None
+        tracking.log_results(evaluate_agents(experiment, step, names, benchmarks, runner, watcher))
+        if saves:
+            checkpoint(experiment, step)
+
+
+def evaluate_agents(
+    experiment: Experiment,
+    step: int,
+    names: Sequence[str],
+    benchmarks: Mapping[str, Benchmark],
+    runner: Runner,
+    watcher: Watcher,
+) -> list[EvaluationResult]:
+    """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
+    started: dict[tuple[str, str], Handle | None] = {}
+    busy: dict[str, Handle] = {}  # an agent's benchmarks come one after the other
+    for agent, name in itertools.product(
+        experiment.agents, dict.fromkeys(names)
+    ):  # agents that share a device change places once
+        after = [busy[agent]] if agent in busy else []
+        last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
+        if last is not None:
+            busy[agent] = last
+    found = []
+    for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):
+        result = finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent])
+        watcher.evaluated(step, name, agent, result.value)
+        found.append(result)
+    return found
+
+
+def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
+    table = result_table(experiment)
+    digests = {
+        agent: experiment.ledger.update(plan.config.train.num_steps, agent).trace.digest for agent in experiment.agents
+    }
+    tracking.log_evaluations()
+    tracking.log_result(table)
+    tracking.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    value: dict[str, Any] = {
+        "id": plan.id,
+        "table": rows,
+        "digests": digests,
+        "versions": version_tags(),
+        **tracking.ids,
+    }
+    write_json(plan.root / RESULT_FILE, value)
+    return ExperimentResult(root=plan.root, **value)

@@ -1,0 +1,163 @@
+"""Many experiments in the queue of the workers: tiny models made first, then a bar for each until all have ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from flows.runs.display import move
+from flows.records.failures import Failure
+from flows.planning.plans import Plan, models_dir
+from flows.service.processes import end_with_parent
+from flows.service.schedule import Schedule, ScheduledRun
+from flows.records.states import standing_of
+from hacpo_core.config import TinyModelConfig
+from hacpo_core.errors import EngineError, ServerError
+from hacpo_core.tiny.folders import tiny_model_folder
+
+_LOOK_EVERY_S, _ASK_EVERY_S = 0.5, 2.0
+_messages: Any = None
+
+
+def make_tiny_models(plans: Sequence[Plan], *, num_workers: int) -> None:
+    """Make the tiny models that are missing, side by side.
+
+    Raises:
+        HacpoError: one of them could not be made.
+        EngineError: its process died.
+    """
+    cold: dict[Path, tuple[str, TinyModelConfig]] = {}
+    for planned in plans:
+        for agent, model in ((k, a.tiny) for k, a in planned.config.pair.agents.items() if a.tiny is not None):
+            folder = tiny_model_folder(model, models_dir(planned.config))
+            if not folder.is_dir():
+                cold[folder] = (f"warm-up {agent} {folder.name[-4:]}", model)
+    if not cold:
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hacpo_core.tiny.models"])  # imported once for all
+    messages = context.SimpleQueue()
+    workers = ProcessPoolExecutor(
+        min(num_workers, len(cold)), mp_context=context, initializer=_start_process, initargs=(messages,)
+    )
+    with workers, _Bars(len(cold)) as bars:
+        waiting = {workers.submit(_warm_up, name, model, folder.parent): name for folder, (name, model) in cold.items()}
+        while waiting:
+            while not messages.empty():
+                bars.show(*messages.get())
+            for job in [job for job in waiting if job.done()]:
+                name = waiting.pop(job)
+                bars.finish(name, "")
+                try:
+                    job.result()
+                except BrokenProcessPool as error:
+                    raise EngineError(f"{name}: its process died (killed, or out of memory); try again") from error
+            time.sleep(0.1)
+
+
+def _start_process(messages: Any) -> None:
+    global _messages
+    _messages = messages
+    end_with_parent()
+
+
+def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
+    from hacpo_core.tiny.models import ensure_tiny_model
+
+    def progress(step: int, num_steps: int, loss: float) -> None:
+        if step % 10 == 0 or step == num_steps:
+            _messages.put((name, step, num_steps, f"loss {loss:.3f}"))
+
+    ensure_tiny_model(model, cache, progress=progress)
+
+
+def watch(
+    plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], Schedule], check: Callable[[], None]
+) -> dict[str, str]:
+    """Show how far submitted experiments are until each is complete, has failed or was cancelled.
+
+    Args:
+        plans: all in the queue, or under way.
+        schedule: of their runs folder.
+        revive: brings the server back, maybe elsewhere; called when it does not answer.
+        check: raises what makes waiting senseless.
+
+    Returns:
+        why those failed that did, by id; the others are complete.
+    """
+    waiting = {planned.id: planned.root for planned in plans}
+    failed: dict[str, str] = {}
+    runs: Mapping[str, ScheduledRun] = {}
+    asked_at = 0.0
+    with _Bars(len(waiting)) as bars:
+        while waiting:
+            check()
+            if time.monotonic() - asked_at > _ASK_EVERY_S:
+                try:
+                    runs, asked_at = schedule.runs(), time.monotonic()
+                except ServerError:
+                    schedule = revive()
+            for name, root in list(waiting.items()):
+                standing = standing_of(root)
+                if standing.state == "running" and standing.progress is not None:
+                    now = standing.progress
+                    rewards = " ".join(f"{reward:.2f}" for reward in now.rewards.values())
+                    bars.show(name, now.step, now.num_steps, f"reward {rewards}")
+                reason = None if standing.state in ("done", "running") else _why_ended(runs.get(name), standing.failure)
+                if standing.state == "done" or reason is not None:
+                    del waiting[name]
+                    bars.finish(name, reason or "")
+                    if reason is not None:
+                        failed[name] = reason
+            time.sleep(_LOOK_EVERY_S)
+    return failed
+
+
+def _why_ended(run: ScheduledRun | None, failure: Failure | None) -> str | None:
+    """Why a run that is neither complete nor alive will not go on; None: it will."""
+    if run is None or run.is_live:
+        return None
+    if run.state == "Cancelled":
+        return "cancelled"
+    if failure is not None:
+        return failure.reason
+    # A crashed run comes back into the queue, or the reconciler gives it up and records that.
+    return None if run.state == "Crashed" else f"{run.state.lower()}: {run.message}"
+
+
+class _Bars:
+    """A bar for all, and one for each that runs."""
+
+    def __init__(self, num_all: int) -> None:
+        self._all = tqdm(total=num_all, desc="all", position=0)
+        self._bars: dict[str, tqdm[Any]] = {}
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for bar in [*self._bars.values(), self._all]:
+            bar.close()
+
+    def show(self, name: str, position: int, total: int, note: str) -> None:
+        if name not in self._bars:
+            taken = {bar.pos for bar in self._bars.values()}
+            free = next(line for line in range(1, len(taken) + 2) if -line not in taken)
+            self._bars[name] = tqdm(total=total, desc=name, position=free, leave=False)
+        move(self._bars[name], position, note)
+
+    def finish(self, name: str, reason: str) -> None:
+        bar = self._bars.pop(name, None)
+        if bar is not None:
+            bar.close()
+        seconds = "" if bar is None else f" ({bar.format_dict['elapsed']:.0f} s)"
+        tqdm.write(f"{name}: {f'FAILED, {reason}' if reason else 'done'}{seconds}", file=sys.stderr)
+        self._all.update()

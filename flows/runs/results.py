@@ -1,0 +1,116 @@
+"""What came out of an experiment, as a value and as tables; read without torch."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.planning.plans import Plan
+from flows.records.progress import Spent
+from flows.records.states import RESULT_FILE
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
+from hacpo_core.store.files import read_json
+from hacpo_core.store.steps import StepStore
+
+if TYPE_CHECKING:  # the one is a fifth of a second, the other brings torch
+    import pandas as pd
+
+    from hacpo_core.experiment import Experiment
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentResult:
+    """What came out: one row per agent (`result_table`), and where to look."""
+
+    id: str
+    root: Path
+    table: list[dict[str, Any]]
+    mlflow_run: str | None = None
+    mlflow_experiment: str | None = None
+    digests: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def read_final(plan: Plan) -> ExperimentResult | None:
+    """Result of an experiment that is complete, None for any other.
+
+    Raises:
+        StoreError: it is of another version of hacpo.
+    """
+    path = plan.root / RESULT_FILE
+    if not path.is_file():
+        return None
+    try:
+        value = read_json(path)
+    except StoreError:
+        _log.warning("%s is torn; the experiment is completed again from its store", path)
+        return None
+    try:
+        return ExperimentResult(root=plan.root, **value)
+    except TypeError as error:
+        raise StoreError(f"{path}: of another version of hacpo ({error}); remove it to complete it again") from error
+
+
+def result_values(result: EvaluationResult) -> dict[str, float]:
+    """An evaluation as metrics: `evaluate/<benchmark>_accuracy` is avg@k, the others have their own names."""
+    values = {}
+    for estimate in result.estimates:
+        kind, _, k = estimate.metric.partition("@")
+        name = "accuracy" if kind == "avg" else f"{kind}_at_{k}"
+        values[f"evaluate/{result.benchmark}_{name}"] = estimate.value
+    values[f"evaluate/{result.benchmark}_cut_share"] = result.cut_share
+    values[f"evaluate/{result.benchmark}_unscored_share"] = result.unscored_share
+    return values
+
+
+def result_table(experiment: Experiment) -> pd.DataFrame:
+    """One row per agent: each final benchmark's own metric before and after, tokens sampled and trained on, seconds."""
+    import pandas as pd
+
+    num_steps, store = experiment.config.train.num_steps, experiment.ledger.store
+    metrics = [store.metrics(step) for step in range(1, num_steps + 1)]
+    rows = []
+    for agent in experiment.agents:
+        row: dict[str, Any] = {
+            "pair": experiment.config.pair.name,
+            "method": experiment.method.name,
+            "seed": experiment.config.seed,
+            "agent": agent,
+        }
+        for name in dict.fromkeys(experiment.config.evaluate.final):
+            for when, step in (("before", 0), ("after", num_steps)):
+                row[f"{name}_{when}"] = read_result(store, step, result_phase(name, agent)).value
+        spent = Spent()
+        own = [of_step["agents"][agent] for of_step in metrics]
+        for values in own:
+            spent = spent.plus(values)
+        row["tokens_sampled"] = spent.tokens
+        row["tokens_trained"] = int(sum(values["tokens/trained"] for values in own))
+        row["seconds"], row["gpu_seconds"] = round(spent.seconds, 2), round(spent.gpu_s, 2)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
+    """Every agent's metrics of every step of an experiment, evaluations included.
+
+    Returns:
+        long form: step, agent, metric, value.
+    """
+    import pandas as pd
+
+    rows = []
+    store = StepStore(root)
+    for step in range(config.train.num_steps + 1):
+        if "metrics" in store.committed(step):
+            agents = store.metrics(step)["agents"]
+            rows += [(step, agent, name, value) for agent, found in agents.items() for name, value in found.items()]
+    for result in results(root):
+        rows += [(result.step, result.agent, name, value) for name, value in result_values(result).items()]
+    return pd.DataFrame(rows, columns=["step", "agent", "metric", "value"])

@@ -1,0 +1,272 @@
+"""Phases as Prefect tasks: names that a person can read, the `gpu` tag, retries with a condition."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect import Task, flow, task
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture, PrefectTaskRunFuture
+from prefect.states import Crashed
+
+from flows.runs.display import QuietWatcher, Watcher
+from flows.runs.experiment import run_experiment
+from flows.planning.plans import Plan, find_plan
+from flows.service.schedule import answers
+from hacpo_core.errors import (
+    ConfigError,
+    DataError,
+    LockedError,
+    MethodError,
+    ModelError,
+    ReplayError,
+    ServerError,
+    first_line,
+)
+from hacpo_core.phases.runner import Handle, Phase
+from hacpo_core.store.background import Background
+
+UPDATE_EVERY_S = 5.0
+
+
+class BrokenOffError(Exception):
+    """A phase that was not run, because an earlier one failed."""
+
+
+NEVER_RETRIED = (
+    *(ConfigError, DataError, MethodError, ModelError, LockedError, ReplayError),
+    *(BrokenOffError, KeyboardInterrupt),
+)
+
+
+def _may_retry(_task: Any, _run: Any, state: Any) -> bool:
+    return not isinstance(state.result(raise_on_failure=False), NEVER_RETRIED)
+
+
+class PrefectRunner:
+    """Runs each phase as a task of the flow run that it is called in, behind the tasks of the phases before it.
+
+    Where agents work in processes of their own, tasks are submitted, and Prefect's task runner starts each as soon as
+    those before it are done. Agents that take turns in this process run theirs on the spot, in the main thread, where
+    Ctrl-C reaches them. When a phase fails, those that have not begun are broken off.
+
+    The step store is the truth: tasks have no cache and keep no result. A task's only parameters are the phase's
+    explicit key (`v1/<experiment>/<phase>/<step>`) and its title.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._experiment, self._runtime = plan.id, plan.config.runtime
+        self._is_concurrent = plan.config.placement.kind == "ray"
+        self._work: dict[str, Callable[[], None]] = {}
+        self._tasks: dict[tuple[str, bool], Task[..., None]] = {}
+        self._submitted: list[PrefectFuture[None]] = []
+        self._attempts: Counter[str] = Counter()
+        self._failure: Exception | None = None
+        """what the first phase raised that failed for good"""
+        self._has_ended = False
+
+    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+        """Run the phase as a task, now or once everything in `after` is done.
+
+        Raises:
+            ServerError: the work is not at fault, Prefect is; its client has waited for the server by then.
+        """
+        key = f"v1/{self._experiment}/{phase.name}/{phase.step}"
+        title = " · ".join(str(part) for part in (f"step {phase.step}", phase.kind, phase.agent) if part)
+        self._work[key] = work
+        before: Any = [handle.run for handle in after if isinstance(handle, _TaskHandle)]
+        named = self._task(phase)
+        if self._is_concurrent:
+            future = named.submit(key=key, title=title, wait_for=before)
+            self._submitted.append(future)
+            return _TaskHandle(future, lambda: self._finish(title, future))
+        try:
+            state: State[None] = named(key=key, title=title, wait_for=before, return_state=True)
+        except Exception as error:
+            raise self._cause(title, error) from error
+        self._check(title, state)
+        return _TaskHandle(_DoneFuture(state), lambda: None)
+
+    def wait(self) -> None:
+        """Begin nothing more, and wait until what has begun is done."""
+        self._has_ended = True
+        for future in self._submitted:
+            future.wait()
+        self._submitted.clear()
+
+    def _finish(self, title: str, future: PrefectFuture[None]) -> None:
+        """Wait for a task that was submitted."""
+        future.wait()
+        self._check(title, future.state)
+
+    def _check(self, title: str, state: State[None]) -> None:
+        if not state.is_completed():
+            error: Exception = state.result(raise_on_failure=False)  # type: ignore[assignment]
+            cause = self._cause(title, error)
+            raise cause from (None if cause is error else error)
+
+    def _cause(self, title: str, error: Exception) -> Exception:
+        """What the first phase raised that failed for good; where none did, Prefect itself is at fault."""
+        message = f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
+        return self._failure or ServerError(message)
+
+    def _run(self, key: str) -> None:
+        """Work of a task; the last attempt's error counts as the run's."""
+        if self._has_ended or self._failure is not None:
+            raise BrokenOffError(f"{key}: another phase failed before it began")
+        self._attempts[key] += 1
+        try:
+            self._work[key]()
+        except Exception as error:
+            is_last = self._attempts[key] > self._runtime.phase_retries or isinstance(error, NEVER_RETRIED)
+            if is_last and self._failure is None:
+                self._failure = error
+            raise
+        del self._work[key], self._attempts[key]
+
+    def _task(self, phase: Phase) -> Task[..., None]:
+        kind = (phase.kind, phase.needs_gpu)
+        if kind not in self._tasks:
+
+            def run_phase(key: str, title: str) -> None:
+                self._run(key)
+
+            configured = task(
+                name=phase.kind,
+                task_run_name="{title}",
+                tags=["gpu"] if phase.needs_gpu else [],
+                retries=self._runtime.phase_retries,
+                retry_delay_seconds=self._runtime.retry_delay_s,
+                retry_condition_fn=_may_retry,
+                cache_policy=NO_CACHE,
+                persist_result=False,
+            )
+            self._tasks[kind] = configured(run_phase)
+        return self._tasks[kind]
+
+
+class _DoneFuture(PrefectTaskRunFuture[None]):
+    """Future of a task that has run. Prefect would search a state for further tasks, which costs 3 ms each time."""
+
+    def __init__(self, state: State[None]) -> None:
+        assert state.state_details.task_run_id is not None, "a task's state names its run"
+        super().__init__(state.state_details.task_run_id)
+        self._final_state = state
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Nothing to wait for."""
+
+    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> None:
+        """Phases return nothing."""
+
+    def add_done_callback(self, fn: Callable[[PrefectFuture[None]], None]) -> None:
+        """It is done."""
+        fn(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskHandle:
+    """A phase that is a task: its future, which later tasks wait for."""
+
+    run: PrefectFuture[None]
+    check: Callable[[], None]
+
+    def result(self) -> None:
+        """Wait for it; raises what it raised."""
+        self.check()
+
+
+class ProgressWatcher:
+    """Shows progress in Prefect's page, without waiting for it, and passes everything on to another watcher."""
+
+    def __init__(self, inner: Watcher, experiment: str) -> None:
+        self._inner, self._experiment = inner, experiment
+        self._thread = Background("progress")
+        self._artifact: UUID | None = None
+        self._shown_at = 0.0
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """Passed on."""
+        self._inner.warmed_up(agent, step, num_steps, loss)
+
+    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+        """Passed on."""
+        self._inner.evaluated(step, split, agent, accuracy)
+
+    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+        """Update the progress artifact: step, reward per agent, time left; no more often than a person can follow."""
+        self._inner.stepped(step, num_steps, metrics, seconds_left)
+        if step < num_steps and time.monotonic() - self._shown_at < UPDATE_EVERY_S:
+            return
+        self._shown_at = time.monotonic()
+        rewards = ", ".join(f"{k} {value['reward/mean']:.3f}" for k, value in metrics["agents"].items())
+        text = f"step {step} of {num_steps} · reward {rewards} · {seconds_left or 0:.0f} s left"
+        self._thread.do(partial(copy_context().run, self._show, 100.0 * step / num_steps, text))
+
+    def end(self) -> None:
+        """Wait until all is shown; raises a ServerError where Prefect's server did not answer."""
+        self._thread.wait()
+
+    def _show(self, percent: float, text: str) -> None:
+        with answers():
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
+            else:
+                update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
+
+
+# Who watches the flow that this process starts; a deployment's own process has nobody to show anything to.
+watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=QuietWatcher())  # noqa: B039  stateless
+
+
+@flow(name="experiment", flow_run_name="{experiment}", persist_result=False)
+def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | State[Any]:
+    """Train one planned experiment, phase by phase as tasks, from wherever its store stands.
+
+    A run that Prefect failed, or that another process's lock kept out, crashed: the reconciler starts it again.
+
+    Args:
+        experiment: id; its resolved configuration lies in its folder.
+        runs_dir: folder that holds `experiments/<id>/`.
+
+    Returns:
+        the result table's rows; a state that raises its error where it crashed.
+    """
+    plan = find_plan(Path(runs_dir), experiment)
+    runner = PrefectRunner(plan)
+    try:
+        watcher = ProgressWatcher(watcher_of_flow.get(), plan.id)
+        result = run_experiment(plan, runner, watcher)
+        watcher.end()
+        with answers():
+            create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
+    except (LockedError, ServerError) as error:
+        return Crashed(message=str(error), data=error)
+    return result.table
+
+
+def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
+    """Run the experiment flow in this process."""
+    with watched_by(watcher):
+        experiment_flow(experiment=plan.id, runs_dir=str(Path(plan.config.runtime.runs_dir).absolute()))
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Flows that are run inside show what happens to this watcher."""
+    token = watcher_of_flow.set(watcher)
+    try:
+        yield
+    finally:
+        watcher_of_flow.reset(token)

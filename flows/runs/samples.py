@@ -1,0 +1,106 @@
+"""What the agents answered, side by side: in a training step, with its effect on each learner, or on a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from flows.planning.plans import Plan
+from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.table import read_evaluations, read_responses
+from hacpo_core.store.steps import StepStore, phase_name
+
+
+def step_samples(plan: Plan, step: int) -> pd.DataFrame:
+    """One row per response: problem, agent, text, verdict, raw and shaped reward, and per learner its advantage, ratio
+    and stopped share.
+
+    Raises:
+        ConfigError: the step has no committed advantages.
+    """
+    store, names = StepStore(plan.root), list(plan.config.pair.agents)
+    if "advantage" not in store.committed(step):
+        raise ConfigError(f"--step: {plan.id} has no complete step {step}; its last one is {store.last_step()}")
+    keys = ["problem_id", "agent", "sample"]
+    rounds = [(agent, n) for agent in names for n in range(store.num_rounds(step, "verify", agent))]
+
+    def tables(phase: str, file: str, columns: Sequence[str]) -> pd.DataFrame:
+        parts = [(phase_name(phase, *each), f"{phase_name(file, *each)}.parquet") for each in rounds]
+        return pd.concat([store.read_table(step, *part, columns=[*keys, *columns]) for part in parts])
+
+    frame = tables("rollout", "rollouts", ["tag", "text", "finish_reason"]).merge(
+        tables("verify", "verdicts", ["status", "raw_reward", "extracted", "reason"]), on=keys
+    )
+    advantages = store.read_table(step, "advantage", "advantages.parquet")
+    frame = frame.merge(advantages[[*keys, "reward"]].drop_duplicates(keys), on=keys, how="left")
+    for agent in names:
+        part = advantages[advantages.learner == agent].rename(columns={"advantage": f"advantage_for_{agent}"})
+        frame = frame.merge(part[[*keys, f"advantage_for_{agent}"]], on=keys, how="left")
+        if f"update.{agent}" in store.committed(step):
+            rows = store.read_table(step, f"update.{agent}", f"update.{agent}.parquet")
+            rows = rows[rows["step"] == step].drop_duplicates(keys)  # the first update of a row that has several
+            seen = rows[[*keys, "ratio", "stopped_share"]]
+            seen = seen.rename(columns={"ratio": f"ratio_for_{agent}", "stopped_share": f"stopped_for_{agent}"})
+            frame = frame.merge(seen, on=keys, how="left")
+    return frame
+
+
+def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFrame:
+    """One row per response of an evaluation: the columns of `read_responses`, and the agent.
+
+    Args:
+        plan: of the experiment.
+        benchmark: its name.
+        step: training step after which it was made; None: the last one.
+
+    Raises:
+        ConfigError: there is no such evaluation.
+    """
+    frame = read_evaluations(plan.root)
+    steps = sorted(frame[frame.benchmark == benchmark]["step"].unique())
+    if not steps:
+        known = ", ".join(dict.fromkeys(frame.benchmark)) or "none"
+        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {known}")
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        known = ", ".join(map(str, steps))
+        raise ConfigError(f"--step: got {step}, but {plan.id} was evaluated on {benchmark} after steps {known}")
+    agents = dict.fromkeys(frame[(frame.benchmark == benchmark) & (frame.step == step)]["agent"])
+    return pd.concat(
+        [
+            read_responses(plan.root, step=step, benchmark=benchmark, agent=agent).assign(agent=agent)
+            for agent in agents
+        ],
+        ignore_index=True,
+    )
+
+
+def print_answers(frame: pd.DataFrame, num_problems: int) -> None:
+    """The first problems of an evaluation as text."""
+    for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
+        rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
+        print(f"=== {problem_id}  gold: {rows[0]['answer']}\n{rows[0]['question']}")
+        for row in rows:
+            cut = ", cut at the limit" if row["finish_reason"] == "length" else ""
+            found = f", found {row['extracted']}" if isinstance(row["extracted"], str) else ""
+            print(f"--- {row['agent']} #{row['sample']} {row['status']}{found}{cut}")
+            print(row["text"])
+
+
+def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
+    """The first problems of a step as text."""
+    for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
+        print(f"=== {problem_id}")
+        for row in frame[frame.problem_id == problem_id].to_dict(orient="records"):
+            effects = []
+            for name in (
+                column.removeprefix("advantage_for_") for column in row if str(column).startswith("advantage_")
+            ):
+                ratio, stopped = row.get(f"ratio_for_{name}"), row.get(f"stopped_for_{name}")
+                effect = f"{name}: A {row[f'advantage_for_{name}']:+.2f}"
+                if ratio is not None and not pd.isna(ratio):
+                    effect += f" s {ratio:.3f}{' stopped' if stopped else ''}"
+                effects.append(effect)
+            print(f"--- {row['agent']} #{row['sample']} {row['status']} {row['reason']}  [{'; '.join(effects)}]")
+            print(row["text"])

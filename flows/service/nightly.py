@@ -1,0 +1,77 @@
+"""Flows that a schedule runs: submit what is missing of a grid, write a grid's report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prefect import flow
+from prefect.artifacts import create_link_artifact
+
+from flows.service.server import PrefectServer
+from flows.service.worker import RUNS_DIR
+from hacpo_core.errors import ConfigError
+
+
+def _runs_dir(asked: str | None) -> Path:
+    folder = asked or os.environ.get(RUNS_DIR)
+    if folder is None:
+        raise ConfigError(f"runs_dir: got nothing, and {RUNS_DIR} is not set; `hacpo worker` sets it for its runs")
+    return Path(folder)
+
+
+@flow(name="grid", flow_run_name="{grid}", persist_result=False)
+def grid_flow(
+    grid: str,
+    runs_dir: str | None = None,
+    hardware: str | None = None,
+    seeds: list[int] | None = None,
+    overrides: list[str] | None = None,
+    priority: str = "low",
+) -> list[str]:
+    """Plan a grid and submit what is missing of it; done as soon as all is in the queue.
+
+    Args:
+        grid: name in experiments/grids, or a YAML file.
+        runs_dir: folder of all runs; none: the worker's.
+        hardware, seeds: in place of the grid's own.
+        overrides: "section.field=value", for every experiment.
+        priority: queue of the experiments.
+
+    Returns:
+        ids of the submitted experiments.
+    """
+    from experiments.planner import plan_grid
+    from experiments.run import record_grid, submit
+    from flows.service.schedule import Schedule
+
+    folder = _runs_dir(runs_dir)
+    planned = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
+    record_grid(planned, folder)
+    api = PrefectServer(
+        os.environ["PREFECT_API_URL"].removesuffix("/api"), os.environ.get("PREFECT_API_AUTH_STRING", "")
+    )
+    return submit(planned.experiments("missing"), Schedule(api, folder), priority=priority)
+
+
+@flow(name="report", flow_run_name="{grid} · report", persist_result=False)
+def report_flow(
+    grid: str,
+    runs_dir: str | None = None,
+    hardware: str | None = None,
+    seeds: list[int] | None = None,
+    overrides: list[str] | None = None,
+) -> str:
+    """Write a grid's report from what is complete; arguments as for `grid_flow`.
+
+    Returns:
+        path of the HTML page.
+    """
+    from experiments.planner import plan_grid
+    from experiments.report import write_report
+
+    folder = _runs_dir(runs_dir)
+    planned = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
+    page = write_report(planned, folder / "reports" / planned.name)
+    create_link_artifact(link=page.absolute().as_uri(), key="report", description=f"Report of {planned.name}")
+    return str(page)

@@ -1,0 +1,299 @@
+"""The managed local Prefect server: one detached process, found again, health-checked, protected, stopped by its owner.
+
+The ephemeral server of a flow run loses task records at exit, so there is always a real one.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import http.client
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from flows.service.processes import Record, free_port, home_of, write_private
+from hacpo_core.config.addresses import has_password
+from hacpo_core.errors import ConfigError, ServerError
+
+_log = logging.getLogger(__name__)
+
+PREFECT_PORT = 4200
+START_LIMIT_S = 90.0
+ANSWER_S = 5.0
+"""how long one question may take"""
+_SILENCE_LIMIT_S = 60.0
+"""how long a server may be silent before it is replaced"""
+SHARED_SERVER = "HACPO_PREFECT_URL"
+"""address of a server that a team runs for all, in place of one per runs folder; PREFECT_API_AUTH_STRING logs in"""
+LOG_IN = "PREFECT_API_AUTH_STRING"
+RECONCILER_LOCK = "reconciler.lock"
+"""held by the one reconciler of a runs folder, on whatever machine"""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefectServer:
+    """Where a server answers, and what it asks for: "user:password", or nothing."""
+
+    url: str
+    auth: str
+
+
+def auth_file(runs_dir: Path) -> Path:
+    """File that holds the text which the server's page asks for at log-in; readable by its owner alone."""
+    return home_of(runs_dir) / "log-in.txt"
+
+
+def shared_server() -> PrefectServer | None:
+    """The team's server, None where the environment names none.
+
+    Raises:
+        ConfigError: its address holds a password.
+    """
+    url = os.environ.get(SHARED_SERVER, "")
+    if has_password(url):
+        raise ConfigError(f"{SHARED_SERVER}: holds a password, which logs would show; set {LOG_IN} to user:password")
+    return PrefectServer(url.rstrip("/").removesuffix("/api"), os.environ.get(LOG_IN, "")) if url else None
+
+
+def log_in_hint(runs_dir: Path) -> str:
+    """Where a person finds what the server's page asks for."""
+    if shared_server() is not None:
+        return f"log-in: the text in {LOG_IN}"
+    return f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
+
+
+def find_server(runs_dir: Path) -> PrefectServer | None:
+    """The team's server, else the running one of this runs folder, None where there is none or its process is gone."""
+    record = _record(home_of(runs_dir))
+    return shared_server() or (_described(record.read()) if record.process() is not None else None)
+
+
+def find_reconciler(runs_dir: Path) -> psutil.Process | None:
+    """The reconciler of this runs folder on this machine."""
+    return _reconciler(home_of(runs_dir)).process()
+
+
+def services(runs_dir: Path) -> list[psutil.Process]:
+    """What serves the folder on this machine until it is stopped, whoever started it."""
+    found = (_record(home_of(runs_dir)).process(), find_reconciler(runs_dir))
+    return [process for process in found if process is not None]
+
+
+def record_reconciler(home: Path, pid: int) -> None:
+    """Say which process here is the reconciler."""
+    _reconciler(home).write(pid, {})
+
+
+def _record(home: Path) -> Record:
+    return Record(home, "server")
+
+
+def _reconciler(home: Path) -> Record:
+    return Record(home, "reconciler")
+
+
+def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
+    if value is None or not {"port", "token"} <= set(value):
+        return None
+    return PrefectServer(f"http://127.0.0.1:{value['port']}", f"hacpo:{value['token']}")
+
+
+def is_healthy(server: PrefectServer) -> bool:
+    """Whether the server answers, and to this log-in: another server may have taken the port."""
+    return fault_of(server) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a server is of no use."""
+
+    message: str
+    is_passing: bool
+    """whether it may be gone by itself: the server is silent, or too busy to answer"""
+
+
+def fault_of(server: PrefectServer) -> Fault | None:
+    """What keeps the server from answering to this log-in; None where nothing does."""
+    log_in = base64.b64encode(server.auth.encode()).decode()
+    try:
+        headers = {"Authorization": f"Basic {log_in}"}
+        request = urllib.request.Request(f"{server.url}/api/admin/version", headers=headers)
+        with urllib.request.urlopen(request, timeout=ANSWER_S):
+            return None
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (401, 403):
+            return Fault(f"refuses the log-in; expected its user:password in {LOG_IN}", is_passing=False)
+        return Fault(f"answers with HTTP {error.code}, as no Prefect server does", is_passing=error.code >= 500)
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return Fault(f"does not answer ({reason})", is_passing=True)
+    except ValueError as error:
+        return Fault(f"is no address ({error})", is_passing=False)
+
+
+def ensure_server(runs_dir: Path) -> PrefectServer:
+    """The healthy server of this runs folder, started if need be; safe to call from several processes.
+
+    One that died comes back at its port with its log-in, so that workers and runs which live on find it. With the
+    first start comes the reconciler (`flows.service.reconciler`), which also brings a dead server back.
+
+    Raises:
+        ServerError: it does not come up in time; the message names its log. Or the team's server is of no use.
+    """
+    shared = shared_server()
+    if shared is not None:
+        fault = fault_of(shared)
+        if fault is not None:
+            raise _refusal(shared, fault)
+        return shared
+    home = home_of(runs_dir)
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = find_server(runs_dir)
+        if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
+            server = _start(home)
+        if _reconciler(home).process() is None:
+            _start_reconciler(home, server)
+        return server
+
+
+def await_server(runs_dir: Path) -> PrefectServer:
+    """`ensure_server` for what is under way: a silent server of the team's is waited for, since others bring it back.
+
+    Raises:
+        ServerError: as `ensure_server`; or the team's server refuses the log-in.
+    """
+    shared = shared_server()
+    if shared is None:
+        return ensure_server(runs_dir)
+    is_said = False
+    while (fault := fault_of(shared)) is not None:
+        if not fault.is_passing:
+            raise _refusal(shared, fault)
+        if not is_said:
+            _log.warning("%s %s; waiting for it", shared.url, fault.message)
+            is_said = True
+        time.sleep(2.0)
+    return shared
+
+
+def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
+    return ServerError(
+        f"{SHARED_SERVER}: {server.url} {fault.message}; fix that, or unset {SHARED_SERVER} for a server of this "
+        "machine's own"
+    )
+
+
+def _start(home: Path) -> PrefectServer:
+    record = _record(home)
+    known = record.read() or {}
+    record.end()
+    token = known.get("token") or secrets.token_urlsafe(24)
+    for port in (int(known.get("port") or PREFECT_PORT), 0):
+        found = _start_at(home, free_port(port), token)
+        if found is not None:
+            return found
+    raise ServerError(f"the Prefect server did not come up within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
+
+
+def _start_at(home: Path, port: int, token: str) -> PrefectServer | None:
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    process = _detach(command, home / "server.log", server_environment(home, port=port, auth=f"hacpo:{token}"))
+    record = _record(home)
+    server = _described(record.write(process.pid, {"port": port, "token": token}))
+    assert server is not None, "just written"
+    write_private(home / "log-in.txt", f"{server.auth}\n")
+    if _comes_up(server, limit_s=START_LIMIT_S, process=process):
+        return server
+    record.end()
+    return None
+
+
+def _start_reconciler(home: Path, server: PrefectServer) -> None:
+    command = [sys.executable, "-m", "flows.service.reconciler", "--runs-dir", str(home.parent)]
+    settings = client_environment(home, url=server.url, auth=server.auth)
+    process = _detach(command, home / "reconciler.log", settings)
+    record_reconciler(home, process.pid)
+
+
+def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one and its terminal; secrets go by the environment, not the command line."""
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **settings},
+            start_new_session=True,
+        )
+
+
+def _comes_up(server: PrefectServer, *, limit_s: float, process: subprocess.Popen[bytes] | None = None) -> bool:
+    """Whether the server answers within a time; it is not waited for once its process has ended."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and (process is None or process.poll() is None):
+        if is_healthy(server):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def stop_server(runs_dir: Path) -> bool:
+    """End the server of this runs folder and its reconciler, and only those; False where there was no server.
+
+    The next server has the same log-in, and the same port where that is free: workers that live on find it.
+    """
+    home = home_of(runs_dir)
+    was_there = _record(home).process() is not None  # it may be the reconciler's child, and end with that
+    _reconciler(home).end()
+    return _record(home).end() or was_there
+
+
+def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
+    """Settings of the server: loopback, a token, no foreign origin, no analytics, task records written in batches."""
+    return {
+        **client_environment(home, url=f"http://127.0.0.1:{port}", auth=auth),
+        "PREFECT_SERVER_API_AUTH_STRING": auth,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}",
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # On SQLite a write per record makes other calls fail and wait: docs/decisions.md, Prefect's share of a step.
+        "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+    }
+
+
+def client_environment(home: Path, *, url: str, auth: str) -> dict[str, str]:
+    """Settings of a process that runs flows against the server; to be set before prefect is imported."""
+    return {
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_API_AUTH_STRING": auth,
+        "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
+        "PREFECT_LOGGING_LEVEL": os.environ.get("PREFECT_LOGGING_LEVEL", "WARNING"),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def use_server(server: PrefectServer, runs_dir: Path) -> None:
+    """Point this process's Prefect client at the server; call before anything imports prefect."""
+    os.environ.update(client_environment(home_of(runs_dir), url=server.url, auth=server.auth))

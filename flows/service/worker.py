@@ -1,0 +1,231 @@
+"""`hacpo worker`: a Prefect worker for this machine's GPUs, watched, and ended with all that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from flows.service.deployments import POOL, deploy
+from flows.service.fork_server import ForkServer
+from flows.service.host import HostWatch
+from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one
+from flows.service.schedule import Schedule, slots_of, worker_name
+from flows.service.server import (
+    RECONCILER_LOCK,
+    PrefectServer,
+    await_server,
+    client_environment,
+    ensure_server,
+    find_server,
+    is_healthy,
+    log_in_hint,
+    record_reconciler,
+    services,
+    shared_server,
+)
+from flows.service.slots import visible_devices
+from hacpo_core.config.addresses import tracking_uri
+from hacpo_core.errors import EngineError, ServerError
+
+RUNS_DIR = "HACPO_RUNS_DIR"
+"""folder of all runs, for flows that a worker starts in a folder of its own"""
+WORKER_CHECK_EVERY_S = 30.0
+MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
+"""a worker that dies this often is not started again"""
+
+
+def default_slots() -> int:
+    """Experiments at a time: one per GPU; without one, per core."""
+    return len(visible_devices()) or os.cpu_count() or 1
+
+
+def find_worker(runs_dir: Path) -> psutil.Process | None:
+    """The `hacpo worker` of this runs folder on this machine."""
+    return _record(home_of(runs_dir)).process()
+
+
+def _record(home: Path) -> Record:
+    return Record(home, f"worker.{socket.gethostname()}")  # several machines may share the folder, one worker each
+
+
+def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
+    """Run a worker until SIGTERM or Ctrl-C, then end it and the experiments that it runs; they can go on later.
+
+    Prints where the Prefect server listens.
+
+    Returns:
+        False where a worker of this folder runs already: nothing was done.
+
+    Raises:
+        EngineError: the worker keeps dying.
+        ServerError: the server does not answer.
+        ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
+    """
+    tracking_uri(None, runs_dir)
+    home = home_of(runs_dir)
+    record = _record(home)
+    with only_one(record.path.with_suffix(".lock")) as is_alone:
+        if not is_alone:
+            return False
+        record.write(os.getpid(), {"slots": num_slots})  # first, so that whoever looks for a worker starts no other
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
+            _keep_running(runs_dir, num_slots)
+        finally:
+            record.path.unlink(missing_ok=True)
+    return True
+
+
+def _keep_running(runs_dir: Path, num_slots: int) -> None:
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
+    deaths: list[float] = []
+    host = HostWatch()
+    while True:
+        server = await_server(runs_dir)
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+        schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
+        reconciler = TeamReconciler(runs_dir, environment)
+        forks = ForkServer(environment)
+        process = subprocess.Popen(
+            command, env=environment | forks.variables, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent
+        )
+        try:
+            while process.poll() is None and not _has_moved(server, runs_dir):
+                set_pool_limit(schedule, num_slots)
+                reconciler.keep()
+                forks.check()
+                with suppress(ServerError):  # a silent server is asked again later
+                    host.look(schedule.client)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=WORKER_CHECK_EVERY_S)
+            if process.poll() is not None:
+                deaths = [death for death in deaths if time.monotonic() - death < DEATHS_WITHIN_S] + [time.monotonic()]
+        finally:
+            reconciler.end()
+            if process.poll() is None:
+                end_family(psutil.Process(process.pid))
+                process.wait()
+            forks.end()
+        if len(deaths) == MOST_DEATHS:
+            raise EngineError(
+                f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see what it says above"
+            )
+
+
+def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
+    return {
+        **os.environ,
+        **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        RUNS_DIR: str(runs_dir.absolute()),
+        "PREFECT_WORKER_QUERY_SECONDS": "2" if shared_server() is not None else "0.5",
+        "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+        "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
+        "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",
+    }
+
+
+def _has_moved(server: PrefectServer, runs_dir: Path) -> bool:
+    """Whether another server serves the folder by now: one that came back may have had to take another port."""
+    current = find_server(runs_dir)
+    return current is not None and current != server and is_healthy(current)
+
+
+class TeamReconciler:
+    """The reconciler of a runs folder whose server is a team's: one worker's child, and the next one's after its death.
+
+    A server of the folder's own brings one with it.
+    """
+
+    def __init__(self, runs_dir: Path, environment: dict[str, str]) -> None:
+        self._home, self._environment = home_of(runs_dir), environment
+        self._command = [sys.executable, "-m", "flows.service.reconciler", "--runs-dir", str(runs_dir.absolute())]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep(self) -> None:
+        """Start it unless it runs, here or beside another machine's worker."""
+        if shared_server() is None or (self._process is not None and self._process.poll() is None):
+            return
+        with only_one(self._home / RECONCILER_LOCK) as is_missing:
+            if not is_missing:
+                return
+        with (self._home / "reconciler.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=end_with_parent,
+            )
+        record_reconciler(self._home, self._process.pid)
+
+    def end(self) -> None:
+        """End it, if it is this worker's."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
+    """Let the pool run as many experiments as all living workers can take; a silent server is asked again later."""
+    with suppress(ServerError):
+        names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
+        schedule.set_limit(sum(map(slots_of, names)))
+
+
+@contextmanager
+def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None]]:
+    """A worker for as long as the block lasts, unless one serves this folder already.
+
+    What it hands out, called again and again, starts one where the other has gone meanwhile, and raises EngineError,
+    with the last lines of the worker's log, once the block's own worker has failed.
+    """
+    command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
+    home = home_of(runs_dir)
+    home.mkdir(parents=True, exist_ok=True)
+    log_file = home / "worker.log"
+    process: subprocess.Popen[bytes] | None = None
+    said_before = 0
+
+    def check() -> None:
+        nonlocal process, said_before
+        if process is not None and process.poll() is None:  # it may be importing still, and have no record yet
+            return
+        if process is not None and process.returncode:  # 0: another worker of this folder was faster
+            last_lines = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
+            raise EngineError(
+                f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(last_lines)}"
+            )
+        if find_worker(runs_dir) is not None:
+            return
+        with log_file.open("ab") as log:
+            said_before = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+
+    try:
+        check()
+        yield check
+    finally:
+        if process is not None:
+            if process.poll() is None:
+                end_family(psutil.Process(process.pid), spared=services(runs_dir))
+            process.wait()

@@ -1,0 +1,89 @@
+"""`hacpo evaluate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.options import AsJson, ExperimentId, RunsDir, watcher_of
+from hacpo_core.errors import ConfigError
+
+
+def evaluate(
+    experiment: ExperimentId,
+    tasks: Annotated[list[str] | None, typer.Argument(help="with --with: tasks of that harness")] = None,
+    benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
+    step: Annotated[int | None, typer.Option(help="after this training step, 0: before; default: the last")] = None,
+    harness: Annotated[str | None, typer.Option("--with", help="lm-eval: its tasks, in place of benchmarks")] = None,
+    agent: Annotated[str | None, typer.Option(help="with --with: this agent alone")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="with --with: problems of each task")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="with --with: examples in each prompt")] = None,
+    include_path: Annotated[str | None, typer.Option(help="with --with: folder with YAML files of own tasks")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(help="with --with: sequences at a time, or auto; default: 1")
+    ] = None,
+    apply_chat_template: Annotated[bool, typer.Option("--apply-chat-template", help="with --with: as trained")] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was.
+
+    With `--with lm-eval`, evaluate agents of a checkpoint on tasks of lm-eval-harness.
+    """
+    of_harness = {
+        "limit": limit,
+        "num_fewshot": num_fewshot,
+        "include_path": include_path,
+        "batch_size": batch_size,
+        "apply_chat_template": apply_chat_template or None,
+    }
+    given = {name: value for name, value in of_harness.items() if value is not None}
+    if harness is not None:
+        if harness != "lm-eval":
+            raise ConfigError(f"--with: got {harness!r}, expected lm-eval")
+        if benchmarks is not None:
+            raise ConfigError("--benchmarks: has no effect with --with lm-eval, which takes names of its tasks")
+        _evaluate_with_harness(experiment, tasks or [], given, agent, step, runs_dir, as_json)
+        return
+    alone = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in given), *(["--agent"] if agent else [])]
+    if alone:
+        raise ConfigError(f"{', '.join(alone)}: no effect without --with lm-eval; benchmarks are named by --benchmarks")
+    from flows.planning.plans import find_plan
+    from flows.runs.display import format_table
+    from flows.service.server import ensure_server, use_server
+
+    planned = find_plan(runs_dir, experiment)
+    names = benchmarks.split(",") if benchmarks else []
+    is_direct = planned.config.runtime.runner == "direct"
+    if not is_direct:
+        use_server(ensure_server(runs_dir), runs_dir)
+    from flows.runs.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
+    from hacpo_core.phases.runner import DirectRunner
+
+    with watcher_of(planned.id, as_json=as_json) as watcher:
+        if is_direct:
+            frame = run_evaluation(with_benchmarks(planned, names), step, DirectRunner(), watcher)
+        else:
+            frame = evaluate_with_prefect(planned, names, step, watcher)
+    print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))
+
+
+def _evaluate_with_harness(
+    experiment: str,
+    tasks: list[str],
+    options: dict[str, Any],
+    agent: str | None,
+    step: int | None,
+    runs_dir: Path,
+    as_json: bool,
+) -> None:
+    """Print the rows of lm-eval's figures."""
+    from flows.exports.harness import HarnessOptions, run_harness
+    from flows.planning.plans import find_plan
+    from flows.runs.display import format_table
+
+    rows = run_harness(find_plan(runs_dir, experiment), HarnessOptions(tasks, **options), agent=agent, step=step)
+    print("\n".join(map(json.dumps, rows)) if as_json else format_table(rows))

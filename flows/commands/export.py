@@ -1,0 +1,36 @@
+"""`hacpo export`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import AsJson, ExperimentId, RunsDir
+
+
+def export(
+    experiment: ExperimentId,
+    agent: Annotated[str, typer.Argument(help="name of the agent")],
+    folder: Annotated[Path, typer.Argument(help="written here; must not exist yet, or be empty")],
+    step: Annotated[int | None, typer.Option(help="of the checkpoint; default: the last")] = None,
+    push: Annotated[str | None, typer.Option(help="upload it to this hub repository, owner/model, too")] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Write an agent of a checkpoint as a Hugging Face folder with a model card; nothing is loaded."""
+    from flows.exports.export import export_agent
+    from flows.exports.export import push as push_folder
+    from flows.planning.plans import find_plan
+
+    written = export_agent(find_plan(runs_dir, experiment), agent, folder, step=step)
+    address = None if push is None else push_folder(written.folder, push)
+    if as_json:
+        values = {"folder": str(written.folder), "id": written.experiment, "agent": agent, "step": written.step}
+        print(json.dumps({**values, "weights": written.digest, "pushed": address}))
+        return
+    print(f"{agent} of {written.experiment} after step {written.step}: {written.folder}")
+    if address is not None:
+        print(f"pushed: {address}")

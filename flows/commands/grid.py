@@ -1,0 +1,60 @@
+"""`hacpo grid` and `hacpo demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import AsJson, Overrides, RunsDir, Seeds, numbers, stay_offline
+from hacpo_core.errors import ConfigError
+
+
+def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = Path("runs")) -> None:
+    """Two tiny language models learn arithmetic, alone and from each other; a few minutes on a laptop."""
+    from experiments.run import run_grid
+
+    run_grid("demo", runs_dir=runs_dir, seeds=numbers(seeds), overrides=overrides or [])
+
+
+def grid(
+    name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the matrix and the estimate, run nothing")] = False,
+    run: Annotated[str, typer.Option(help="missing, failed or all; what is done is never run again")] = "missing",
+    seeds: Seeds = None,
+    hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
+    priority: Annotated[str, typer.Option(help="queue: high, normal or low")] = "normal",
+    submit: Annotated[bool, typer.Option("--submit", help="only put them into the queue of `hacpo worker`")] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Train a grid of pairs, methods and seeds, skipping what is done; then print the table and write the report."""
+    if dry_run:
+        stay_offline()
+    from experiments.planner import plan_grid
+    from experiments.run import SELECTED, run_grid, show_grid
+    from flows.service.deployments import PRIORITIES
+
+    if run not in SELECTED:
+        raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
+    if priority not in PRIORITIES:
+        raise ConfigError(f"--priority: got {priority!r}, expected one of {', '.join(PRIORITIES)}")
+    if dry_run:
+        planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
+        show_grid(planned, run, as_json=as_json)
+        return
+    run_grid(
+        name,
+        runs_dir=runs_dir,
+        selection=run,
+        hardware=hardware,
+        seeds=numbers(seeds),
+        overrides=overrides or [],
+        num_workers=workers,
+        priority=priority,
+        waits=not submit,
+        as_json=as_json,
+    )

@@ -1,0 +1,50 @@
+"""Arguments and options that several commands share; a command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hacpo_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flows.runs.display import Watcher
+
+EXIT_RUN = 3
+"""exit code of a run that failed"""
+
+Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
+MethodName = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value, as many as you like")]
+Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
+AsJson = Annotated[bool, typer.Option("--json", help="machine-readable lines on standard output")]
+RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
+Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
+ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or its beginning")]
+
+
+def watcher_of(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
+    from flows.runs.display import JsonWatcher, TerminalWatcher
+
+    return nullcontext(JsonWatcher()) if as_json else TerminalWatcher(title)
+
+
+def stay_offline() -> None:
+    """Download no model; to be called before anything imports the hub's library."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def numbers(text: str | None) -> list[int] | None:
+    """Comma-separated seeds.
+
+    Raises:
+        ConfigError: one of them is no whole number.
+    """
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds: got {text!r}, expected whole numbers such as 0,1,2") from error

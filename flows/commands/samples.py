@@ -1,0 +1,33 @@
+"""`hacpo samples`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import AsJson, ExperimentId, RunsDir
+
+
+def samples(
+    experiment: ExperimentId,
+    step: Annotated[int | None, typer.Option(help="training step; default: 1, or the last evaluated one")] = None,
+    benchmark: Annotated[str | None, typer.Option(help="show an evaluation, in place of training")] = None,
+    num: Annotated[int, typer.Option(min=1, help="problems shown")] = 2,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Show what the agents answered in a training step and what it did to each learner, or on a benchmark."""
+    from flows.planning.plans import find_plan
+    from flows.runs.samples import benchmark_samples, print_answers, print_samples, step_samples
+
+    planned = find_plan(runs_dir, experiment)
+    if benchmark is None:
+        frame, show_rows = step_samples(planned, 1 if step is None else step), print_samples
+    else:
+        frame, show_rows = benchmark_samples(planned, benchmark, step), print_answers
+    if as_json:
+        print(frame.to_json(orient="records", lines=True), end="")
+    else:
+        show_rows(frame, num)

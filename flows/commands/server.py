@@ -1,0 +1,45 @@
+"""`hacpo server`: start, stop and status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from flows.commands.options import RunsDir
+
+server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect server.")
+
+
+@server_app.command("start")
+def server_start(runs_dir: RunsDir = Path("runs")) -> None:
+    """Start the server, or find the one that runs."""
+    from flows.service.server import ensure_server, log_in_hint
+
+    print(f"{ensure_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
+
+
+@server_app.command("stop")
+def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
+    """Stop the server of this runs folder."""
+    from flows.service.server import stop_server
+
+    print("stopped" if stop_server(runs_dir) else "no server was running")
+
+
+@server_app.command("status")
+def server_status(runs_dir: RunsDir = Path("runs")) -> None:
+    """Say whether the server runs and answers; exit code 1 when it does not."""
+    from flows.service.server import find_reconciler, find_server, is_healthy
+    from flows.service.worker import find_worker
+
+    server = find_server(runs_dir)
+    if server is None:
+        print("not running")
+        raise typer.Exit(1)
+    is_up = is_healthy(server)
+    print(f"{server.url} {'healthy' if is_up else 'does not answer'}")
+    for name, process in (("reconciler", find_reconciler(runs_dir)), ("worker", find_worker(runs_dir))):
+        print(f"{name}: {'none' if process is None else f'process {process.pid}'}")
+    if not is_up:
+        raise typer.Exit(1)

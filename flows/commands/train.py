@@ -1,0 +1,59 @@
+"""`hacpo train` and `hacpo resume`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flows.commands.options import AsJson, ExperimentId, Hardware, MethodName, Overrides, Pair, RunsDir, watcher_of
+
+
+def train(
+    pair: Pair, method: MethodName, overrides: Overrides = None, hardware: Hardware = "cpu", as_json: AsJson = False
+) -> None:
+    """Train a pair with a method; a run that was broken off is continued, a complete one is shown."""
+    from flows.planning.compose import compose
+    from flows.planning.plans import plan, save_plan
+
+    planned = plan(compose(pair, method, hardware=hardware, overrides=overrides or []))
+    save_plan(planned)
+    _run(planned, as_json=as_json)
+
+
+def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Continue an experiment from its last committed phase."""
+    from flows.planning.plans import find_plan
+
+    _run(find_plan(runs_dir, experiment), as_json=as_json)
+
+
+def _run(planned: Any, *, as_json: bool) -> None:
+    from flows.runs.display import format_table
+    from flows.runs.experiment import run_experiment
+    from flows.runs.results import read_final
+    from hacpo_core.phases.runner import DirectRunner
+
+    result = read_final(planned)
+    is_reused = result is not None
+    if result is None:
+        with watcher_of(planned.id, as_json=as_json) as watcher:
+            if planned.config.runtime.runner == "direct":
+                run_experiment(planned, DirectRunner(), watcher)
+            else:
+                from flows.service.server import ensure_server, use_server
+
+                runs_dir = Path(planned.config.runtime.runs_dir)
+                use_server(ensure_server(runs_dir), runs_dir)
+                from flows.runs.runner import run_with_prefect
+
+                run_with_prefect(planned, watcher)
+        result = read_final(planned)
+        assert result is not None, "a finished experiment has a result"
+    elif not as_json:
+        print(f"{planned.id} is complete and is reused.")
+    if as_json:
+        print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
+        return
+    print(format_table(result.table))
+    print(f"folder  {result.root}")

@@ -1,0 +1,40 @@
+"""`hacpo worker` and `hacpo reconcile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import AsJson, RunsDir
+
+
+def worker(
+    slots: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Train what is in the queue on this machine, until Ctrl-C; what was under way goes on later."""
+    from flows.service.processes import home_of
+    from flows.service.worker import default_slots, find_worker, run_worker
+
+    number = slots or default_slots()
+    print(f"worker of {home_of(runs_dir).parent}: {number} experiments at a time; Ctrl-C ends it and them", flush=True)
+    if not run_worker(runs_dir, num_slots=number):
+        running = find_worker(runs_dir)
+        print(f"it runs already{f' (process {running.pid})' if running is not None else ''}; nothing to do")
+
+
+def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Find runs whose process died unseen and put them back into the queue; the server does so every 30 s by itself."""
+    from flows.service.server import ensure_server, use_server
+
+    server = ensure_server(runs_dir)
+    use_server(server, runs_dir)
+    from flows.service.host import Patience
+    from flows.service.reconciler import reconcile_once
+    from flows.service.schedule import Schedule
+
+    done = reconcile_once(Schedule(server, runs_dir), runs_dir, Patience())
+    print(json.dumps(done) if as_json else "\n".join(done) or "nothing to fix")

@@ -13,6 +13,7 @@ import typer
 from flows.commands import dashboard, doctor, evaluate, export, grid, report, samples, show, train, worker
 from flows.commands.options import EXIT_RUN
 from flows.commands.server import server_app
+from flows.process import configure_process
 from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
 from hacpo_core.store.files import FULL_DISK
 
@@ -43,6 +44,7 @@ class _BriefFormatter(logging.Formatter):
 
 def main() -> None:
     """Run the command line; an error that has a remedy is printed in one sentence, without a traceback."""
+    configure_process()
     terminal = logging.StreamHandler()
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])

@@ -17,6 +17,7 @@ from flows.runs.build import open_experiment
 from flows.planning.compose import benchmark, file_stem
 from flows.runs.display import Watcher
 from flows.runs.experiment import evaluate_agents, waited_for
+from flows.process import configure_process
 from flows.planning.plans import Plan, find_plan
 from flows.records.progress import ProgressFile, read_progress
 from flows.runs.results import read_final
@@ -89,6 +90,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             tracked at an address that holds a password.
         TrackingError: the store that it is tracked in does not answer, or refuses what it is sent.
     """
+    configure_process()
     store_of(plan)
     last = last_trained_step(plan)
     step = last if step is None else step

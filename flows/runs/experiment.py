@@ -13,6 +13,7 @@ from typing import Any
 from flows.runs.build import open_experiment
 from flows.runs.display import Watcher
 from flows.records.failures import failures_recorded
+from flows.process import configure_process
 from flows.planning.plans import Plan, save_plan
 from flows.records.progress import ProgressFile
 from flows.runs.results import ExperimentResult, read_final, result_table
@@ -37,6 +38,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     Raises:
         HacpoError: with its remedy; everything committed so far stays, and `hacpo resume` goes on from it.
     """
+    configure_process()
     done = read_final(plan)
     if done is not None:
         return done

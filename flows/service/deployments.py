@@ -19,7 +19,7 @@ from hacpo_core.errors import ConfigError
 POOL = "hacpo"
 PRIORITIES = ("high", "normal", "low")
 """work queues of the pool, the first served first"""
-DECLARATIONS = Path(__file__).parents[1] / "prefect.yaml"
+DECLARATIONS = Path(__file__).parents[2] / "prefect.yaml"
 
 
 def connect(url: str, auth: str) -> SyncPrefectClient:
@@ -68,7 +68,7 @@ def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
         parameters=declared.get("parameters"),
         work_pool_name=declared["work_pool"]["name"],
         work_queue_name=declared["work_pool"]["work_queue_name"],
-        job_variables=declared["work_pool"]["job_variables"],
+        job_variables={},  # also in place of those that an earlier version registered
         enforce_parameter_schema=False,
         schedules=[
             DeploymentScheduleCreate(

@@ -20,8 +20,6 @@ from hacpo_core.errors import EngineError
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to ask for GPUs must not settle which ones are seen
-os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's: a number is one card, whoever says it
 _SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
 _LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 60.0
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from flows.service.deployments import POOL, deploy
-from flows.service.fork_server import ForkServer
 from flows.service.host import HostWatch
 from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one
 from flows.service.schedule import Schedule, slots_of, worker_name
@@ -96,15 +95,11 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
         schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
         reconciler = TeamReconciler(runs_dir, environment)
-        forks = ForkServer(environment)
-        process = subprocess.Popen(
-            command, env=environment | forks.variables, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent
-        )
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         try:
             while process.poll() is None and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
-                forks.check()
                 with suppress(ServerError):  # a silent server is asked again later
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
@@ -116,7 +111,6 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
             if process.poll() is None:
                 end_family(psutil.Process(process.pid))
                 process.wait()
-            forks.end()
         if len(deaths) == MOST_DEATHS:
             raise EngineError(
                 f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see what it says above"

@@ -78,20 +78,15 @@ class Site:
         return bool(workers)
 
     def kill_child(self) -> bool:
-        """What Prefect knows as the runs' processes; the forks behind them die with them."""
-        launchers = [process for process in self.children() if "flows.service.launch" in process.cmdline()]
-        for process in launchers:
+        """The runs' processes."""
+        children = self.children()
+        for process in children:
             process.kill()
-        return bool(launchers)
-
-    def fork_server(self) -> psutil.Process:
-        (server,) = [process for process in self._processes("flows.service.fork_server") if is_leader(process)]
-        return server
+        return bool(children)
 
     def children(self) -> list[psutil.Process]:
-        """Processes of runs: those that Prefect's worker started, and the forks behind them."""
-        forks = [process for process in self._processes("flows.service.fork_server") if not is_leader(process)]
-        return [*self._processes("prefect.engine"), *forks]
+        """Processes of runs, which Prefect's worker started."""
+        return list(self._processes("prefect.engine"))
 
     def _processes(self, module: str) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
@@ -151,13 +146,6 @@ class Site:
         stop_server(self.runs_dir)
 
 
-def is_leader(process: psutil.Process) -> bool:
-    """Whether it leads a session: the fork server does, its forks do not."""
-    with suppress(ProcessLookupError):
-        return os.getsid(process.pid) == process.pid
-    return False
-
-
 @pytest.fixture(scope="module")
 def site(
     small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
@@ -202,8 +190,6 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
             if when == "scheduled":  # the worker takes nothing from the queue, and ends nothing
                 still.enter_context(site.standing_still(site.workers()))
                 site.schedule.cancel(cancelled.id)
-            if when == "pending":  # its process waits to be forked
-                still.enter_context(site.standing_still([site.fork_server()]))
             site.schedule.start(planned.id)
             if when == "done":  # it has not reported that it is
                 site.wait((planned.root / RESULT_FILE).is_file, "never done", every_s=0.02)

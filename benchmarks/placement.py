@@ -1,4 +1,4 @@
-"""One step with both agents in one process, in two of Ray's actors in lock-step, and pipelined: A B C A B C.
+"""One step with both agents in one process, and in two of Ray's actors: A B A B.
 
 `tiny` and `tiny_size` have agents of unequal speed, the second slower in everything; in `opposite` the first agent is
 the slow sampler (deep and thin) and the second the slow learner (wide and flat).
@@ -25,8 +25,7 @@ from hacpo_core.store.steps import StepStore
 
 CONDITIONS = {
     "one process": ["runtime.runner=direct"],
-    "lock-step": ["runtime.runner=direct", "placement.kind=ray", "placement.pipelined=false"],
-    "pipelined": ["runtime.runner=direct", "placement.kind=ray"],
+    "two actors": ["runtime.runner=direct", "placement.kind=ray"],
 }
 OPPOSITE = """
 extends: _tiny

@@ -1,9 +1,7 @@
 """How a step's time and memory grow with agents, responses, problems and length, in one process and in several.
 
 One thing grows at a time, tiny models, direct runner; an exponent is the slope of log seconds over log size. With Ray
-every agent has a process of its own, and the cores go to whoever has work. The simulated schedule takes the phase times
-that were measured with eight agents of two widths, lets every agent have its own GPUs, and asks when who waits: in
-lock-step all begin a step together, pipelined each samples as soon as its own update is done.
+every agent has a process of its own, and the cores go to whoever has work.
 
 Usage: python -m benchmarks.scaling [--steps 3]; writes benchmarks/results/scaling.json.
 """
@@ -25,7 +23,7 @@ from omegaconf import OmegaConf
 
 from benchmarks.measure import PeakMemory, child, write_result
 
-AGENTS, GPUS_PER_AGENT, SIMULATED_STEPS = (1, 2, 3, 4, 8), 8, 100
+AGENTS = (1, 2, 3, 4, 8)
 GROWTH: dict[str, tuple[str, Sequence[int]]] = {
     "responses": ("rollout.num_samples", (4, 8, 16, 32)),
     "problems": ("train.problems", (8, 16, 32, 64)),
@@ -33,7 +31,7 @@ GROWTH: dict[str, tuple[str, Sequence[int]]] = {
 }
 PHASES = ("rollout", "verify", "update")
 SIDE_BY_SIDE, RAY = (1, 2, 4), "placement.kind=ray"
-EQUAL, UNEQUAL = (64,), (48, 96)
+EQUAL = (64,)
 """widths of agents: what grows must be the number of equal ones, and who waits for whom shows in unequal ones"""
 
 
@@ -110,32 +108,6 @@ def grown(sizes: Sequence[int], found: Sequence[Mapping[str, Any]]) -> dict[str,
     return {**series, **exponents}
 
 
-def simulate(phases: Mapping[str, Mapping[str, float]], *, is_pipelined: bool, spread: float) -> dict[str, float]:
-    """A schedule of agents on GPUs of their own, phase times drawn around the measured ones.
-
-    Args:
-        phases: seconds per agent; rollout and update keep the agent's GPUs busy, verification does not.
-        is_pipelined: an agent samples again after its own update, else after everybody's.
-        spread: standard deviation of log seconds.
-
-    Returns:
-        seconds per step, and the share of GPU time that is used.
-    """
-    random = np.random.default_rng(0)
-    free = dict.fromkeys(phases, 0.0)
-    busy = 0.0
-    for _ in range(SIMULATED_STEPS):
-        drawn = {
-            k: {p: s * float(random.lognormal(0.0, spread)) for p, s in found.items()} for k, found in phases.items()
-        }
-        begins = free if is_pipelined else dict.fromkeys(free, max(free.values()))
-        verified = max(begins[k] + found["rollout"] + found["verify"] for k, found in drawn.items())
-        free = {k: verified + found["update"] for k, found in drawn.items()}
-        busy += sum(found["rollout"] + found["update"] for found in drawn.values())
-    end = max(free.values())
-    return {"step_s": end / SIMULATED_STEPS, "gpu_use": busy / (end * len(phases))}
-
-
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
@@ -168,17 +140,7 @@ def main() -> None:
             # The second size is what the two agents above had; asked for again, that run would only be read.
             found = [by_agents[1] if size == sizes[1] else measure(2, f"{field}={size}") for size in sizes]
             growth[name] = {"sizes": sizes, **grown(sizes, found)}
-        phases = measure(AGENTS[-1], widths=UNEQUAL)["phases_s"]
-    simulated = {
-        f"spread {spread:g}": {
-            name: simulate(phases, is_pipelined=name == "pipelined", spread=spread)
-            for name in ("lock-step", "pipelined")
-        }
-        for spread in (0.0, 0.3)
-    }
-    schedule = {"agents": len(phases), "gpus": len(phases) * GPUS_PER_AGENT, "phases_s": phases, **simulated}
-    result = {"growth": growth, "side_by_side": side_by_side, "simulated": schedule}
-    write_result("scaling", result, ["torch", "transformers", "ray"])
+    write_result("scaling", {"growth": growth, "side_by_side": side_by_side}, ["torch", "transformers", "ray"])
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def orchestration(found: dict[str, Any]) -> str:
 
 
 def scaling(found: dict[str, Any]) -> str:
-    """A row per thing that grows, and the simulated schedules."""
+    """A row per thing that grows, and agents in one process beside agents in their own."""
     measured = ("step", "rollout", "verify", "update", "peak")
     rows = [
         [
@@ -109,18 +109,11 @@ def scaling(found: dict[str, Any]) -> str:
         ]
         for name, one in found["growth"].items()
     ]
-    schedules = [
-        [spread, order, one["step_s"], one["gpu_use"]]
-        for spread, orders in found["simulated"].items()
-        if spread.startswith("spread")
-        for order, one in orders.items()
-    ]
     names = ("exponent of the step", "of rollout", "of verify", "of update", "of the peak memory")
     beside = [[one["agents"], one["one_process_s"], one["own_processes_s"]] for one in found["side_by_side"]]
     tables = (
         table(["what grows", "sizes", "step s", *names], rows),
         table(["agents", "step s in one process", "step s in processes of their own (Ray)"], beside),
-        table(["of phase times", "schedule", "step s", "GPU time used"], schedules),
     )
     return "\n\n".join(tables)
 

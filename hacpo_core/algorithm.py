@@ -8,8 +8,6 @@ Every phase starts from what the step store holds and commits what it makes, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from hacpo_core.experiment import Experiment
@@ -22,34 +20,27 @@ from hacpo_core.phases.update import update
 from hacpo_core.phases.verify import verify
 
 
-@dataclass(frozen=True, slots=True)
-class StartedStep:
-    """A step whose phases are under way: the update of each agent, by name."""
-
-    step: int
-    updates: Mapping[str, Handle]
-
-
-def train_step(experiment: Experiment, step: int, runner: Runner, *, before: StartedStep | None = None) -> StartedStep:
-    """Start one step of Algorithm 1; an agent samples as soon as its own update of the step before is done.
+def train_step(experiment: Experiment, step: int, runner: Runner) -> None:
+    """Run one step of Algorithm 1, and commit what is measured of it.
 
     Args:
         experiment: the experiment.
         step: 1-based.
         runner: where and when the phases run.
-        before: the step before, where it is still under way.
+
+    Raises:
+        HacpoError: what a phase raised.
+
     Source: HACPO, Algorithm 1.
     """
     problems = experiment.batch(step)  # line 5
     verdicts: list[Handle] = []
-    for round in range(
-        experiment.method.plan.num_rounds
-    ):  # one, but for methods that sample again by what was verified
+    for round in range(experiment.method.plan.num_rounds):  # several where a method samples again by what was verified
         rollouts = {  # line 10: sample G outputs from every agent's old policy
             agent: runner.start(
                 Phase("rollout", step, agent, round),
                 partial(rollout, experiment, step, agent, problems, round=round),
-                after=verdicts or ([before.updates[agent]] if before is not None else []),
+                after=verdicts,
             )
             for agent in experiment.agents
         }
@@ -72,15 +63,10 @@ def train_step(experiment: Experiment, step: int, runner: Runner, *, before: Sta
             )
             for agent in experiment.agents
         ]
-    updates = {  # lines 16-18: update every agent on its mini-batches
-        agent: runner.start(Phase("update", step, agent), partial(update, experiment, step, agent), after=ready)
+    updates = [  # lines 16-18: update every agent on its mini-batches
+        runner.start(Phase("update", step, agent), partial(update, experiment, step, agent), after=ready)
         for agent in experiment.agents
-    }
-    return StartedStep(step, updates)
-
-
-def finish_step(experiment: Experiment, started: StartedStep) -> None:
-    """Wait for a step's updates, and commit what is measured of it."""
-    for update_done in started.updates.values():
+    ]
+    for update_done in updates:
         update_done.result()
-    metrics(experiment, started.step)
+    metrics(experiment, step)

@@ -13,13 +13,13 @@ import pandas as pd
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.runs.build import open_experiment
 from flows.planning.compose import benchmark, file_stem
+from flows.planning.plans import Plan, find_plan
+from flows.process import configure_process
+from flows.records.progress import ProgressFile, read_progress
+from flows.runs.build import open_experiment
 from flows.runs.display import Watcher
 from flows.runs.experiment import evaluate_agents, waited_for
-from flows.process import configure_process
-from flows.planning.plans import Plan, find_plan
-from flows.records.progress import ProgressFile, read_progress
 from flows.runs.results import read_final
 from flows.runs.runner import PrefectRunner, watched_by, watcher_of_flow
 from flows.runs.tracking import ExperimentTracking, store_of

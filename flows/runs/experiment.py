@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from flows.planning.plans import Plan, save_plan
+from flows.process import configure_process
+from flows.records.failures import failures_recorded
+from flows.records.progress import ProgressFile
+from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.runs.build import open_experiment
 from flows.runs.display import Watcher
-from flows.records.failures import failures_recorded
-from flows.process import configure_process
-from flows.planning.plans import Plan, save_plan
-from flows.records.progress import ProgressFile
 from flows.runs.results import ExperimentResult, read_final, result_table
-from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.runs.tracking import ExperimentTracking, store_of
-from hacpo_core.algorithm import StartedStep, finish_step, train_step
+from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
@@ -95,28 +95,14 @@ def _train(
         tracking.log_step(step)
     begun_at = time.monotonic()
 
-    def complete(started: StartedStep) -> None:
-        finish_step(experiment, started)
-        tracking.log_step(started.step)
-        seconds_left = (time.monotonic() - begun_at) / (started.step - version) * (num_steps - started.step)
-        metrics = experiment.ledger.store.metrics(started.step)
-        watcher.stepped(started.step, num_steps, metrics, seconds_left)
-
-    is_pipelined = experiment.placement.is_side_by_side and config.placement.pipelined
-    before: StartedStep | None = None
     for step in range(version + 1, num_steps + 1):
-        started = train_step(experiment, step, runner, before=before)
-        if before is not None:
-            complete(before)
-        before = started
+        train_step(experiment, step, runner)
+        tracking.log_step(step)
+        seconds_left = (time.monotonic() - begun_at) / (step - version) * (num_steps - step)
+        watcher.stepped(step, num_steps, experiment.ledger.store.metrics(step), seconds_left)
         names = benchmarks_after(config, step)
-        saves = step == num_steps or step % config.checkpoint.every == 0
-        if is_pipelined and not names and not saves:
-            continue
-        complete(started)
-        before = None
         tracking.log_results(evaluate_agents(experiment, step, names, benchmarks, runner, watcher))
-        if saves:
+        if step == num_steps or step % config.checkpoint.every == 0:
             checkpoint(experiment, step)
 
 
@@ -131,9 +117,8 @@ def evaluate_agents(
     """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
     started: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks come one after the other
-    for agent, name in itertools.product(
-        experiment.agents, dict.fromkeys(names)
-    ):  # agents that share a device change places once
+    # Agents outside, so that those that share a device change places once.
+    for agent, name in itertools.product(experiment.agents, dict.fromkeys(names)):
         after = [busy[agent]] if agent in busy else []
         last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
         if last is not None:

@@ -13,12 +13,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from flows.runs.display import move
-from flows.records.failures import Failure
 from flows.planning.plans import Plan, models_dir
+from flows.records.failures import Failure
+from flows.records.states import standing_of
+from flows.runs.display import move
 from flows.service.processes import end_with_parent
 from flows.service.schedule import Schedule, ScheduledRun
-from flows.records.states import standing_of
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.errors import EngineError, ServerError
 from hacpo_core.tiny.folders import tiny_model_folder

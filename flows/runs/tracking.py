@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.planning.plans import Plan, data_files
-from flows.runs.results import result_values
 from flows.records.states import CONFIG_FILE
+from flows.runs.results import result_values
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase

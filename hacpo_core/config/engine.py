@@ -277,10 +277,4 @@ class PlacementConfig:
         identity=False,
         inert=either(_NOT_RAY, _is_alone),
     )
-    pipelined: bool = setting(
-        True,
-        "an agent samples its next responses as soon as its own update is done, whatever the others do",
-        identity=False,
-        inert=_NOT_RAY,
-    )
     ray: RayConfig = setting(RayConfig, "Ray's cluster", identity=False, inert=_NOT_RAY)

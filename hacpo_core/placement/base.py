@@ -66,9 +66,6 @@ ReplayUpdate = Callable[[PlacedAgent, int], None]
 class Placement(ABC):
     """Holds the agents and brings any of them back to the version that a phase needs."""
 
-    is_side_by_side = False
-    """whether different agents can work at the same time, each called from a thread of its own"""
-
     def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
         """Place agents without loading their weights yet.
 

@@ -242,8 +242,6 @@ def _lost(what: str, error: Exception) -> AgentLostError:
 class RayPlacement(Placement):
     """Each agent a group of actors with its processors and GPUs; an agent whose process dies gets a new group."""
 
-    is_side_by_side = True
-
     def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
         """Join the cluster, or start one on this machine, and reserve every agent's resources there.
 

@@ -210,7 +210,7 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
             if step == 3:
                 raise KeyboardInterrupt
 
-    words = (*RAY, "engine.learner=deepspeed", "checkpoint.every=2", "evaluate.during=[]", "placement.pipelined=false")
+    words = (*RAY, "engine.learner=deepspeed", "checkpoint.every=2", "evaluate.during=[]")
     two = small_plan("hacpo", *words, "placement.num_ranks=2", "placement.colocated=true")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(two, DirectRunner(), Interrupted())
@@ -483,7 +483,7 @@ def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bit
 
 def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
     local = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
-    for words in (("placement.pipelined=false",), (), ("placement.colocated=true",)):
+    for words in ((), ("placement.colocated=true",)):
         remote = small_plan("hacpo", *RAY, *words, runs_dir=tmp_path / "-".join(["ray", *words]))
         assert run(remote) == local, words
 

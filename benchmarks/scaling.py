@@ -31,28 +31,23 @@ GROWTH: dict[str, tuple[str, Sequence[int]]] = {
 }
 PHASES = ("rollout", "verify", "update")
 SIDE_BY_SIDE, RAY = (1, 2, 4), "placement.kind=ray"
-EQUAL = (64,)
-"""widths of agents: what grows must be the number of equal ones, and who waits for whom shows in unequal ones"""
 
 
-def pair_of(num_agents: int, widths: Sequence[int]) -> dict[str, Any]:
-    """Agents without warm-up, so that responses have their full length, which have the widths in turn."""
-    tiny = {"family": "qwen3", "tokenizer": "character", "num_layers": 2, "max_positions": 512}
-    agents = {
-        f"agent{n}": {"tiny": {**tiny, "hidden_size": widths[n % len(widths)], "warmup": {"steps": 0, "seed": n}}}
-        for n in range(num_agents)
-    }
+def pair_of(num_agents: int) -> dict[str, Any]:
+    """Agents of one size without warm-up, so that responses have their full length."""
+    tiny = {"family": "qwen3", "tokenizer": "character", "hidden_size": 64, "num_layers": 2, "max_positions": 512}
+    agents = {f"agent{n}": {"tiny": {**tiny, "warmup": {"steps": 0, "seed": n}}} for n in range(num_agents)}
     return {
-        "pair": {"name": f"of{num_agents}-{'-'.join(map(str, widths))}", "agents": agents},
+        "pair": {"name": f"of{num_agents}", "agents": agents},
         "train": {"problems": 16},
-        "minibatch": {"problems": 8},
+        "method": {"build": {"problems": 8}},
         "rollout": {"num_samples": 8, "max_prompt_tokens": 40, "max_response_tokens": 40},
-        "data": {"source": "arithmetic", "template": "{problem}"},
+        "data": {"train": ["arithmetic"]},
         "engine": {"skip_zero_advantage": False},
     }
 
 
-def run(folder: Path, num_agents: int, widths: Sequence[int], words: Sequence[str], num_steps: int) -> dict[str, Any]:
+def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> dict[str, Any]:
     """Median seconds of a step and of each agent's phases in it, the first step left out."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
@@ -62,7 +57,7 @@ def run(folder: Path, num_agents: int, widths: Sequence[int], words: Sequence[st
     from hacpo_core.store.steps import StepStore
 
     path = folder / f"of{num_agents}.yaml"
-    path.write_text(OmegaConf.to_yaml(pair_of(num_agents, widths)), encoding="utf-8")
+    path.write_text(OmegaConf.to_yaml(pair_of(num_agents)), encoding="utf-8")
     common = [f"runtime.runs_dir={folder}", "runtime.runner=direct", "tracking.enabled=false", "verifier.num_workers=1"]
     common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
     common += [f"checkpoint.every={num_steps}", "verifier.cache=false"]
@@ -113,18 +108,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--one", nargs="+", metavar="WORD", help="folder, agents, fields")
-    parser.add_argument("--widths", nargs="+", type=int)
     asked = parser.parse_args()
     if asked.one:
         folder, num_agents, *words = asked.one
-        print(json.dumps(run(Path(folder), int(num_agents), asked.widths, words, asked.steps)))
+        print(json.dumps(run(Path(folder), int(num_agents), words, asked.steps)))
         return
     growth: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
 
-        def measure(num_agents: int, *words: str, widths: Sequence[int] = EQUAL) -> dict[str, Any]:
-            options = ["--steps", str(asked.steps), "--widths", *map(str, widths)]
-            found = child("scaling", *options, "--one", folder, str(num_agents), *words)
+        def measure(num_agents: int, *words: str) -> dict[str, Any]:
+            found = child("scaling", "--steps", str(asked.steps), "--one", folder, str(num_agents), *words)
             print(num_agents, *words, f"{found['step_s']:.3f} s", flush=True)
             return dict(found)
 

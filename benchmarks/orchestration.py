@@ -32,7 +32,7 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     """Median seconds of a step, and of that what is neither pause, model nor verifier."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
-    from flows.runs.display import QuietWatcher
+    from flows.records.watcher import QuietWatcher
     from flows.runs.experiment import run_experiment
     from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.placement.agents import Agent

@@ -51,7 +51,7 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
     """Median seconds of a step and of each agent's phases in it, the first step left out."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
-    from flows.runs.display import QuietWatcher
+    from flows.records.watcher import QuietWatcher
     from flows.runs.experiment import run_experiment
     from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.store.steps import StepStore

@@ -16,14 +16,14 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from dashboards.changes import version_of
-from dashboards.listing import Runs, UnknownError
+from dashboards.models.changes import version_of
+from dashboards.models.listing import Runs, UnknownError
+from dashboards.models.scheduling import Scheduling, connector
 from dashboards.pages.compare import compare_routes
 from dashboards.pages.grid import grid_routes
 from dashboards.pages.login import login_routes
 from dashboards.pages.run import run_routes
 from dashboards.pages.samples import find_answers, samples_routes
-from dashboards.scheduling import Scheduling, connector
 from dashboards.security import Access, Guard
 from dashboards.site import HERE, Site, part
 from flows.service.schedule import Schedule

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from dashboards.comparison import Comparison, Point
+from dashboards.models.comparison import Comparison, Point
 from experiments.report.cells import Variant
 from experiments.report.figures import svg_of
 

@@ -16,12 +16,12 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards import words
-from dashboards.answers import AnswerReader
-from dashboards.changes import Changes, version_of
-from dashboards.curves import CurveReader
-from dashboards.listing import Runs
-from dashboards.scheduling import Scheduling
+from dashboards import formats
+from dashboards.models.answers import AnswerReader
+from dashboards.models.changes import Changes, version_of
+from dashboards.models.curves import CurveReader
+from dashboards.models.listing import Runs
+from dashboards.models.scheduling import Scheduling
 from dashboards.security import is_loopback
 from experiments.report.tables import with_interval
 from flows.service.server import find_server
@@ -118,11 +118,11 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: Mapping[str, Callable[..., str]] = {
-        "duration": words.duration,
-        "hours": words.hours,
-        "count": words.count,
-        "score": words.score,
-        "short": words.short,
+        "duration": formats.duration,
+        "hours": formats.hours,
+        "count": formats.count,
+        "score": formats.score,
+        "short": formats.short,
         "path": lambda text: quote(str(text), safe=""),
         "oob": _out_of_band,
         "version": version_of,

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.columns import Ragged

@@ -13,7 +13,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is im
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped

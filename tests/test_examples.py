@@ -22,7 +22,7 @@ from torch import Tensor
 from examples.hacpo_in_one_file import Agent, Problem, Response, Settings, advantages, load_agent, retokenize, train
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, models_dir, plan, save_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.training import load_training

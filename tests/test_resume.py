@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from flows.planning.plans import Plan, find_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import LockedError, ReplayError, StoreError

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, TrackingError

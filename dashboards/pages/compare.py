@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.changes import version_of
-from dashboards.comparison import TOGETHER, Comparer, Comparison, as_csv
-from dashboards.listing import ALL_RUNS, UnknownError
+from dashboards.models.changes import version_of
+from dashboards.models.comparison import TOGETHER, Comparer, Comparison, as_csv
+from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.pictures import COST_LABELS, curves_svg, hours_label, results_svg
 from dashboards.security import PICTURE_CSP
 from dashboards.site import Site, part

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.cells import Matrix, beginning, build_matrix, judge
-from dashboards.listing import ALL_RUNS
+from dashboards.models.cells import Matrix, beginning, build_matrix, judge
+from dashboards.models.listing import ALL_RUNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, macro
 from flows.service.deployments import PRIORITIES

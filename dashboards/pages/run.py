@@ -11,13 +11,13 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dashboards.cells import judge, total_spent
-from dashboards.changes import version_of
-from dashboards.curves import charts
-from dashboards.settings import differences, read_field_values
+from dashboards.models.cells import judge, total_spent
+from dashboards.models.changes import version_of
+from dashboards.models.curves import charts
+from dashboards.models.settings import differences, read_field_values
+from dashboards.models.timeline import PHASE_KINDS, timeline
+from dashboards.models.tracebacks import frames
 from dashboards.site import Link, Site, fragment, part
-from dashboards.timeline import PHASE_KINDS, timeline
-from dashboards.tracebacks import frames
 from flows.planning.field_table import about
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError

@@ -10,8 +10,8 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.answers import FILTERS, StepAnswers
-from dashboards.changes import version_of
+from dashboards.models.answers import FILTERS, StepAnswers
+from dashboards.models.changes import version_of
 from dashboards.site import Site, fragment, part
 from hacpo_core.store.steps import StepStore
 

@@ -12,7 +12,7 @@ import typer
 from hacpo_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flows.runs.display import Watcher
+    from flows.records.watcher import Watcher
 
 EXIT_RUN = 3
 """exit code of a run that failed"""

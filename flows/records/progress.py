@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from flows.records.recordfile import read_record
-from flows.runs.display import Watcher
+from flows.records.watcher import Watcher
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult

@@ -5,38 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
 
 if TYPE_CHECKING:  # see hacpo_core.store.steps
     import pandas as pd
-
-
-class Watcher(Protocol):
-    """Told what happens, to show it to a person."""
-
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """A warm-up went one step further."""
-
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """A training step is committed."""
-
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
-        """An agent was evaluated."""
-
-
-class QuietWatcher:
-    """Shows nothing."""
-
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Nothing."""
-
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """Nothing."""
-
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
-        """Nothing."""
 
 
 class JsonWatcher:

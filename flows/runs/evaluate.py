@@ -17,8 +17,8 @@ from flows.planning.compose import benchmark, file_stem
 from flows.planning.plans import Plan, find_plan
 from flows.process import configure_process
 from flows.records.progress import ProgressFile, read_progress
+from flows.records.watcher import Watcher
 from flows.runs.build import open_experiment
-from flows.runs.display import Watcher
 from flows.runs.experiment import evaluate_agents, waited_for
 from flows.runs.results import read_final
 from flows.runs.runner import PrefectRunner, watched_by, watcher_of_flow

@@ -15,8 +15,8 @@ from flows.process import configure_process
 from flows.records.failures import failures_recorded
 from flows.records.progress import ProgressFile
 from flows.records.states import CONFIG_FILE, RESULT_FILE
+from flows.records.watcher import Watcher
 from flows.runs.build import open_experiment
-from flows.runs.display import Watcher
 from flows.runs.results import ExperimentResult, read_final, result_table
 from flows.runs.tracking import ExperimentTracking, store_of
 from hacpo_core.algorithm import train_step

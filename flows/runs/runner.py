@@ -21,7 +21,7 @@ from prefect.futures import PrefectFuture, PrefectTaskRunFuture
 from prefect.states import Crashed
 
 from flows.planning.plans import Plan, find_plan
-from flows.runs.display import QuietWatcher, Watcher
+from flows.records.watcher import QuietWatcher, Watcher
 from flows.runs.experiment import run_experiment
 from flows.service.schedule import answers
 from hacpo_core.errors import (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.cells import Matrix, MatrixCell, Score, beginning, build_matrix, judge, scores_of
-from dashboards.listing import Runs, UnknownError
-from dashboards.scheduling import ScheduleView
+from dashboards.models.cells import Matrix, MatrixCell, Score, beginning, build_matrix, judge, scores_of
+from dashboards.models.listing import Runs, UnknownError
+from dashboards.models.scheduling import ScheduleView
 from flows.records.failures import Failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.progress import Evaluated, Spent, read_progress

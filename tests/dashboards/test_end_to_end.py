@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dashboards.scheduling import connector
+from dashboards.models.scheduling import connector
 from flows.planning.plans import Plan
 from flows.records.failures import read_failure
 from flows.records.gridfile import GridRecord, Place, save_grid

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from dashboards import answers
-from dashboards.answers import StepAnswers
 from dashboards.app import LOOPBACK, create_app
+from dashboards.models import answers
+from dashboards.models.answers import StepAnswers
 from dashboards.security import Access
 from flows.planning.compose import compose
 from flows.records.failures import Failure

@@ -11,16 +11,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dashboards.answers import Answered, group
-from dashboards.changes import Changes
-from dashboards.comparison import TOGETHER, Comparer, as_csv
-from dashboards.curves import CurveReader, charts
-from dashboards.listing import Runs
+from dashboards.formats import count, duration, hours
+from dashboards.models.answers import Answered, group
+from dashboards.models.changes import Changes
+from dashboards.models.comparison import TOGETHER, Comparer, as_csv
+from dashboards.models.curves import CurveReader, charts
+from dashboards.models.listing import Runs
+from dashboards.models.settings import Setting, differences, read_field_values
+from dashboards.models.timeline import JOINT, TimedPhase, lay_out, timeline, waits
+from dashboards.models.tracebacks import frames
 from dashboards.pictures import curves_svg, results_svg
-from dashboards.settings import Setting, differences, read_field_values
-from dashboards.timeline import JOINT, TimedPhase, lay_out, timeline, waits
-from dashboards.tracebacks import frames
-from dashboards.words import count, duration, hours
 from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
 

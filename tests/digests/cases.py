@@ -23,7 +23,7 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.phases.runner import DirectRunner

@@ -13,7 +13,7 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig
 from hacpo_core.engines.base import Sampled

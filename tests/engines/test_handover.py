@@ -14,7 +14,7 @@ import pytest
 
 import hacpo_core.placement.agents as agents
 from flows.planning.plans import Plan, plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig

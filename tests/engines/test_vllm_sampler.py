@@ -26,7 +26,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest

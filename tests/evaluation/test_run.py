@@ -14,8 +14,8 @@ import yaml
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
+from flows.records.watcher import QuietWatcher
 from flows.runs.build import open_experiment
-from flows.runs.display import QuietWatcher
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import benchmark_samples

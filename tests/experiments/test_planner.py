@@ -24,7 +24,7 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan, with_ranks
 from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, standing_of
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from flows.service.schedule import ScheduledRun

@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, standing_of
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.service.host import Patience
 from flows.service.processes import Record, end_family, home_of

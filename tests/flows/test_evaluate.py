@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.service.server import ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations

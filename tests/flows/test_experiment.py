@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.states import CONFIG_FILE, standing_of
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE

@@ -26,7 +26,7 @@ from flows.exports.export import CARD_FILE, export_agent, push
 from flows.exports.model_card import model_card
 from flows.planning.compose import compose
 from flows.planning.plans import CONTENTS_FILE, Plan, find_plan, plan, save_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_curves, read_final
 from hacpo_core.config import as_dict

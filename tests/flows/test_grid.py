@@ -17,7 +17,7 @@ import pytest
 
 from experiments.planner import GridPlan, plan_grid
 from flows.planning.plans import Plan, save_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.grid import watch
 from flows.runs.results import read_final

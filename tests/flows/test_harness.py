@@ -13,7 +13,7 @@ import pytest
 from flows.cli import main
 from flows.exports.harness import ExportedModel, HarnessOptions, _rows, check_options, run_harness
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.phases.runner import DirectRunner

@@ -9,7 +9,7 @@ import pytest
 from flows.planning.plans import Plan
 from flows.records.progress import PROGRESS_FILE, Progress, read_progress
 from flows.records.states import standing_of
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final

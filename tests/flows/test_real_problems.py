@@ -9,7 +9,7 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.phases.runner import DirectRunner

@@ -20,7 +20,7 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.records.states import standing_of
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.service.processes import Record
 from flows.service.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
@@ -39,7 +39,7 @@ from flows.service.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.runner import run_with_prefect
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError

@@ -14,7 +14,7 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.records.states import standing_of
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.service.server import free_port
 from hacpo_core import tracking

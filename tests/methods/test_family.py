@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.algo.advantages import leave_one_out, whitened

@@ -14,7 +14,7 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.algo import gain_network
 from hacpo_core.algo.difficulty import difficulty_weights, kalman_anchor, mean_anchor

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError

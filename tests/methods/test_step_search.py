@@ -14,7 +14,7 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import PlanTask

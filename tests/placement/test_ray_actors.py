@@ -20,7 +20,7 @@ import pytest
 from safetensors import SafetensorError
 
 from flows.planning.plans import Plan, find_plan, models_dir
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, ExperimentConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from flows.exports.export import export_agent
 from flows.planning.compose import compose, load_config
 from flows.planning.plans import Plan, check_contents, plan
-from flows.runs.display import QuietWatcher
+from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.data.prompts import format_messages, render_prompts

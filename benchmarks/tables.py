@@ -35,12 +35,11 @@ def against_trl(found: dict[str, Any]) -> str:
         for way, parts in one["seconds"].items():
             ratio = one["trl_over_ours"].get(way, 1.0)
             memory = one.get("peak_mb", {}).get(way, "")
-            malloc = "kept" if one["keeps_freed_memory"] else "default"
             parts_s = [parts[name] for name in ("sampling", "logprobs", "update", "step")]
-            rows.append([one["weights"], one["method"], malloc, way, *parts_s, ratio, memory])
+            rows.append([one["weights"], one["method"], way, *parts_s, ratio, memory])
         alone = ["", "", one["products_of_update_s"], "", "", ""]
-        rows.append([one["weights"], one["method"], malloc, "products alone", *alone])
-    head = ["weights", "method", "freed memory", "who", "sampling s", "log-probs s", "update s", "step s", "TRL / this"]
+        rows.append([one["weights"], one["method"], "products alone", *alone])
+    head = ["weights", "method", "who", "sampling s", "log-probs s", "update s", "step s", "TRL / this"]
     return table([*head, "peak MiB"], rows)
 
 

@@ -206,6 +206,11 @@ class EngineConfig:
         "on CUDA: kernels that repeat themselves to the bit where there are such, slower; replays must then be exact",
         inert=when("engine.device", "cpu", note=", which repeats itself to the bit anyway"),
     )
+    speedups: bool = setting(
+        True,
+        "decoding, products and attention of our own where they are faster; false: public torch and transformers alone",
+        added_later=True,
+    )
     skip_zero_advantage: bool = setting(
         True,
         "leave rows without advantage out of the update's passes: same gradient, ratio statistics over the others only",

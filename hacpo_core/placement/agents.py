@@ -23,7 +23,7 @@ from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, 
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
-from hacpo_core.engines.cpu.allocator import keep_freed_memory
+from hacpo_core.engines.cpu.switch import use_speedups
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.models.folders import find_model
@@ -183,9 +183,8 @@ class Agent:
         name = tokens.name
         agent, engine = config.pair.agents[name], config.engine
         torch.set_num_threads(engine.num_threads)
-        if engine.device == "cpu":
-            keep_freed_memory()
-        elif engine.deterministic:
+        use_speedups(engine.speedups)
+        if engine.device != "cpu" and engine.deterministic:
             use_deterministic_kernels()
         self.name, self.tokens, self.version, self.is_dirty = name, tokens, version, False
         self._fingerprint: Fingerprint | None = None

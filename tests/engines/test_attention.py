@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hacpo_core.engines.transformers.attention import _causal_by_products, by_products, pays_by_products
+from hacpo_core.engines.cpu.attention import by_products, causal_by_products, pays_by_products
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -26,7 +26,7 @@ def test_values_may_be_wider_or_narrower_than_keys() -> None:
     heads, width = {"query": 4, "key": 2, "value": 2}, {"query": 8, "key": 8, "value": 5}
     parts = [torch.randn(3, heads[n], 6, width[n], generator=random, dtype=torch.float64) for n in heads]
     expected = functional.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True).transpose(1, 2)
-    torch.testing.assert_close(_causal_by_products(*parts, None), expected, rtol=0.0, atol=1e-12)
+    torch.testing.assert_close(causal_by_products(*parts, None), expected, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "pays"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, False)])

@@ -24,10 +24,12 @@ from transformers import (
 )
 
 from hacpo_core.config import LoraConfig
+from hacpo_core.engines.cpu import llama_decoder
+from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch.lora import add_adapters
-from hacpo_core.engines.transformers import decoders
-from hacpo_core.engines.transformers.decoders import Decoder, LlamaDecoder, ModelDecoder, decoder_of
+from hacpo_core.engines.transformers.decoder_choice import decoder_of
+from hacpo_core.engines.transformers.decoders import Decoder, ModelDecoder
 from hacpo_core.errors import ModelError
 from tests.engines.small import small_model
 
@@ -92,7 +94,7 @@ def largest_error(found: list[Tensor], expected: list[Tensor]) -> float:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("is_padded", [True, False])
 def test_logits_are_those_of_the_models_own_class(name: str, is_padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "GROW_TOKENS", 2)  # the cache grows several times
+    monkeypatch.setattr(llama_decoder, "GROW_TOKENS", 2)  # the cache grows several times
     model = model_of(MODELS[name])
     input_UT = INPUT_UT if is_padded else INPUT_UT.clamp(min=1)
     decoder = decoder_of(model)()
@@ -108,7 +110,7 @@ def test_weights_multiply_one_by_one_where_a_joined_copy_would_be_large(
 ) -> None:
     model = model_of(MODELS[name])
     joined = logits_of(decoder_of(model)())
-    monkeypatch.setattr(decoders, "LARGEST_COPY", 0)
+    monkeypatch.setattr(llama_decoder, "LARGEST_COPY", 0)
     assert largest_error(logits_of(decoder_of(model)()), joined) < 2e-5
 
 

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from hacpo_core.engines.cpu import products
+from hacpo_core.engines.cpu import llama_decoder, products
+from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
 from hacpo_core.engines.cpu.products import OneDnnLinear, packed, pays, product, use_onednn
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.models.loading import load_model
-from hacpo_core.engines.transformers import decoders
-from hacpo_core.engines.transformers.decoders import LlamaDecoder, ModelDecoder, decoder_of
+from hacpo_core.engines.transformers.decoder_choice import decoder_of
+from hacpo_core.engines.transformers.decoders import ModelDecoder
 from tests.engines.small import small_model, token_rows
 from tests.engines.test_decoders import (
     MODELS,
@@ -154,7 +155,7 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
     name: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit is not None:
-        monkeypatch.setattr(products if limit == "LARGEST_TWICE" else decoders, limit, 0)
+        monkeypatch.setattr(products if limit == "LARGEST_TWICE" else llama_decoder, limit, 0)
     used: list[bool] = []
 
     def seen(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

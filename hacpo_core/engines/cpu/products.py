@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hacpo_core.engines.cpu.switch import has_speedups
 from hacpo_core.errors import first_line
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ IMAGES = 16
 
 def pays(weight: Tensor) -> bool:
     """Whether oneDNN multiplies with this weight faster than MKL; the same for every weight of a dtype on a machine."""
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and _mkl_is_slow()
+    return has_speedups() and weight.device.type == "cpu" and weight.dtype == torch.float32 and _mkl_is_slow()
 
 
 @cache

@@ -17,13 +17,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from hacpo_core.engines.cpu.attention import SHORT, causal_by_products, pays_by_products
 from hacpo_core.engines.layouts import RowPlaces
 from hacpo_core.engines.logprobs import widened
 
 NAME = "sdpa_of_rows"
 _ROTATIONS = ("default", "linear", "llama3")  # others depend on how long a sequence is
-SHORT = 96
-"""places of a row up to which two products are faster than torch's fused attention, gradients included"""
 
 
 def attend(
@@ -45,48 +44,11 @@ def attend(
         for part, is_query in ((query_BHTK, True), (key_BHTK, False), (value_BHTK, False))
     )
     if pays_by_products(query) and query.shape[2] <= SHORT and not options.get("dropout"):
-        attended_RLHK = _causal_by_products(query, key, value, options.get("scaling"))
+        attended_RLHK = causal_by_products(query, key, value, options.get("scaling"))
     else:
         attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
     attended_THK: Tensor = _Collect.apply(attended_RLHK.flatten(0, 1), rows, query_BHTK.shape[2])  # type: ignore[no-untyped-call]
     return attended_THK[None], None
-
-
-def pays_by_products(query: Tensor) -> bool:
-    """Whether `by_products` may be faster than torch's fused attention and as precise: on the CPU, from fp32 on."""
-    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
-
-
-def by_products(
-    query_BHQK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None, scaling: float | None = None
-) -> Tensor:
-    """Attention in its plainest form; torch's fused kernel takes a microsecond or two a sequence and head on the CPU.
-
-    Args:
-        query_BHQK: queries.
-        key_BHTK: keys.
-        value_BHTK: values.
-        mask: what is added to the scores, to be broadcast to BHQT; None: nothing.
-        scaling: of the scores; None: one over the root of K.
-
-    Returns:
-        attended_BHQK.
-    """
-    scale = query_BHQK.shape[-1] ** -0.5 if scaling is None else scaling
-    scores_BHQT = (query_BHQK * scale) @ key_BHTK.transpose(-1, -2)
-    if mask is not None:
-        scores_BHQT = scores_BHQT + mask
-    return scores_BHQT.softmax(dim=-1) @ value_BHTK
-
-
-def _causal_by_products(query_RHLK: Tensor, key_RHLK: Tensor, value_RHLK: Tensor, scaling: float | None) -> Tensor:
-    """attended_RLHK; query heads that share a key head stand behind one another as its queries."""
-    rows, num_keys, length, width = value_RHLK.shape
-    query_RHGLK = query_RHLK.unflatten(1, (num_keys, -1))
-    groups = query_RHGLK.shape[2]
-    ahead_LL = query_RHLK.new_full((length, length), -torch.inf).triu(1)
-    attended = by_products(query_RHGLK.flatten(2, 3), key_RHLK, value_RHLK, ahead_LL.repeat(groups, 1), scaling)
-    return attended.view(rows, num_keys, groups, length, width).permute(0, 3, 1, 2, 4).reshape(rows, length, -1, width)
 
 
 AttentionInterface.register(NAME, attend)

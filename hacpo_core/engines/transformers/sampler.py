@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.transformers.decoders import Decoder, LlamaDecoder, decoder_of
+from hacpo_core.engines.transformers.decoder_choice import decoder_of
+from hacpo_core.engines.transformers.decoders import Decoder, ModelDecoder
 from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 
@@ -72,7 +73,7 @@ class TransformersSampler:
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         decoder = self._new_decoder()
         # A model's own class may keep what it computes, and train with it later, which an inference tensor forbids.
-        mode = torch.inference_mode if isinstance(decoder, LlamaDecoder) else torch.no_grad
+        mode = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
         for start in range(0, len(by_length), self._batch_size):
             positions = by_length[start : start + self._batch_size]
             batch = [requests[position] for position in positions]

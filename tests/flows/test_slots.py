@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -50,9 +49,19 @@ with held(["0", "1"], int(sys.argv[2]), Path(sys.argv[1])) as own:
 """
 
 
+def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def holder(folder: Path, number: int) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", HOLD, str(folder), str(number)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    return python(HOLD, folder, number)
+
+
+def await_refusal(process: subprocess.Popen[str]) -> None:
+    """Until the process has looked for free GPUs, found too few, and said so."""
+    assert process.stderr is not None
+    assert "which other experiments hold" in process.stderr.readline()
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -79,8 +88,7 @@ def test_gpus_are_held_by_one_process_each_and_freed_by_a_kill(tmp_path: Path) -
         assert sorted(map(first_line, processes)) == ["0", "1"]
         third = holder(tmp_path, 1)
         processes.append(third)
-        time.sleep(3.0)
-        assert third.poll() is None
+        await_refusal(third)
         processes[0].kill()
         assert first_line(third) in ("0", "1")
     finally:
@@ -101,8 +109,9 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.WARNING, logger="flows.service.slots"):
         waiting = threading.Thread(target=take_two)
         waiting.start()
-        time.sleep(1.5)
-        assert got == []
+        while "waiting for 2 of the GPUs 0, 1, which other experiments hold" not in caplog.text:
+            waiting.join(timeout=0.1)
+            assert waiting.is_alive() and got == []
         two = holder(tmp_path, 1)
         assert first_line(two) == "1", "the one that waits for two sits on none"
         for process in (one, two):
@@ -110,7 +119,6 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
             process.communicate()
         waiting.join(timeout=30)
     assert got == [["0", "1"]]
-    assert "waiting for 2 of the GPUs 0, 1, which other experiments hold" in caplog.text
 
 
 def test_trainings_of_one_agent_share_a_machine_and_one_of_two_agents_waits_for_all_of_it(
@@ -119,20 +127,20 @@ def test_trainings_of_one_agent_share_a_machine_and_one_of_two_agents_waits_for_
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
 
     def training(agents: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", TRAIN, str(tmp_path), agents]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        return python(TRAIN, tmp_path, agents)
 
     processes = [training("a"), training("b")]
     try:
         assert sorted(map(first_line, processes)) == ["0,1,2,3", "4,5,6,7"]
         pair = training("a,b")
         processes.append(pair)
-        time.sleep(3.0)
+        await_refusal(pair)
         processes[0].kill()
-        time.sleep(3.0)
-        assert pair.poll() is None
-        assert [is_locked(tmp_path, device) for device in "07"].count(True) == 1, "the pair sits on none meanwhile"
+        third = training("c")
+        processes.append(third)
+        assert first_line(third) in ("0,1,2,3", "4,5,6,7"), "the pair holds none of the free ones meanwhile"
         processes[1].kill()
+        third.kill()
         assert first_line(pair) == "0,1,2,3,4,5,6,7"
     finally:
         for process in processes:

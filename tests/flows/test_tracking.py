@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -60,14 +59,13 @@ def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "FIRST_RETRIES", 1)
 
 
+@pytest.mark.timeout(180)  # MLflow's own patience is four minutes
 @pytest.mark.usefixtures("few_seconds")
 def test_silent_server_is_one_error_before_the_end_of_training(small_plan: Callable[..., Plan]) -> None:
     silent = f"http://127.0.0.1:{free_port(0)}"
     planned = small_plan("hacpo", *SHORT, f"tracking.uri={silent}")
-    begun = time.monotonic()
     with pytest.raises(TrackingError, match=rf"{silent}: .*{silent[7:-6]}"):
         run_experiment(planned, DirectRunner(), QuietWatcher())
-    assert time.monotonic() - begun < 60, "MLflow's own patience is four minutes"
     assert standing_of(planned.root).state == "failed"
 
 

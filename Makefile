@@ -61,8 +61,8 @@ peers-fixture:
 # own: an engine of vLLM in the process ends torch.distributed, whose group an earlier DeepSpeed of the process keeps.
 test-vllm:
 	@bash tests/vllm/install.sh
-	@.venv-vllm/bin/python -m pytest --durations=5 $(wildcard tests/engines/test_vllm_*.py) tests/flows/test_doctor.py
-	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/test_engine_trial.py
+	@.venv-vllm/bin/python -m pytest --durations=5 tests/engines/vllm tests/flows/doctor/test_doctor.py
+	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/doctor/test_engine_trial.py
 
 # A few of them for .ci/run, at most 15 minutes with the installation; skipped where nothing can be installed.
 test-vllm-short:

@@ -22,8 +22,8 @@ from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.records import SamplingLimits
+from tests.engines.models.test_models import capped_model
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model
-from tests.engines.test_models import capped_model
 from tests.engines.training import LINEAR, learner_of, rows_of, run, weights
 
 BF16 = "engine.dtype=bfloat16"

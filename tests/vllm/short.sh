@@ -30,4 +30,4 @@ tests=(
     test_hand_over_of_wrong_weights_stops_the_run
 )
 cd "$root"
-timeout --kill-after=10 360 .venv-vllm/bin/python -m pytest "${tests[@]/#/tests/engines/test_vllm_sampler.py::}"
+timeout --kill-after=10 360 .venv-vllm/bin/python -m pytest "${tests[@]/#/tests/engines/vllm/test_vllm_sampler.py::}"

@@ -42,6 +42,6 @@ def test_trial_whose_tests_fail_fails(tmp_path: Path) -> None:
     done = trial_in(root)
     assert done.returncode == 1
     named = [word.partition("::")[2] for word in done.stdout.split() if "::" in word]
-    there = (ROOT / "tests" / "engines" / "test_vllm_sampler.py").read_text(encoding="utf-8")
+    there = (ROOT / "tests" / "engines" / "vllm" / "test_vllm_sampler.py").read_text(encoding="utf-8")
     assert named
     assert all(f"def {name}(" in there for name in named)

@@ -262,7 +262,7 @@ def train(folder: Path, *words: str, hidden: str = "nothing_of_this_name") -> su
     options = [f"runtime.runs_dir={folder / 'runs'}", "runtime.runner=direct", "tracking.enabled=false"]
     return subprocess.run(
         [sys.executable, "-c", HIDDEN, hidden, "train", str(folder / "pair.yaml"), "hacpo", *options, *words],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

@@ -33,7 +33,7 @@ from flows.service.schedule import Schedule
 from flows.service.server import RECONCILER_LOCK, PrefectServer, find_reconciler
 from flows.service.worker import TeamReconciler, find_worker
 
-PAGE = (Path(__file__).parents[2] / "docs" / "team.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "team.md").read_text(encoding="utf-8")
 LIMIT_S = 300.0
 GPU_TASKS = """
 import json, sys, time
@@ -155,7 +155,7 @@ class Team:
         own = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_", "HACPO_"))}
         lines = self.fill(block(f"/etc/hacpo/{name}.env")).splitlines()
         pairs = dict(line.split("=", 1) for line in lines)
-        return {**own, **pairs, "HACPO_TEST_MARK": self.mark, "PYTHONPATH": str(Path(__file__).parents[2]), **others}
+        return {**own, **pairs, "HACPO_TEST_MARK": self.mark, "PYTHONPATH": str(Path(__file__).parents[3]), **others}
 
     def start(self, name: str, **others: str) -> psutil.Popen:
         """The process of a unit of the page."""

@@ -11,7 +11,7 @@ from flows.planning.compose import available
 from flows.planning.method_table import markdown, method_rows, print_methods
 from hacpo_core.methods.registry import SHIPPED
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "methods.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "methods.md"
 
 
 def test_document_is_up_to_date() -> None:

@@ -134,7 +134,7 @@ def hang_with_a_child_of(
     """Whether the trial had really begun to hang when the doctor gave it up, in these words."""
     begun = folder / "begun"
     monkeypatch.setenv("HACPO_TEST_BEGUN", str(begun))
-    monkeypatch.chdir(Path(__file__).parents[2])  # where the child finds this file
+    monkeypatch.chdir(Path(__file__).parents[3])  # where the child finds this file
     found = doctor._engine(name, trial, extra={"peft": "lora"}.get(name), limit_s=limit_s)
     assert not found.is_ok
     assert found.detail.endswith(f" did not answer within {limit_s:g} s")
@@ -227,7 +227,7 @@ def test_version_that_does_not_fit_is_named_with_what_to_install(
 @needs_deepspeed
 def test_deepspeed_says_nothing_compiles_nothing_and_leaves_no_file(tmp_path: Path) -> None:
     code = "from flows.doctor import machine as doctor; print(doctor.train_with_deepspeed())"
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -41,7 +41,7 @@ from hacpo_core.store.steps import StepStore
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests.engines.small import TOKENIZER, Request, Response, logprobs_of, responses_of, scored
-from tests.engines.test_transformers_sampler import squared_distance
+from tests.engines.transformers.test_transformers_sampler import squared_distance
 from tests.experiments_outcome import outcome
 
 pytestmark = [

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from tests.engines.deepspeed.test_grad_dtype import WIDE, rows
 from tests.engines.small import minibatch, small_model
-from tests.engines.test_grad_dtype import WIDE, rows
 
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 pytestmark = pytest.mark.deepspeed

@@ -13,7 +13,7 @@ from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.fields import fields_of
 from hacpo_core.errors import ConfigError
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "fields.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "fields.md"
 
 
 def test_document_is_up_to_date() -> None:

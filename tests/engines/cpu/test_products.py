@@ -22,7 +22,8 @@ from hacpo_core.engines.models.loading import load_model
 from hacpo_core.engines.transformers.decoder_choice import decoder_of
 from hacpo_core.engines.transformers.decoders import ModelDecoder
 from tests.engines.small import small_model, token_rows
-from tests.engines.test_decoders import (
+from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
+from tests.engines.transformers.test_decoders import (
     MODELS,
     assert_batches_of_one_decoder_know_nothing_of_each_other,
     assert_weights_are_read_for_every_decoder,
@@ -30,7 +31,6 @@ from tests.engines.test_decoders import (
     logits_of,
     model_of,
 )
-from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from flows.runs.experiment import run_experiment
 from flows.service.server import ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import DirectRunner
-from tests.flows.test_runner import ask, tasks_of
+from tests.flows.runs.test_runner import ask, tasks_of
 
 
 def hacpo(*words: str) -> subprocess.CompletedProcess[str]:

@@ -126,11 +126,11 @@ def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) 
     assert state(planned) == ("done", "")
     assert read_failure(planned.root) is None, "a new attempt removes the old failure"
     (planned.root / RESULT_FILE).write_text("", encoding="utf-8")  # as a power cut leaves it
-    assert state(planned) == ("missing", "broken off at step 1 of 1")
+    assert state(planned) == ("missing", "interrupted at step 1 of 1")
     run_experiment(planned, DirectRunner(), QuietWatcher())
     assert state(planned) == ("done", "")
     (planned.root / RESULT_FILE).write_text('{"kind": "of another version"}', encoding="utf-8")
-    with pytest.raises(StoreError, match=r"result\.json: of another version of hacpo"):
+    with pytest.raises(StoreError, match=r"result\.json: written by another version of hacpo"):
         read_final(planned)
 
 

@@ -163,7 +163,7 @@ def test_waiting_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], 
     class Silent:
         def runs(self) -> dict[str, ScheduledRun]:
             answers.append("silent")
-            raise ServerError("the Prefect server does not do what was asked")
+            raise ServerError("the Prefect server does not answer")
 
     class Revived:
         def runs(self) -> dict[str, ScheduledRun]:
@@ -180,7 +180,7 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(runs_dir: Path) -
     process = start(runs_dir, "--workers", "1")
     wait_until(lambda: trainings_under_way(grid), process)
     process.send_signal(signal.SIGINT)
-    assert "goes on from the last committed phase" in finish(process, code=130)
+    assert "resumes from the last committed phase" in finish(process, code=130)
     assert not marked(runs_dir)
     states = {run.state for run in Schedule(ensure_server(runs_dir), runs_dir).runs().values()}
     assert states <= {"Cancelled", "Completed"}

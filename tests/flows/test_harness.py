@@ -79,7 +79,7 @@ def test_mistake_is_one_sentence(
     ("options", "expected"),
     [
         (HarnessOptions([]), "got no task; name some"),
-        (HarnessOptions(["a"], include_path="/no/such/folder"), "--include-path: /no/such/folder is no folder"),
+        (HarnessOptions(["a"], include_path="/no/such/folder"), "--include-path: /no/such/folder is not a folder"),
         (HarnessOptions(["a"], batch_size="0"), "--batch-size: got '0', expected a number such as 8, or auto"),
     ],
 )

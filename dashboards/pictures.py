@@ -1,4 +1,4 @@
-"""Pictures of a comparison as SVG, in light or dark."""
+"""Figures of a comparison as SVG, for the light and the dark colour scheme."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLORS = {
 
 
 def hours_label(found: Comparison) -> str:
-    """What the hours of a comparison are."""
+    """Axis label for the hours of a comparison."""
     return "GPU-hours" if found.has_gpu else "hours of phases (no GPU was used)"
 
 
@@ -34,13 +34,13 @@ def curves_svg(
     printed: Mapping[Variant, float],
     scheme: str,
 ) -> str:
-    """Accuracy against cost: a line per method with its interval over seeds, and the paper's end values as marks.
+    """Plot accuracy against cost: a line per method with its interval over seeds, and the paper's values as diamonds.
 
     Args:
-        found: the comparison, for names.
+        found: the comparison.
         curves: points of each method, in the order of the legend.
-        cost: of COST_LABELS.
-        printed: the paper's value after training, drawn at the line's end.
+        cost: key of COST_LABELS.
+        printed: the paper's value after training, drawn at the end of the line.
         scheme: "light" or "dark".
     """
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
@@ -67,7 +67,7 @@ def curves_svg(
 
 
 def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
-    """Accuracy after training: a panel per agent, a row per method, the paper's value as a diamond."""
+    """Plot accuracy after training: a panel per agent, a row per method, the paper's value as a diamond."""
     agents = list(dict.fromkeys(line.agent for line in found.lines))
     height = 0.34 * max(len(found.variants) + 1, 3) + 0.7
     figure = Figure(figsize=(7.2, height * max(len(agents), 1)), layout="constrained")
@@ -89,7 +89,7 @@ def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
         axes.set_yticks(range(len(lines)), [line.variant.title for line in lines], parse_math=False)
         axes.set_ylim(len(lines) - 0.5, -0.5)
         axes.set_title(agent, parse_math=False, fontsize="medium")
-    panels[-1].set_xlabel(f"accuracy, {found.columns[column]} (diamond: the paper's)", parse_math=False)
+    panels[-1].set_xlabel(f"accuracy, {found.columns[column]} (diamond: paper)", parse_math=False)
     return _svg(figure, scheme)
 
 
@@ -113,7 +113,7 @@ def _legend(axes: mpl.axes.Axes, figure: Figure) -> None:
 
 
 def _svg(figure: Figure, scheme: str) -> str:
-    """The picture without a background, in the scheme's ink."""
+    """The figure as SVG, with a transparent background and text in the scheme's colour."""
     ink = _INK[scheme]
     figure.patch.set_alpha(0)
     for axes in figure.axes:
@@ -126,4 +126,4 @@ def _svg(figure: Figure, scheme: str) -> str:
     for legend in figure.legends:
         for text in legend.get_texts():
             text.set_color(ink)
-    return svg_of(figure, salt="comparison")  # an image of its own, which shares ids with none
+    return svg_of(figure, salt="comparison")  # shown as an <img>, so ids cannot collide

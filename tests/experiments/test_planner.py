@@ -198,7 +198,7 @@ def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
     said = capsys.readouterr().out
     words = f"{whole['occupied_hours']:,.1f} GPU-hours occupied, {whole['busy_hours']:,.1f} of them busy (stated: "
     assert words in said
-    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 trainings, " in said
+    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 experiments, " in said
 
 
 def test_measured_rates_take_the_place_of_stated_ones(
@@ -285,7 +285,7 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ("title: x\nentires: []", "entires"),
         ("title: x\nentries: []", "entries is empty"),
         ("title: x\nseeds: []\nentries: [{pairs: [tiny], methods: [gspo]}]", "seeds is empty"),
-        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "name one twice"),
+        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "expected each once"),
         ("title: x\nentries: [{pairs: [], methods: [gspo]}]", "no pairs or no methods"),
         ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {tabel: table1}", "tabel"),
         (
@@ -314,12 +314,12 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ),
         (
             "title: x\nseeds: [-1]\nentries: [{pairs: [tiny], methods: [gspo]}]",
-            "got the seed -1, expected none below 0",
+            "got the seed -1, expected at least 0",
         ),
         (
             "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
             "  - {pairs: [tiny], methods: [hacpo], settings: {method: {objective: {cross_floor: 0.5}}}}",
-            "stands there twice, differently; give one entry a label",
+            "with different settings; give one of them a label",
         ),
         ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),
         ("- a list", "expected a YAML mapping"),

@@ -96,9 +96,9 @@ def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 def grown(sizes: Sequence[int], measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Step times, phase times summed over agents, peak memory, and the exponents of each."""
-    series = {"step_s": [one["step_s"] for one in measured], "peak_mb": [one["peak_mb"] for one in measured]}
+    series = {"step_s": [run["step_s"] for run in measured], "peak_mb": [run["peak_mb"] for run in measured]}
     for phase in PHASES:
-        series[f"{phase}_s"] = [sum(agent[phase] for agent in one["phases_s"].values()) for one in measured]
+        series[f"{phase}_s"] = [sum(agent[phase] for agent in run["phases_s"].values()) for run in measured]
     exponents = {name.rpartition("_")[0] + "_exponent": exponent(sizes, values) for name, values in series.items()}
     return {**series, **exponents}
 

@@ -161,7 +161,7 @@ def gains(rows: Sequence[PrintedRow]) -> list[Gain]:
 
 def repetitions(rows: Sequence[PrintedRow]) -> list[Repetition]:
     """Rows of one agent and method in two pairs that differ but should not, or agree but should not."""
-    found = []
+    repeated = []
     for i, first in enumerate(rows):
         for second in rows[i + 1 :]:
             if (first.agent, first.method) != (second.agent, second.method) or first.pair == second.pair:
@@ -169,8 +169,8 @@ def repetitions(rows: Sequence[PrintedRow]) -> list[Repetition]:
             num_equal = sum(a == b for a, b in zip(first.values, second.values, strict=True))
             is_expected = first.method in ALONE
             if (num_equal < len(BENCHMARKS)) if is_expected else (num_equal >= LEAST_EQUAL):
-                found.append(Repetition(first, second, num_equal, is_expected))
-    return found
+                repeated.append(Repetition(first, second, num_equal, is_expected))
+    return repeated
 
 
 def impossible_values(rows: Sequence[PrintedRow]) -> list[ImpossibleValue]:
@@ -228,7 +228,7 @@ def bootstrap_values() -> frozenset[int]:
     so the search ends once the smallest value of a size and all values above it have been found.
     """
     drawn_R = np.bitwise_or.reduce(1 << bootstrap_draws(AIME_SAMPLES), axis=1)
-    found = {0}
+    reachable = {0}
     for size in range(1, AIME_SAMPLES + 1):
         correct_S = np.asarray([sum(1 << i for i in s) for s in itertools.combinations(range(AIME_SAMPLES), size)])
         values = {
@@ -236,10 +236,10 @@ def bootstrap_values() -> frozenset[int]:
             for part in np.array_split(correct_S, len(correct_S) // 1000 + 1)
             for num_correct in ((part[:, None] & drawn_R) != 0).sum(axis=1)
         }
-        found |= values
-        if found.issuperset(range(min(values), NUM_DRAWS + 1)):
+        reachable |= values
+        if reachable.issuperset(range(min(values), NUM_DRAWS + 1)):
             break
-    return frozenset(found)
+    return frozenset(reachable)
 
 
 @cache

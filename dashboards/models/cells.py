@@ -167,9 +167,9 @@ def build_matrix(record: GridRecord, standing_of: StandingOf, schedule: Schedule
     for place in record.places:
         pairs.setdefault(place.pair, []).append(place)
     sections = tuple(_section(pair, places, record, standings, schedule) for pair, places in pairs.items())
-    once = {cell.experiment: cell for section in sections for row in section.rows for cell in row.cells if cell}
+    unique = {cell.experiment: cell for section in sections for row in section.rows for cell in row.cells if cell}
     methods = {place.experiment: place.method for place in record.places}
-    return Matrix(record.name, record.title, sections, _totals(list(once.values()), methods, schedule.num_slots))
+    return Matrix(record.name, record.title, sections, _totals(list(unique.values()), methods, schedule.num_slots))
 
 
 def _section(

@@ -244,13 +244,13 @@ def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def as_csv(found: Comparison) -> str:
+def as_csv(comparison: Comparison) -> str:
     """The table as CSV, one line per agent, method and benchmark."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for line in found.lines:
-        for name, figure in zip(found.columns, line.figures, strict=True):
+    for line in comparison.lines:
+        for name, figure in zip(comparison.columns, line.figures, strict=True):
             summary = figure.summary
             numbers = (
                 summary.mean if summary else None,
@@ -260,7 +260,7 @@ def as_csv(found: Comparison) -> str:
                 figure.printed,
                 *(line.tokens, line.gpu_hours, line.hours),
             )
-            names = (found.grid, found.pair, line.agent, line.variant.method, line.variant.label, name)
+            names = (comparison.grid, comparison.pair, line.agent, line.variant.method, line.variant.label, name)
             writer.writerow([_escaped(name) for name in names] + ["" if n is None else f"{n:.6g}" for n in numbers])
     return out.getvalue()
 

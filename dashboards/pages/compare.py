@@ -26,7 +26,7 @@ class Selection:
     """The comparison that a request selects; all its names exist in the grid."""
 
     comparer: Comparer
-    found: Comparison
+    comparison: Comparison
     pairs: tuple[str, ...]
     """all pairs of the grid"""
     column: int
@@ -35,8 +35,8 @@ class Selection:
     @property
     def benchmarks(self) -> tuple[str, ...]:
         """The selected benchmark, or all of the comparison."""
-        name = self.found.columns[self.column]
-        return (name,) if name in self.found.benchmarks else self.found.benchmarks
+        name = self.comparison.columns[self.column]
+        return (name,) if name in self.comparison.benchmarks else self.comparison.benchmarks
 
 
 def _selected(
@@ -51,14 +51,14 @@ def _selected(
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
     comparer = Comparer(record, pair or pairs[0], site.runs.standing)
-    found = comparer.comparison()
-    if benchmark and benchmark not in found.columns:
+    comparison = comparer.comparison()
+    if benchmark and benchmark not in comparison.columns:
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
-    if agent and agent not in (TOGETHER, *found.agents):
-        raise UnknownError(f"the pair {found.pair} has no agent {agent!r}")
-    column = found.columns.index(benchmark) if benchmark else max(len(found.columns) - 1, 0)
-    agents = (agent,) if agent and agent != TOGETHER else found.agents
-    return Selection(comparer, found, pairs, column, agents)
+    if agent and agent not in (TOGETHER, *comparison.agents):
+        raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
+    column = comparison.columns.index(benchmark) if benchmark else max(len(comparison.columns) - 1, 0)
+    agents = (agent,) if agent and agent != TOGETHER else comparison.agents
+    return Selection(comparer, comparison, pairs, column, agents)
 
 
 _Selected = Annotated[Selection | None, Depends(_selected)]
@@ -78,12 +78,12 @@ def compare_routes(site: Site) -> APIRouter:
 
     @router.get("/compare/table.csv")
     def table(selection: _Selected) -> Response:
-        return _download(as_csv(_not_empty(selection).found), "text/csv; charset=utf-8", "comparison.csv")
+        return _download(as_csv(_not_empty(selection).comparison), "text/csv; charset=utf-8", "comparison.csv")
 
     @router.get("/compare/results.svg")
     def results(selection: _Selected, scheme: Scheme = "light", download: bool = False) -> Response:
         chosen = _not_empty(selection)
-        svg = results_svg(chosen.found, column=chosen.column, scheme=scheme)
+        svg = results_svg(chosen.comparison, column=chosen.column, scheme=scheme)
         return _picture(svg, "results.svg" if download else "")
 
     @router.get("/compare/curves.svg")
@@ -93,9 +93,9 @@ def compare_routes(site: Site) -> APIRouter:
         chosen = _not_empty(selection)
         points = {
             variant: chosen.comparer.curve(variant, chosen.agents, chosen.benchmarks)
-            for variant in chosen.found.variants
+            for variant in chosen.comparison.variants
         }
-        svg = curves_svg(chosen.found, points, cost=cost, printed=_printed(chosen), scheme=scheme)
+        svg = curves_svg(chosen.comparison, points, cost=cost, printed=_printed(chosen), scheme=scheme)
         return _picture(svg, "curves.svg" if download else "")
 
     return router
@@ -110,7 +110,7 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
         cost: key of COST_LABELS.
         seen: version that the browser has, whose choices are sent again if they have changed; None: a whole page.
     """
-    found = selection.found if selection is not None else None
+    comparison = selection.comparison if selection is not None else None
     choices: dict[str, Any] = {
         "grids": site.runs.chooser(),
         "pairs": selection.pairs if selection is not None else (),
@@ -118,27 +118,27 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
         "agent": TOGETHER if selection is None or len(selection.agents) != 1 else selection.agents[0],
         "together": TOGETHER,
         "cost": cost,
-        "costs": COST_LABELS | ({"hours": hours_label(found)} if found is not None else {}),
+        "costs": COST_LABELS | ({"hours": hours_label(comparison)} if comparison is not None else {}),
     }
-    names = version_of(choices, (found.columns, found.agents) if found is not None else ())
+    names = version_of(choices, (comparison.columns, comparison.agents) if comparison is not None else ())
     extent = selection.comparer.extent() if selection is not None else []
     is_choice_new = seen is not None and seen.partition(".")[0] != names
     return choices | {
-        "found": found,
-        "version": f"{names}.{version_of(found, extent)}",
+        "comparison": comparison,
+        "version": f"{names}.{version_of(comparison, extent)}",
         "is_choice_new": is_choice_new,
     }
 
 
 def _not_empty(selection: Selection | None) -> Selection:
-    if selection is None or not selection.found.columns:
+    if selection is None or not selection.comparison.columns:
         raise UnknownError("nothing has been evaluated yet")
     return selection
 
 
 def _printed(selection: Selection) -> dict[Variant, float]:
     """The paper's values for the selected agent; empty for several agents, for which it has none."""
-    lines = [line for line in selection.found.lines if (line.agent,) == selection.agents]
+    lines = [line for line in selection.comparison.lines if (line.agent,) == selection.agents]
     return {line.variant: value for line in lines if (value := line.figures[selection.column].printed) is not None}
 
 

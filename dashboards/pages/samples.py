@@ -62,7 +62,7 @@ def find_answers(
     answers = site.answers.read(runs_dir, experiment, shown) if shown else StepAnswers((), ())
     selected = answers.select(filter)
     place = min(problem, len(selected))
-    one = selected[place - 1] if selected else None
+    answered = selected[place - 1] if selected else None
     context: dict[str, Any] = {
         "experiment": experiment,
         "step": shown,
@@ -71,8 +71,8 @@ def find_answers(
         "place": place,
         "num": len(selected),
         "num_all": len(answers.problems),
-        "one": one,
-        "text": site.answers.problem_text(runs_dir, experiment, one.problem_id) if one is not None else "",
+        "answered": answered,
+        "text": site.answers.problem_text(runs_dir, experiment, answered.problem_id) if answered is not None else "",
         "agents": answers.by_strength,
         "is_live": site.runs.standing(experiment).state != "done",
     }

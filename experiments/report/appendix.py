@@ -63,16 +63,16 @@ def _gains(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     yield Paragraph(words.AUDIT_LEAD)
     cells = [
         (
-            " and ".join(_TABLES[name] for name in found.tables),
-            TITLES[found.against],
-            str(found.num_agents),
-            f"{found.printed:+.2f}",
-            f"{found.computed:+.2f}",
-            f"{found.least:+.2f}",
-            str(found.num_behind),
-            "{} of {}".format(*num_cells_behind(rows, found.tables, found.against)),
+            " and ".join(_TABLES[name] for name in gain.tables),
+            TITLES[gain.against],
+            str(gain.num_agents),
+            f"{gain.printed:+.2f}",
+            f"{gain.computed:+.2f}",
+            f"{gain.least:+.2f}",
+            str(gain.num_behind),
+            "{} of {}".format(*num_cells_behind(rows, gain.tables, gain.against)),
         )
-        for found in gains(rows)
+        for gain in gains(rows)
     ]
     columns = (
         "tables",
@@ -91,18 +91,18 @@ def _repetitions(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     yield Heading("Rows that agree or differ but should not", 3)
     yield Paragraph(words.AUDIT_REPETITIONS.format(values=len(BENCHMARKS)))
     items = []
-    for found in repetitions(rows):
-        places = f"beside {_partner(found.first)} and beside {_partner(found.second)}"
-        row = f"{found.first.agent}, {TITLES[found.first.method]}"
-        if found.is_expected:
+    for repetition in repetitions(rows):
+        places = f"beside {_partner(repetition.first)} and beside {_partner(repetition.second)}"
+        row = f"{repetition.first.agent}, {TITLES[repetition.first.method]}"
+        if repetition.is_expected:
             unequal = [
                 f"{HEADINGS[name]} {a:.3f} against {b:.3f}"
-                for name, a, b in zip(BENCHMARKS, found.first.values, found.second.values, strict=True)
+                for name, a, b in zip(BENCHMARKS, repetition.first.values, repetition.second.values, strict=True)
                 if a != b
             ]
             items.append(f"{row}: the same model is printed with {', '.join(unequal)} {places}.")
         else:
-            items.append(f"{row}: {found.num_equal} values are equal to the last digit {places}.")
+            items.append(f"{row}: {repetition.num_equal} values are equal to the last digit {places}.")
     yield Bullets(tuple(items))
 
 

@@ -64,7 +64,7 @@ class _Row:
 
     pair: str
     agent: str
-    found: Difference | str
+    difference: Difference | str
     leads: Sequence[float | None]
     """the paper's leads, in points"""
 
@@ -85,8 +85,8 @@ def difference_table(
     every = [row for rows in sections.values() for row in rows]
     corrected: dict[int, float] = {}
     for is_joint in (False, True):
-        family = [row for row in every if isinstance(row.found, Difference) and (row.pair == ALL) == is_joint]
-        p_values = [row.found.p_value for row in family if isinstance(row.found, Difference)]
+        family = [row for row in every if isinstance(row.difference, Difference) and (row.pair == ALL) == is_joint]
+        p_values = [row.difference.p_value for row in family if isinstance(row.difference, Difference)]
         corrected |= zip(map(id, family), holm(p_values), strict=True)
     lines: list[Section | tuple[TableCell, ...]] = []
     for title, rows in sections.items():
@@ -104,7 +104,7 @@ def difference_table(
 def _compared(
     results: Results, printed: Printed, benchmarks: Sequence[str], ours: Variant, theirs: Variant
 ) -> list[_Row]:
-    places = [place for place in results.places if all(results.holds(place, one) for one in (ours, theirs))]
+    places = [place for place in results.places if all(results.holds(place, variant) for variant in (ours, theirs))]
     rows = [
         _Row(
             *place,
@@ -120,26 +120,26 @@ def _compared(
 
 
 def _printed_lead(printed: Printed, place: _PairAgent, ours: Variant, theirs: Variant) -> float | None:
-    ahead, behind = (printed.get((*place, one.method, AVERAGE)) for one in (ours, theirs))
+    ahead, behind = (printed.get((*place, variant.method, AVERAGE)) for variant in (ours, theirs))
     return None if ahead is None or behind is None or ours.label or theirs.label else 100 * (ahead - behind)
 
 
 def _difference_row(row: _Row, corrected_p: float) -> tuple[TableCell, ...]:
-    printed, found = [lead for lead in row.leads if lead is not None], row.found
+    printed, difference = [lead for lead in row.leads if lead is not None], row.difference
     paper = f"{sum(printed) / len(row.leads):+.1f}" if row.leads and len(printed) == len(row.leads) else ""
-    if isinstance(found, str):
-        figures = [TableCell(f"{DASH} ({found})"), *[TableCell(DASH)] * 8]
+    if isinstance(difference, str):
+        figures = [TableCell(f"{DASH} ({difference})"), *[TableCell(DASH)] * 8]
     else:
         figures = [
-            TableCell(f"{100 * found.value:+.1f}"),
-            TableCell(f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"),
-            TableCell(p_text(found.p_value).removeprefix("= ")),
+            TableCell(f"{100 * difference.value:+.1f}"),
+            TableCell(f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"),
+            TableCell(p_text(difference.p_value).removeprefix("= ")),
             TableCell(p_text(corrected_p).removeprefix("= ")),
-            TableCell(known(100 * found.seed_std, ".1f")),
-            TableCell(known(100 * found.power(0.01), ".0f", " %")),
-            TableCell(str(found.num_seeds), _FEW_SEEDS if found.num_seeds < ENOUGH_SEEDS else ""),
-            TableCell(f"{found.num_problems:,}"),
-            TableCell(str(found.num_dropped)),
+            TableCell(known(100 * difference.seed_std, ".1f")),
+            TableCell(known(100 * difference.power(0.01), ".0f", " %")),
+            TableCell(str(difference.num_seeds), _FEW_SEEDS if difference.num_seeds < ENOUGH_SEEDS else ""),
+            TableCell(f"{difference.num_problems:,}"),
+            TableCell(str(difference.num_dropped)),
         ]
     return (TableCell(row.pair), TableCell(row.agent), *figures, TableCell(paper))
 

@@ -76,9 +76,8 @@ def _accuracy_row(
     for columns, name in [*(((name,), name) for name in benchmarks), *averaged]:
         values = [average(own, columns) for own in evaluations]
         known = [value for value in values if not math.isnan(value)]
-        if (
-            known and variant.method == BEFORE
-        ):  # the same initial model in all runs, so there is no variation over seeds
+        # Before training, all runs have the same model, so there is no variation over seeds.
+        if known and variant.method == BEFORE:
             known = [sum(known) / len(known)]
         text = with_interval(summarize(known)) if known else DASH
         paper = None if variant.label else printed.get((pair, agent, variant.method, name))
@@ -141,7 +140,7 @@ def ratio_table(results: Results, *, is_printed: bool) -> Table:
                             TableCell(figure, "" if p is None else f"paper {p:.5f}")
                             for figure, p in zip(_spread(values), printed, strict=True)
                         ),
-                        *(TableCell(f"{100 * sum(found) / len(found):.1f} %" if found else DASH) for found in shares),
+                        *(TableCell(f"{100 * sum(own) / len(own):.1f} %" if own else DASH) for own in shares),
                     )
                 )
     columns = ("pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient")

@@ -46,15 +46,15 @@ def evaluate(
         "batch_size": batch_size,
         "apply_chat_template": apply_chat_template or None,
     }
-    given = {name: value for name, value in harness_options.items() if value is not None}
+    chosen = {name: value for name, value in harness_options.items() if value is not None}
     if harness is not None:
         if harness != "lm-eval":
             raise ConfigError(f"--with: got {harness!r}, expected lm-eval")
         if benchmarks is not None:
             raise ConfigError("--benchmarks: has no effect with --with lm-eval; name lm-eval's tasks as arguments")
-        _evaluate_with_harness(experiment, tasks or [], given, agent, step, runs_dir, as_json)
+        _evaluate_with_harness(experiment, tasks or [], chosen, agent, step, runs_dir, as_json)
         return
-    unused = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in given), *(["--agent"] if agent else [])]
+    unused = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in chosen), *(["--agent"] if agent else [])]
     if unused:
         raise ConfigError(f"{', '.join(unused)}: no effect without --with lm-eval; name benchmarks with --benchmarks")
     from flows.planning.plans import find_plan

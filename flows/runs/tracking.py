@@ -75,9 +75,9 @@ class ExperimentTracking:
         """Log all metrics of a committed step, unless they were logged before."""
         self._do(lambda tracker: self._log_step(tracker, step))
 
-    def log_results(self, found: Iterable[EvaluationResult]) -> None:
+    def log_results(self, results: Iterable[EvaluationResult]) -> None:
         """Log evaluations as metrics, with the time of their commit as timestamp."""
-        self._do(lambda tracker: self._log_results(tracker, found))
+        self._do(lambda tracker: self._log_results(tracker, results))
 
     def log_evaluations(self) -> None:
         """Log every evaluation so far as metrics, as a table and as a figure; repeating this changes nothing."""
@@ -154,8 +154,8 @@ class ExperimentTracking:
         if step not in self._logged:
             tracker.log_step(step, self._experiment.ledger.store.metrics(step))
 
-    def _log_results(self, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
-        for result in found:
+    def _log_results(self, tracker: Tracker, results: Iterable[EvaluationResult]) -> None:
+        for result in results:
             phase = result_phase(result.benchmark, result.agent)
             timestamp_ms = self._experiment.ledger.store.committed_at_ms(result.step, phase)
             tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)

@@ -54,9 +54,8 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if warm:
             site.scheduling.view()
-            await run_in_threadpool(
-                site.runs.everything
-            )  # takes a second for 1,000 runs; the first request need not wait
+            # Takes a second for 1,000 runs; done before the first request.
+            await run_in_threadpool(site.runs.everything)
             threading.Thread(target=_read_newest_answers, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()

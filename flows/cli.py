@@ -49,9 +49,8 @@ def main() -> None:
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # a response may contain characters that the terminal cannot show
+        # responses may contain characters that the terminal cannot encode
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except HacpoError as error:

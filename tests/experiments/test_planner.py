@@ -343,7 +343,7 @@ def test_words_that_cannot_take_effect_are_errors(tmp_path: Path, word: str, mes
 
 
 def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EngineError, match="nothing can be run"):
+    with pytest.raises(EngineError, match="none can be run"):
         run_grid("table2", runs_dir=tmp_path)
     printed = capsys.readouterr().out
     assert "2 experiments: 2 unavailable" in printed

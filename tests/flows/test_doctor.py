@@ -106,7 +106,7 @@ def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.Mon
     from hacpo_core.engines.torch import lora
 
     monkeypatch.setattr(lora, "_merged", lambda layer, weight: weight)
-    with pytest.raises(RuntimeError, match="merged weights differ from its adapters by "):
+    with pytest.raises(RuntimeError, match="logits of merged weights and adapters differ by "):
         doctor.merge_with_peft()
 
 

@@ -294,7 +294,7 @@ def test_altered_weights_are_refused_and_leave_nothing(own: Plan, tmp_path: Path
 
 def test_checkpoint_that_is_removed_meanwhile_is_said(own: Plan, tmp_path: Path) -> None:
     (own.root / "checkpoints" / "000002" / "qwen" / "tokenizer.json").unlink()
-    with pytest.raises(StoreError, match=r"tokenizer.json is gone; a running training removes old checkpoints"):
+    with pytest.raises(StoreError, match=r"tokenizer.json no longer exists; training removes old checkpoints"):
         export_agent(own, "qwen", tmp_path / "model")
 
 

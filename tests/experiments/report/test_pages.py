@@ -178,9 +178,9 @@ def test_other_questions_under_one_name_are_flagged(tmp_path: Path) -> None:
         for seed, digest in enumerate(("aaa", "bbb"))
     ]
     text = text_of(grid_of(plans, benchmarks=[TEST]))
-    assert "these runs were asked differently" in text
+    assert "these runs evaluated benchmarks of the same name differently" in text
     assert f"- {TEST}, version bbb: qwen-tiny+llama-tiny-hacpo-s1" in text
-    assert "asked differently" not in text_of(grid_of(plans[:1], benchmarks=[TEST]))
+    assert "evaluated benchmarks of the same name differently" not in text_of(grid_of(plans[:1], benchmarks=[TEST]))
 
 
 def test_ratios_are_over_steps(grid: GridPlan) -> None:

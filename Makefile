@@ -1,4 +1,4 @@
-# Every target makes its own .venv when it is missing; a second call does nothing twice.
+# Every target creates .venv if it is missing; nothing is installed twice.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,16 +13,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard]"
 	@touch $@
 
-# Half a minute more: the engines whose tests would otherwise be skipped. vLLM has an environment of its own.
+# Engines whose tests would otherwise be skipped; takes another half a minute. vLLM has its own environment.
 $(ENGINES): $(STAMP)
-	@echo "adding DeepSpeed, Ray, peft and the driver of PostgreSQL to $(VENV)"
+	@echo "adding DeepSpeed, Ray, peft and the PostgreSQL driver to $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,team]"
 	@touch $@
 
 demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
-# Three processes on two cores: many tests wait for others' processes.
+# Three processes on two cores, because many tests wait for subprocesses.
 test: $(ENGINES)
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -33,8 +33,8 @@ check: $(ENGINES)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -m "not slow"
 
-# Every measurement of docs/performance.md; vLLM takes part where `make test-vllm` has installed it. Verification comes
-# first: it alone needs data (HACPO_DATA_DIR), and says so at once.
+# Benchmarks of docs/performance.md; vLLM is included if `make test-vllm` has installed it. Verification runs first,
+# because it needs data (HACPO_DATA_DIR) and fails at once without them.
 SAMPLING := $(or $(wildcard .venv-vllm/bin/python),$(BIN)/python)
 bench: $(STAMP)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]"
@@ -48,7 +48,7 @@ bench: $(STAMP)
 dashboard: $(STAMP)
 	@$(BIN)/hacpo dashboard
 
-# TRL and verl, in an environment of their own, still compute the committed fixture, and we agree with it.
+# Checks that TRL and verl, in their own environment, reproduce the committed fixture, and that hacpo agrees with it.
 test-peers: $(STAMP)
 	@bash tests/peers/install.sh
 	@$(BIN)/python -m pytest tests/peers/test_live.py tests/algo/test_peers.py
@@ -57,14 +57,14 @@ peers-fixture:
 	@bash tests/peers/install.sh
 	@.venv-peers/bin/python tests/peers/make_fixture.py
 
-# vLLM for the CPU, in an environment of its own (the first time: 200 MB to download). The last file has a process of its
-# own: an engine of vLLM in the process ends torch.distributed, whose group an earlier DeepSpeed of the process keeps.
+# vLLM for the CPU, in its own environment (downloads 200 MB the first time). The last file runs in a separate process,
+# because an in-process vLLM engine shuts down torch.distributed, whose group an earlier DeepSpeed test still holds.
 test-vllm:
 	@bash tests/vllm/install.sh
 	@.venv-vllm/bin/python -m pytest --durations=5 tests/engines/vllm tests/flows/doctor/test_doctor.py
 	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/doctor/test_engine_trial.py
 
-# A few of them for .ci/run, at most 15 minutes with the installation; skipped where nothing can be installed.
+# Some of these tests for .ci/run, at most 15 minutes including installation; skipped if installation fails.
 test-vllm-short:
 	@bash tests/vllm/short.sh
 

@@ -1,8 +1,8 @@
-"""A training step of ours against one of TRL's GRPOTrainer: same model, prompts, lengths, batch, optimizer, in one run.
+"""A training step of hacpo against one of TRL's GRPOTrainer: same model, prompts, lengths, batch and optimizer.
 
-TRL's training loop calls ours after each of its own steps, so both run in one process, A B A B, on the same threads and
-the same allocator. A step is one generation for all prompts and two optimizer updates on half of the rows each. No
-verifier and no files on either side: the reward is a function of the text that costs nothing.
+A callback in TRL's training loop runs a step of ours after each of its own, so both alternate in one process, with the
+same threads and allocator. A step is one generation for all prompts and two optimizer updates on half of the rows each.
+Neither side uses a verifier or files: the reward is a trivial function of the text.
 
 Usage: python -m benchmarks.against_trl; writes benchmarks/results/against_trl.json.
 """
@@ -46,24 +46,24 @@ from hacpo_core.tiny.tokenizers import build_tokenizer
 
 NUM_PROMPTS, NUM_SAMPLES, NUM_TOKENS, NUM_UPDATES = 32, 8, 40, 2
 SIZES = {"0.17 M": (96, 2), "3.7 M": (320, 4)}
-"""width and layers"""
+"""hidden size and layers"""
 ROUNDS = {"0.17 M": 9, "3.7 M": 4}
 THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
-"""share of the prompts whose responses all have one reward, so that none of them carries an advantage"""
+"""share of prompts whose rewards are all equal, so that their responses have zero advantage"""
 METHODS: dict[str, Objective] = {"grpo": TokenClip(token_low=0.2, token_high=0.2), "gspo": SequenceClip()}
 TEXTS = [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
 TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
 
 
 def reward(text: str, response: str) -> float:
-    """1 or 0; for half of the problems the same for every response."""
+    """1 or 0; for half of the problems the same for all responses."""
     problem = int(text.partition("+")[0]) - 10
     chance = float(problem % 4 == 0) if problem < UNIFORM_SHARE * NUM_PROMPTS else 0.5
     return float(zlib.crc32(response.encode()) % 1000 < 1000 * chance)
 
 
 def model_of(size: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """A model without the last token, which is the EOS: every response has the full length on both sides."""
+    """A model whose vocabulary excludes the EOS token, so that all responses have full length on both sides."""
     width, layers = SIZES[size]
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -84,7 +84,7 @@ def model_of(size: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 
 
 def tokenizer_of() -> PreTrainedTokenizerFast:
-    """The character tokenizer with a new EOS at its very end."""
+    """The character tokenizer with a new EOS as its last token."""
     tokenizer = build_tokenizer("character")
     tokenizer.add_special_tokens({"eos_token": "<|never|>"})
     assert tokenizer.eos_token_id == len(tokenizer) - 1
@@ -92,7 +92,7 @@ def tokenizer_of() -> PreTrainedTokenizerFast:
 
 
 class Split:
-    """Seconds of a step by part."""
+    """Time of a step by part, s."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -105,13 +105,13 @@ class Split:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
     def take(self, whole: float) -> dict[str, float]:
-        """What was added since the last time; all that is no sampling and no scoring is the update."""
-        found = {name: self.seconds.pop(name, 0.0) for name in ("sampling", "logprobs")}
-        return {**found, "update": whole - sum(found.values()), "step": whole}
+        """Times since the last call; the update is the rest of `whole`, without sampling and scoring."""
+        measured = {name: self.seconds.pop(name, 0.0) for name in ("sampling", "logprobs")}
+        return {**measured, "update": whole - sum(measured.values()), "step": whole}
 
 
 class Ours:
-    """What a step of ours calls for one agent, without store, verifier and flow."""
+    """A step of hacpo for one agent, without store, verifier and flow."""
 
     def __init__(self, size: str, objective: Objective, *, skips: bool, reuses: bool) -> None:
         self.tokenizer, self.objective, self.reuses, self.split = tokenizer_of(), objective, reuses, Split()
@@ -135,13 +135,13 @@ class Ours:
         with self.split.part("sampling"):
             owners = [(p, i) for p in range(NUM_PROMPTS) for i in range(NUM_SAMPLES)]
             requests = [SampleRequest(self.prompts[p], derive_seed(0, "rollout", number, p, i)) for p, i in owners]
-            found = self.sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
-        rows = TokenRows.of([request.prompt_ids for request in requests], found.token_ids)
+            sampled = self.sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
+        rows = TokenRows.of([request.prompt_ids for request in requests], sampled.token_ids)
         with self.split.part("logprobs"):
             if self.reuses:
                 self.learner.logprobs(rows.take(range(0, len(rows), len(rows) // NUM_PROBED)))
-            old = found.logprobs if self.reuses else self.learner.logprobs(rows)
-        texts = [decode_response(self.tokenizer, ids.tolist()) for ids in found.token_ids]
+            old = sampled.logprobs if self.reuses else self.learner.logprobs(rows)
+        texts = [decode_response(self.tokenizer, ids.tolist()) for ids in sampled.token_ids]
         reward_PAG = torch.tensor(
             [reward(TEXTS[p], text) for (p, _), text in zip(owners, texts, strict=True)], dtype=torch.float64
         ).reshape(NUM_PROMPTS, 1, NUM_SAMPLES)
@@ -161,20 +161,20 @@ class Ours:
 
 
 def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, after: Callable[[int], None]) -> None:
-    """Train with TRL, what it does by default turned off where ours has it off: checkpointing, bf16, logging.
+    """Train with TRL, without its defaults that hacpo does not use: gradient checkpointing, bf16, logging.
 
     Args:
-        size: of the model.
-        method: of `METHODS`.
-        split: is told what sampling and scoring take.
-        num_steps: of training.
-        after: called after each.
+        size: key of SIZES.
+        method: key of METHODS.
+        split: records the time of sampling and scoring.
+        num_steps: number of training steps.
+        after: called after each step.
     """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     class Timed(GRPOTrainer):  # type: ignore[misc]
-        """Tells sampling and scoring from the rest."""
+        """Measures sampling and scoring."""
 
         def _generate(self, *args: Any, **kwargs: Any) -> Any:
             with split.part("sampling"):
@@ -187,7 +187,7 @@ def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, afte
                 return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     class EachStep(TrainerCallback):
-        """Hands over to ours between two steps of TRL."""
+        """Calls `after` between two steps of TRL."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step % NUM_UPDATES == 0:
@@ -238,11 +238,11 @@ WAYS: dict[str, dict[str, bool]] = {
     "equal rows": {"skips": False, "reuses": True},
     "as shipped": {"skips": True, "reuses": True},
 }
-"""skips: rows without advantage; reuses: the sampled log-probabilities, after a look at a few"""
+"""skips: leave out rows with zero advantage; reuses: use the sampled log-probabilities, after checking a few"""
 
 
 def seconds_of_products(ours: Ours) -> float:
-    """Of a step's updates on all rows: the products of the linear layers alone."""
+    """Time of the linear layers' matrix products alone, for the updates of a step on all rows, s."""
     num_tokens = NUM_SAMPLES * sum(len(prompt) + NUM_TOKENS - 1 for prompt in ours.prompts)
     multiply = linear_products(ours.model, num_tokens // NUM_UPDATES // IMAGES * IMAGES, has_gradients=True)
     started = time.perf_counter()
@@ -252,25 +252,25 @@ def seconds_of_products(ours: Ours) -> float:
 
 
 def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
-    """Medians of each part, ours in every way, and ratios of TRL's step to ours."""
+    """Median times of each part, for TRL and each of WAYS, and ratios of TRL's step to ours."""
     ours = {name: Ours(size, METHODS[method], **way) for name, way in WAYS.items()}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in ["trl", *ours]}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in ["trl", *ours]}
     started, split, products_s = [time.perf_counter()], Split(), list[float]()
 
     def after(number: int) -> None:
         whole = time.perf_counter() - started[0]
-        found["trl"].append(split.take(whole))
-        for name, one in ours.items():
-            found[name].append(one.step(number))
+        measured["trl"].append(split.take(whole))
+        for name, variant in ours.items():
+            measured[name].append(variant.step(number))
         products_s.append(seconds_of_products(ours["equal rows"]))
         started[0] = time.perf_counter()
 
     train_with_trl(size, method, split, num_steps=rounds + 1, after=after)
     medians = {
         name: {part: statistics.median(step[part] for step in taken[1:]) for part in taken[0]}
-        for name, taken in found.items()
+        for name, taken in measured.items()
     }
-    steps = {name: [step["step"] for step in taken[1:]] for name, taken in found.items()}
+    steps = {name: [step["step"] for step in taken[1:]] for name, taken in measured.items()}
     ratios = {name: median_ratio(steps["trl"], steps[name]) for name in ours}
     return {
         "seconds": medians,
@@ -282,17 +282,17 @@ def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
 
 
 def peak_mb(size: str, method: str, who: str) -> float:
-    """MiB that three steps take on top of the imports: of a process that does nothing else."""
-    import trl  # noqa: F401  both sides have imported the same
+    """Peak memory of three steps in a fresh process, beyond that of the imports, MiB."""
+    import trl  # noqa: F401  so that both sides have the same imports
 
     gc.collect()
     peak = PeakMemory()
     if who == "trl":
         train_with_trl(size, method, Split(), num_steps=3, after=lambda _: None)
     else:
-        one = Ours(size, METHODS[method], **WAYS[who])
+        ours = Ours(size, METHODS[method], **WAYS[who])
         for number in range(3):
-            one.step(number)
+            ours.step(number)
     return peak.mb()
 
 
@@ -301,11 +301,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "METHOD"))
     parser.add_argument("--memory-of", default="")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
-    if asked.one:
-        size, method = asked.one
-        found = peak_mb(size, method, asked.memory_of) if asked.memory_of else compare(size, method, ROUNDS[size])
+    if arguments.one:
+        size, method = arguments.one
+        found = (
+            peak_mb(size, method, arguments.memory_of) if arguments.memory_of else compare(size, method, ROUNDS[size])
+        )
         print(json.dumps(found))
         return
     results = []

@@ -1,14 +1,15 @@
-"""How fast the dashboard's pages are over 1,000 runs of 500 steps: server time, and Chromium's first paint.
+"""Response times of the dashboard with 1,000 runs of 500 steps: server time, and Chromium's first contentful paint.
 
     python -m benchmarks.dashboard [--runs 1000] [--steps 500] [--out benchmarks/results/dashboard.json]
 
-The folder is generated (tests/dashboards/stores.py): four runs have 500 steps of files of their own, the others share
-these by a link, since no page reads the steps of more than one run. The schedule knows a flow run of every experiment:
-a client in place of Prefect's parses them anew at every look, as Prefect's does. LIVE experiments are locked and go on
-by a step per second. The grid "section" has all cells in one pair. Server time is of one request, as `curl` would see
-it, the first after the start ("cold") and the median of the next ones; `ready_s` is how long the start takes, which
-reads every run's progress, and `warm_s` how long it goes on in the background. First paint is what Chromium reports as
-first-contentful-paint of a fresh browser context.
+The folder is generated (tests/dashboards/stores.py). Four runs have their own files for 500 steps, the others link to
+these, since no page reads the steps of more than one run. The schedule has a flow run for every experiment; a fake
+client parses them at every query, as Prefect's does. LIVE experiments are locked and progress by a step per second. The
+grid "section" has all cells in one pair.
+
+Server time is of one request as `curl` would see it: the first after the start ("cold") and the median of the next
+ones. `ready_s` is the start-up time, in which every run's progress is read; `warm_s` is the time of the preloading in
+the background after that. First paint is the first-contentful-paint of a fresh browser context.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ AGENTS = ("qwen-tiny", "llama-tiny")
 
 
 def main() -> None:
-    """Generate, measure, write."""
+    """Generate the folder, measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/dashboard.json"))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as closing:
         runs_dir = Path(folder) / "runs"
         started = time.monotonic()
-        names = write_thousand(runs_dir, num_runs=asked.runs, num_steps=asked.steps)
+        names = write_thousand(runs_dir, num_runs=arguments.runs, num_steps=arguments.steps)
         pages = _pages(runs_dir, names)
         generated_s = time.monotonic() - started
         closing.enter_context(_living([name for number, name in enumerate(names) if number % 17 == 5][:LIVE], runs_dir))
@@ -80,8 +81,8 @@ def main() -> None:
             server = {name: _server_times(url + path) for name, path in pages.items()}
         with listening(runs_dir, connect=lambda: schedule, warm=True) as url:
             paint = _paint_times(url, pages) if not reason_to_skip() else {}
-    found = {
-        "what": f"{asked.runs} runs of {asked.steps} steps, milliseconds",
+    result = {
+        "what": f"{arguments.runs} runs of {arguments.steps} steps, milliseconds",
         "machine": machine(),
         "load_average": [round(value, 1) for value in os.getloadavg()],
         "generated_s": round(generated_s, 1),
@@ -90,12 +91,12 @@ def main() -> None:
         "server_ms": server,
         "first_contentful_paint_ms": paint,
     }
-    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=1))
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
 
 
 class _Client:
-    """Flow runs and a worker from memory, in place of a server's."""
+    """Stands in for Prefect's client, with flow runs and a worker from memory."""
 
     def __init__(self, runs_dir: Path, names: list[str]) -> None:
         self._runs = []
@@ -106,26 +107,26 @@ class _Client:
             self._runs.append(run.model_dump(mode="json") | {"work_queue_name": "normal"})
 
     def read_flow_runs(self, *, limit: int, offset: int, **_: object) -> list[FlowRun]:
-        """A page of them."""
+        """A page of the flow runs."""
         return [FlowRun.model_validate(run) for run in self._runs[offset : offset + limit]]
 
     def read_workers_for_work_pool(self, _: str) -> list[SimpleNamespace]:
-        """One that is alive."""
+        """One worker that is online."""
         return [SimpleNamespace(name=worker_name("here", LIVE), status="ONLINE")]
 
 
 @contextmanager
 def _living(names: list[str], runs_dir: Path) -> Iterator[None]:
-    """Hold their locks and write their progress, as trainings do."""
+    """Hold the experiments' locks and update their progress files, as running experiments do."""
     roots = [runs_dir / "experiments" / name for name in names]
-    found = {root: progress for root in roots if (progress := read_progress(root)) is not None}
+    progress_by_root = {root: progress for root in roots if (progress := read_progress(root)) is not None}
     ended = threading.Event()
 
     def work() -> None:
         step = 0
         while not ended.wait(1.0):
             step += 1
-            for root, p in found.items():
+            for root, p in progress_by_root.items():
                 write_progress(root, pair=p.pair, method=p.method, seed=p.seed, step=step, num_steps=p.num_steps)
 
     thread = threading.Thread(target=work)
@@ -141,7 +142,7 @@ def _living(names: list[str], runs_dir: Path) -> Iterator[None]:
 
 
 def _pages(runs_dir: Path, names: list[str]) -> dict[str, str]:
-    """Addresses of the slowest cases, by name."""
+    """Paths of the slowest pages, by name."""
     config = as_dict(compose("tiny", "hacpo"))
     responses = {agent: [("so it is 3\n" * 40, "correct")] * 8 for agent in AGENTS}
     newest, older = (write_run(runs_dir, pair=pair, agents=AGENTS, config=config) for pair in ("newest", "older"))
@@ -180,9 +181,9 @@ def _server_times(address: str) -> dict[str, float]:
 
 
 def _paint_times(url: str, pages: dict[str, str]) -> dict[str, dict[str, float]]:
-    found = {}
+    by_page = {}
     with chromium() as browser:
-        browser.new_page().goto(f"{url}/login")  # the browser's own start is not the page's
+        browser.new_page().goto(f"{url}/login")  # so that the browser's start-up is not measured
         for name, path in pages.items():
             if name in ("changes", "curves"):
                 continue
@@ -194,12 +195,12 @@ def _paint_times(url: str, pages: dict[str, str]) -> dict[str, dict[str, float]]
                 wait_until(lambda tab=tab: tab.evaluate(PAINT) is not None)
                 times.append(float(tab.evaluate(PAINT)))
                 context.close()
-            found[name] = {
+            by_page[name] = {
                 "cold": round(times[0]),
                 "median": round(statistics.median(times[1:])),
                 "most": round(max(times)),
             }
-    return found
+    return by_page
 
 
 if __name__ == "__main__":

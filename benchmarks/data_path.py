@@ -1,7 +1,7 @@
-"""What a step's responses cost on their way from the sampler to the loss, without the model.
+"""Time and memory of a step's responses on their way from the sampler to the loss, without the model.
 
-128 problems x 8 responses x 4,096 made-up tokens of one agent: from the sampler's tensors to a table, through Ray's
-pickle, into the step store and out of it, into mini-batches, through pickle again, into the tensors of the passes.
+128 problems x 8 responses x 4,096 random tokens of one agent: from the sampler's tensors to a table, through pickle (as
+with Ray), into the step store and back, into mini-batches, through pickle again, into the tensors of the passes.
 
 Usage: python -m benchmarks.data_path; writes benchmarks/results/data_path.json.
 """
@@ -51,11 +51,11 @@ BEFORE = {
     },
     "peak_gib": 0.97,
 }
-"""the same with rows as objects that hold tuples (commit 1dcfa84), on a machine of the same kind"""
+"""the same measurement with rows as objects that hold tuples (commit 1dcfa84), on a machine of the same type"""
 
 
 def measure() -> dict[str, object]:
-    """Seconds of each part, and the highest memory over that of the start, in GiB."""
+    """Time of each part, s, and peak memory beyond that at the start, GiB."""
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     num_rows = PROBLEMS * SAMPLES
@@ -116,12 +116,12 @@ def measure() -> dict[str, object]:
                 token_advantages=None,
                 drops_eos=False,
             )
-            made = learner_batch(reader, batches, SequenceClip(), max_response_tokens=TOKENS).minibatches
+            minibatches = learner_batch(reader, batches, SequenceClip(), max_response_tokens=TOKENS).minibatches
         with timed("pickle and unpickle mini-batches"):
-            made = pickle.loads(pickle.dumps(made, protocol=5))
+            minibatches = pickle.loads(pickle.dumps(minibatches, protocol=5))
         with timed("tensors of passes"):
             num_passes = 0
-            for batch in made:
+            for batch in minibatches:
                 for forward in forward_passes(batch.tokens, layout="shared_prompts", max_tokens=16384):
                     num_passes += 1
                     torch.from_numpy(batch.take(forward.rows).old_logprobs.value_N)
@@ -134,7 +134,7 @@ def _memory_gib() -> float:
 
 
 def main() -> None:
-    """Measure five times, each in a process of its own, and write the medians."""
+    """Measure five times, each in a new process, and write the medians."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", action="store_true")
     if parser.parse_args().one:
@@ -142,9 +142,9 @@ def main() -> None:
         return
     runs = [child("data_path", "--one") for _ in range(5)]
     seconds = {name: statistics.median(run["seconds"][name] for run in runs) for name in runs[0]["seconds"]}
-    found = {"seconds": seconds, "peak_gib": statistics.median(run["peak_gib"] for run in runs)}
-    print(json.dumps(found, indent=1))
-    write_result("data_path", {"now": found, "before": BEFORE}, ["torch", "pyarrow"])
+    medians = {"seconds": seconds, "peak_gib": statistics.median(run["peak_gib"] for run in runs)}
+    print(json.dumps(medians, indent=1))
+    write_result("data_path", {"now": medians, "before": BEFORE}, ["torch", "pyarrow"])
 
 
 if __name__ == "__main__":

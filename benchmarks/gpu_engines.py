@@ -1,11 +1,11 @@
-"""The engines of a hardware file on one model: hand-over, sampling, scoring, update, checkpoint, resume and replay.
+"""Speed of a hardware file's engines: hand-over, sampling, scoring, update, checkpoint, resume and replay.
 
-The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with more to do. The model's weights are
-random, so that none is needed: no response ends early, and its text means nothing. Without a GPU the toy is measured
-on the CPU.
+The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with a larger workload. The model has random
+weights, so that nothing need be downloaded; responses rarely end early. Without a GPU, the toy size is measured on the
+CPU.
 
 Usage: python -m benchmarks.gpu_engines [--hardware one_gpu_vllm] [--size 1.7b|4b|toy] [--model FOLDER]
-Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` fills the table of the page.
+Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` updates docs/performance.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORK = {
 
 
 def write_random_model(folder: Path, size: str) -> None:
-    """A Qwen3 with random weights in bfloat16, and a tokenizer with a chat template."""
+    """Save a Qwen3 with random bfloat16 weights, and a tokenizer with a chat template."""
     torch.manual_seed(0)
     config = AutoConfig.for_model("qwen3", max_position_embeddings=8192, eos_token_id=1, **SIZES[size])
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
@@ -50,23 +50,24 @@ def write_random_model(folder: Path, size: str) -> None:
 
 
 def main() -> None:
-    """Measure one model with one hardware file, and keep what was measured with others."""
+    """Measure one model with one hardware file; earlier results of other combinations are kept."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--hardware", default="one_gpu_vllm" if torch.cuda.is_available() else "cpu_deepspeed")
     parser.add_argument("--size", choices=SIZES, default="1.7b" if torch.cuda.is_available() else "toy")
-    parser.add_argument("--model", type=Path, help="a model folder in place of random weights")
-    parser.add_argument("words", nargs="*", help="section.field=value words")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        folder: Path = asked.model or Path(made)
-        if asked.model is None:
-            write_random_model(folder, asked.size)
-        report = trial_report(asked.hardware, model=folder, workload=WORK[asked.size], overrides=asked.words)
-    entry = report | {"model": asked.model.name if asked.model else f"random, {asked.size}", "words": asked.words}
+    parser.add_argument("--model", type=Path, help="a model folder, instead of random weights")
+    parser.add_argument("overrides", nargs="*", help="section.field=value")
+    arguments = parser.parse_args()
+    model, size, overrides = arguments.model, arguments.size, arguments.overrides
+    with tempfile.TemporaryDirectory() as temporary:
+        folder: Path = model or Path(temporary)
+        if model is None:
+            write_random_model(folder, size)
+        report = trial_report(arguments.hardware, model=folder, workload=WORK[size], overrides=overrides)
+    entry = report | {"model": model.name if model else f"random, {size}", "words": overrides}
     path = RESULTS / "gpu_engines.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
     same = ("model", "hardware", "device", "words")
-    kept = [one for one in kept if any(one[name] != entry[name] for name in same)]
+    kept = [other for other in kept if any(other[name] != entry[name] for name in same)]
     write_result("gpu_engines", {"results": [*kept, entry]}, ["torch", "transformers"])
 
 

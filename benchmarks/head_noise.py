@@ -1,7 +1,7 @@
-"""Noise of bf16 ratios under GSPO's clip, with the head's product in bf16 and in fp32.
+"""Noise of bf16 ratios relative to GSPO's clip range, with the head's product in bf16 and in fp32.
 
-The same weights score the same rows in two shapes of a micro-batch, so every ratio should be 1. Random Qwen3 models
-whose last norm is scaled so that logits spread by 4, as those of trained models.
+The same weights score the same rows in micro-batches of two shapes, so every ratio should be 1. The models are random
+Qwen3 models whose final norm is scaled so that logits have a standard deviation of 4, like those of trained models.
 
 Usage: python -m benchmarks.head_noise [--device cpu]; writes benchmarks/results/head_noise.json.
 """
@@ -33,7 +33,7 @@ OTHERS = (("padded", 400), ("shared_prompts", 4096))
 
 
 def model_of(hidden: int, layers: int, vocabulary: int) -> PreTrainedModel:
-    """In fp32."""
+    """A random fp32 model with logits of standard deviation SPREAD."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -60,13 +60,13 @@ def rows_of(vocabulary: int, response: tuple[int, int]) -> TokenRows:
         return tuple(random.integers(1, vocabulary, size=size).tolist())
 
     prompts = [ids(12) for _ in range(16)]
-    every = [prompt for prompt in prompts for _ in range(16)]
-    return TokenRows.of(every, [ids(int(random.integers(*response))) for _ in every])
+    repeated = [prompt for prompt in prompts for _ in range(16)]
+    return TokenRows.of(repeated, [ids(int(random.integers(*response))) for _ in repeated])
 
 
 @torch.no_grad()
 def mean_logprobs(head: ScoringHead, rows: TokenRows, layout: str, max_tokens: int) -> Tensor:
-    """Per row, in float64 from fp32 scores."""
+    """Mean log-probability of each row's response, nats; accumulated in float64."""
     mean_B = torch.zeros(len(rows), dtype=torch.float64)
     for forward in forward_passes(rows, layout=layout, max_tokens=max_tokens):
         logprob_N = head.scores(forward.to(head.model.device), temperature=1.0, chunk_mb=64).logprob_N.double().cpu()
@@ -92,9 +92,9 @@ def main() -> None:
             for is_wide in (False, True):
                 head = scoring_head(model, is_wide=is_wide)
                 assert row_layout(head, "shared_prompts") == "shared_prompts"
-                one_B = mean_logprobs(head, rows, "padded", 4096)
+                reference_B = mean_logprobs(head, rows, "padded", 4096)
                 for layout, max_tokens in OTHERS:
-                    log_ratio_B = mean_logprobs(head, rows, layout, max_tokens) - one_B
+                    log_ratio_B = mean_logprobs(head, rows, layout, max_tokens) - reference_B
                     ratio_B = log_ratio_B.exp()
                     is_clipped_B = (ratio_B < 1 - LOW) | (ratio_B > 1 + HIGH)
                     results.append(
@@ -105,7 +105,7 @@ def main() -> None:
                             "against": f"{layout}, {max_tokens} tokens",
                             "log_ratio_rms": float(f"{log_ratio_B.square().mean().sqrt():.3g}"),
                             "clipped_share": round(float(is_clipped_B.double().mean()), 4),
-                            "rms_to_fp32_model": float(f"{(one_B - exact_B).square().mean().sqrt():.3g}"),
+                            "rms_to_fp32_model": float(f"{(reference_B - exact_B).square().mean().sqrt():.3g}"),
                         }
                     )
                     print(json.dumps(results[-1]), flush=True)

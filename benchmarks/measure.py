@@ -1,4 +1,4 @@
-"""What all measurements share: ways in turn, the machine's own limits, and results as files."""
+"""Shared by all benchmarks: alternating measurements, limits of the machine, and result files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def in_turn(ways: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, A B A B; one round more comes first and is not counted."""
+    """Times of several functions, called alternately (A B A B), s; an additional first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, run in ways.items():
@@ -37,21 +37,21 @@ def in_turn(ways: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[st
 
 
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """Median of the ratios of two ways' seconds, round by round."""
-    return statistics.median(one / other for one, other in zip(over, under, strict=True))
+    """Median over rounds of the ratio of two functions' times."""
+    return statistics.median(numerator / denominator for numerator, denominator in zip(over, under, strict=True))
 
 
 def matmul_peaks() -> dict[str, float]:
-    """FLOP/s of a large fp32 product on torch's threads, by its own choice and by oneDNN: the best of ten."""
-    one, other = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    ready = packed(other)
-    ways = {"torch": lambda: one @ other, "onednn": lambda: product(one, ready)}
+    """FLOP/s of a large fp32 matrix product on torch's threads, with torch's default and with oneDNN; best of ten."""
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    prepared = packed(right)
+    ways = {"torch": lambda: left @ right, "onednn": lambda: product(left, prepared)}
     return {way: 2 * 1024**3 / min(seconds) for way, seconds in in_turn(ways, rounds=10).items()}
 
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """Products by torch's own choice; learners that were made before still fill their passes."""
+    """Use torch's default matrix products in the block; existing learners still fill their passes."""
     rule = products._mkl_is_slow
     products._mkl_is_slow = lambda: False  # type: ignore[assignment]
     try:
@@ -61,21 +61,21 @@ def without_onednn() -> Iterator[None]:
 
 
 def read_bandwidth() -> float:
-    """Bytes/s of reading 256 MiB, more than the caches hold: the best of ten."""
+    """Bytes/s when reading 256 MiB, more than the caches hold; best of ten."""
     block = torch.ones(2**26)
     return 2**28 / min(in_turn({"sum": block.sum}, rounds=10)["sum"])
 
 
 def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -> Callable[[], None]:
-    """What no other code of this model can leave out: the products of its linear layers with that many tokens.
+    """A function that computes only the matrix products of the model's linear layers: a lower bound for any code.
 
-    Their inputs, and the gradients of their outputs, are made anew each time, which costs a few percent.
+    Inputs, and gradients of outputs, are allocated at every call, which costs a few percent.
 
     Args:
-        model: whose layers; the output embedding is left out. With gradients the layers are called, else multiplied as
-            our decoder does.
+        model: its linear layers except the output embedding are used. With gradients the layers are called, without
+            they are multiplied as in our decoder.
         num_tokens: rows of each product.
-        has_gradients: the gradients of input and weight as well, twice the products more.
+        has_gradients: compute the gradients of input and weight as well, which triples the number of products.
     """
     layers = [layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and name != "lm_head"]
     frozen = [] if has_gradients else [FrozenLinear(layer.weight, None, packs=True) for layer in layers]
@@ -87,22 +87,22 @@ def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -
 
     def train() -> None:
         for layer in layers:
-            given = torch.ones(num_tokens, layer.in_features, requires_grad=True)
-            out = layer(given)
-            torch.autograd.grad(out, [given, layer.weight], torch.ones_like(out))
+            inputs = torch.ones(num_tokens, layer.in_features, requires_grad=True)
+            outputs = layer(inputs)
+            torch.autograd.grad(outputs, [inputs, layer.weight], torch.ones_like(outputs))
 
     return train if has_gradients else sample
 
 
 class PeakMemory:
-    """MiB that the process has had at most since this was made, on top of what it had then (Linux)."""
+    """Peak resident memory of the process since construction, beyond the memory at that time (Linux)."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")
         self._before = self._high_water()
 
     def mb(self) -> float:
-        """So far."""
+        """Peak so far, MiB."""
         return self._high_water() - self._before
 
     @staticmethod
@@ -111,9 +111,9 @@ class PeakMemory:
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def child(module: str, *words: str, python: Path | str = sys.executable) -> Any:
-    """What a module prints as its last line, in a process of its own: JSON."""
-    command = [str(python), "-m", f"benchmarks.{module}", *words]
+def child(module: str, *arguments: str, python: Path | str = sys.executable) -> Any:
+    """Run a benchmark module in a new process, and return the JSON value that it prints as its last line."""
+    command = [str(python), "-m", f"benchmarks.{module}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
@@ -121,14 +121,14 @@ def child(module: str, *words: str, python: Path | str = sys.executable) -> Any:
 
 
 def machine() -> str:
-    """Processor and Python: figures of two machines do not compare."""
+    """Processor and Python version; results of different machines cannot be compared."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{len(names)} x {names[0] if names else platform.machine()}, Python {platform.python_version()}"
 
 
 def write_result(name: str, result: Mapping[str, Any], packages: Sequence[str]) -> None:
-    """Write and print a result, with the versions and the machine that it was measured on."""
+    """Write and print a result, with package versions and the machine."""
     versions = {package: version(package) for package in packages}
     whole = {**result, "versions": versions, "machine": machine()}
     text = json.dumps(whole, indent=1, ensure_ascii=False)

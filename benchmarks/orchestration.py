@@ -1,8 +1,8 @@
-"""What Prefect, the step store and MLflow cost of steps of .3, 3 and 30 seconds, and what a start costs.
+"""Overhead of Prefect, the step store and MLflow for steps of 0.3, 3 and 30 s, and start-up time.
 
-The same experiment under the direct runner and as Prefect tasks. Every agent's sampling is stretched by a pause so that
-a step takes as long as asked for; all that is not pause, model or verifier is orchestration. Also: bytes on disk per
-step, and seconds from the command to the first sampling of a warm tiny run.
+The same experiment with the direct runner and as Prefect tasks. A pause in every agent's sampling stretches steps to
+the requested length; all time that is not pause, model or verifier counts as orchestration. Also measured: bytes on
+disk per step, and the time from the command to the first sampling of a warm tiny run.
 
 Usage: python -m benchmarks.orchestration; writes benchmarks/results/orchestration.json.
 """
@@ -25,11 +25,11 @@ from benchmarks.measure import child, write_result
 from flows.service.server import stop_server
 
 STEPS = {0.3: 12, 3.0: 3, 30.0: 1}
-"""step length in seconds: steps that count"""
+"""number of measured steps by step length, s"""
 
 
 def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
-    """Median seconds of a step, and of that what is neither pause, model nor verifier."""
+    """Median step time and its orchestration part (neither pause, model nor verifier), s; bytes on disk per step."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
     from flows.records.watcher import QuietWatcher
@@ -55,8 +55,8 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
         setattr(owner, name, around)
 
     num_steps = STEPS[step_s] + 1
-    words = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", f"train.num_steps={num_steps}"]
-    words += [
+    overrides = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", f"train.num_steps={num_steps}"]
+    overrides += [
         "train.problems=4",
         "method.build.problems=2",
         "diagnostics.every=0",
@@ -64,9 +64,9 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
         "evaluate.final=[]",
         f"checkpoint.every={num_steps}",
     ]
-    planned = plan(compose("tiny", "hacpo", overrides=words))
+    planned = plan(compose("tiny", "hacpo", overrides=overrides))
     save_plan(planned)
-    timed(Agent, "sample", pause_s=step_s / 2, pauses_after=2)  # two agents; the first step does not count
+    timed(Agent, "sample", pause_s=step_s / 2, pauses_after=2)  # two agents; the first step is not measured
     for owner, name in ((Agent, "score"), (Agent, "update"), (VerifierPool, "verify")):
         timed(owner, name)
     if runner == "prefect":
@@ -98,7 +98,7 @@ def _size(folder: Path) -> int:
 
 
 def start(runs_dir: Path, runner: str, begun: float) -> None:
-    """Print the seconds since `begun` when `hacpo train` first asks an agent for responses, and end."""
+    """Run `hacpo train` until the first call of an agent's `sample`, print the seconds since `begun`, and exit."""
     from flows.cli import app
     from hacpo_core.placement.agents import Agent
 
@@ -107,15 +107,15 @@ def start(runs_dir: Path, runner: str, begun: float) -> None:
         os._exit(0)
 
     Agent.sample = sample  # type: ignore[method-assign,assignment]
-    words = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", "seed=99"]
-    app(["train", "tiny", "hacpo", *words, "evaluate.final=[]", "evaluate.during=[]"])
+    overrides = [f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", "seed=99"]
+    app(["train", "tiny", "hacpo", *overrides, "evaluate.final=[]", "evaluate.during=[]"])
 
 
 def imports() -> float:
-    """Seconds that Python needs for the two libraries alone that every training waits for."""
+    """Time to start Python and import torch and transformers, which every run needs, s."""
     started = time.perf_counter()
-    words = "import torch, transformers.modeling_utils"
-    subprocess.run([sys.executable, "-c", words], check=True, capture_output=True)
+    code = "import torch, transformers.modeling_utils"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return time.perf_counter() - started
 
 
@@ -125,16 +125,16 @@ def main() -> None:
     parser.add_argument("--one", nargs=3, metavar=("RUNS_DIR", "RUNNER", "STEP_S"))
     parser.add_argument("--start", nargs=3, metavar=("RUNS_DIR", "RUNNER", "BEGUN"))
     parser.add_argument("--models", type=Path, help="folder of warm models, to save the warm-up")
-    asked = parser.parse_args()
-    if asked.start:
-        start(Path(asked.start[0]), asked.start[1], float(asked.start[2]))
-    if asked.one:
-        folder, runner, step_s = asked.one
+    arguments = parser.parse_args()
+    if arguments.start:
+        start(Path(arguments.start[0]), arguments.start[1], float(arguments.start[2]))
+    if arguments.one:
+        folder, runner, step_s = arguments.one
         print(json.dumps(run(Path(folder), runner, float(step_s))))
         return
     results, starts = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        models = (asked.models or Path(folder) / "models").absolute()
+        models = (arguments.models or Path(folder) / "models").absolute()
         models.mkdir(exist_ok=True)
         for runner in ("direct", "prefect"):
             runs_dir = Path(folder) / runner
@@ -142,11 +142,11 @@ def main() -> None:
             (runs_dir / "models").symlink_to(models)
             try:
                 for step_s in STEPS:
-                    found = child("orchestration", "--one", str(runs_dir), runner, str(step_s))
-                    results.append({"asked_s": step_s, "runner": runner, **found})
+                    measured = child("orchestration", "--one", str(runs_dir), runner, str(step_s))
+                    results.append({"asked_s": step_s, "runner": runner, **measured})
                     print(json.dumps(results[-1]), flush=True)
-                begun = [child("orchestration", "--start", str(runs_dir), runner, str(time.time())) for _ in range(3)]
-                starts[runner] = statistics.median(begun)
+                times = [child("orchestration", "--start", str(runs_dir), runner, str(time.time())) for _ in range(3)]
+                starts[runner] = statistics.median(times)
             finally:
                 stop_server(runs_dir)
         starts["imports alone"] = statistics.median(imports() for _ in range(3))

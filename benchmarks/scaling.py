@@ -1,7 +1,7 @@
-"""How a step's time and memory grow with agents, responses, problems and length, in one process and in several.
+"""Growth of a step's time and memory with the number of agents, responses, problems and tokens.
 
-One thing grows at a time, tiny models, direct runner; an exponent is the slope of log seconds over log size. With Ray
-every agent has a process of its own, and the cores go to whoever has work.
+One quantity varies at a time, with tiny models and the direct runner; an exponent is the slope of log time over log
+size. Step times of agents in one process are compared with those of one process per agent (Ray).
 
 Usage: python -m benchmarks.scaling [--steps 3]; writes benchmarks/results/scaling.json.
 """
@@ -34,7 +34,7 @@ SIDE_BY_SIDE, RAY = (1, 2, 4), "placement.kind=ray"
 
 
 def pair_of(num_agents: int) -> dict[str, Any]:
-    """Agents of one size without warm-up, so that responses have their full length."""
+    """A pair file with equal agents without warm-up, so that responses have full length."""
     tiny = {"family": "qwen3", "tokenizer": "character", "hidden_size": 64, "num_layers": 2, "max_positions": 512}
     agents = {f"agent{n}": {"tiny": {**tiny, "warmup": {"steps": 0, "seed": n}}} for n in range(num_agents)}
     return {
@@ -47,8 +47,8 @@ def pair_of(num_agents: int) -> dict[str, Any]:
     }
 
 
-def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> dict[str, Any]:
-    """Median seconds of a step and of each agent's phases in it, the first step left out."""
+def run(folder: Path, num_agents: int, overrides: Sequence[str], num_steps: int) -> dict[str, Any]:
+    """Median time of a step and of each agent's phases, without the first step, s; peak memory, MiB."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
     from flows.records.watcher import QuietWatcher
@@ -62,15 +62,15 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
     common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
     common += [f"checkpoint.every={num_steps}", "verifier.cache=false"]
     memory = PeakMemory()
-    with _cluster(num_agents) if RAY in words else nullcontext([]) as address:
-        planned = plan(compose(str(path), "hacpo", overrides=[*common, *words, *address]))
+    with _cluster(num_agents) if RAY in overrides else nullcontext([]) as address:
+        planned = plan(compose(str(path), "hacpo", overrides=[*common, *overrides, *address]))
         save_plan(planned)
         run_experiment(planned, DirectRunner(), QuietWatcher())
     store = StepStore(planned.root)
     metrics = [store.metrics(step)["agents"] for step in range(2, num_steps + 1)]
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]
     phases = {
-        k: {phase: statistics.median(found[k][f"time/{phase}_s"] for found in metrics) for phase in PHASES}
+        k: {phase: statistics.median(step[k][f"time/{phase}_s"] for step in metrics) for phase in PHASES}
         for k in metrics[0]
     }
     steps = [after - before for before, after in itertools.pairwise(ends)]
@@ -79,7 +79,7 @@ def run(folder: Path, num_agents: int, words: Sequence[str], num_steps: int) -> 
 
 @contextmanager
 def _cluster(num_agents: int) -> Iterator[list[str]]:
-    """A Ray cluster with room for all agents, however few cores there are; the words that name it."""
+    """Start a Ray cluster with a slot per agent, regardless of the number of cores; yields the override to use it."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": num_agents, "include_dashboard": False})
@@ -90,15 +90,15 @@ def _cluster(num_agents: int) -> Iterator[list[str]]:
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Slope of log seconds over log size."""
+    """Slope of log time over log size."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def grown(sizes: Sequence[int], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Seconds of the step and of all agents' phases together, MiB, and their exponents."""
-    series = {"step_s": [one["step_s"] for one in found], "peak_mb": [one["peak_mb"] for one in found]}
-    for what in PHASES:
-        series[f"{what}_s"] = [sum(agent[what] for agent in one["phases_s"].values()) for one in found]
+def grown(sizes: Sequence[int], measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Step times, phase times summed over agents, peak memory, and the exponents of each."""
+    series = {"step_s": [run["step_s"] for run in measured], "peak_mb": [run["peak_mb"] for run in measured]}
+    for phase in PHASES:
+        series[f"{phase}_s"] = [sum(agent[phase] for agent in run["phases_s"].values()) for run in measured]
     exponents = {name.rpartition("_")[0] + "_exponent": exponent(sizes, values) for name, values in series.items()}
     return {**series, **exponents}
 
@@ -107,22 +107,22 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--one", nargs="+", metavar="WORD", help="folder, agents, fields")
-    asked = parser.parse_args()
-    if asked.one:
-        folder, num_agents, *words = asked.one
-        print(json.dumps(run(Path(folder), int(num_agents), words, asked.steps)))
+    parser.add_argument("--one", nargs="+", metavar="ARGUMENT", help="folder, number of agents, overrides")
+    arguments = parser.parse_args()
+    if arguments.one:
+        folder, num_agents, *overrides = arguments.one
+        print(json.dumps(run(Path(folder), int(num_agents), overrides, arguments.steps)))
         return
     growth: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
 
-        def measure(num_agents: int, *words: str) -> dict[str, Any]:
-            found = child("scaling", "--steps", str(asked.steps), "--one", folder, str(num_agents), *words)
-            print(num_agents, *words, f"{found['step_s']:.3f} s", flush=True)
-            return dict(found)
+        def measure(num_agents: int, *overrides: str) -> dict[str, Any]:
+            measured = child("scaling", "--steps", str(arguments.steps), "--one", folder, str(num_agents), *overrides)
+            print(num_agents, *overrides, f"{measured['step_s']:.3f} s", flush=True)
+            return dict(measured)
 
         by_agents = [measure(number) for number in AGENTS]
-        steps = [found["step_s"] for found in by_agents]
+        steps = [measured["step_s"] for measured in by_agents]
         growth["agents"] = {"sizes": AGENTS, **grown(AGENTS, by_agents)}
         side_by_side = [
             {"agents": number, "one_process_s": step_s, "own_processes_s": measure(number, RAY, "seed=1")["step_s"]}
@@ -130,9 +130,9 @@ def main() -> None:
             if number in SIDE_BY_SIDE
         ]
         for name, (field, sizes) in GROWTH.items():
-            # The second size is what the two agents above had; asked for again, that run would only be read.
-            found = [by_agents[1] if size == sizes[1] else measure(2, f"{field}={size}") for size in sizes]
-            growth[name] = {"sizes": sizes, **grown(sizes, found)}
+            # The second size is the default, which was measured above; the complete run would not be run again.
+            measured = [by_agents[1] if size == sizes[1] else measure(2, f"{field}={size}") for size in sizes]
+            growth[name] = {"sizes": sizes, **grown(sizes, measured)}
     write_result("scaling", {"growth": growth, "side_by_side": side_by_side}, ["torch", "transformers", "ray"])
 
 

@@ -1,4 +1,4 @@
-"""Puts the tables of benchmarks/results into docs/performance.md, between its marks.
+"""Writes the results in benchmarks/results as tables into docs/performance.md, between its markers.
 
 Usage: python -m benchmarks.tables
 """
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Markdown; floats with three significant digits."""
+    """A Markdown table; floats have three significant digits."""
 
     def cell(value: Any) -> str:
         if isinstance(value, float):
@@ -28,124 +28,124 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def against_trl(found: dict[str, Any]) -> str:
-    """A row per way."""
+def against_trl(result: dict[str, Any]) -> str:
+    """Table with a row per implementation."""
     rows = []
-    for one in found["results"]:
-        for way, parts in one["seconds"].items():
-            ratio = one["trl_over_ours"].get(way, 1.0)
-            memory = one.get("peak_mb", {}).get(way, "")
+    for entry in result["results"]:
+        for way, parts in entry["seconds"].items():
+            ratio = entry["trl_over_ours"].get(way, 1.0)
+            memory = entry.get("peak_mb", {}).get(way, "")
             parts_s = [parts[name] for name in ("sampling", "logprobs", "update", "step")]
-            rows.append([one["weights"], one["method"], way, *parts_s, ratio, memory])
-        alone = ["", "", one["products_of_update_s"], "", "", ""]
-        rows.append([one["weights"], one["method"], "products alone", *alone])
+            rows.append([entry["weights"], entry["method"], way, *parts_s, ratio, memory])
+        alone = ["", "", entry["products_of_update_s"], "", "", ""]
+        rows.append([entry["weights"], entry["method"], "products alone", *alone])
     head = ["weights", "method", "who", "sampling s", "log-probs s", "update s", "step s", "TRL / this"]
     return table([*head, "peak MiB"], rows)
 
 
-def sampling(found: dict[str, Any]) -> str:
-    """A row per model, batch and length."""
+def sampling(result: dict[str, Any]) -> str:
+    """Table with a row per model, batch size and length."""
     rows = [
         [
-            *(one[name] for name in ("weights", "batch", "length")),
-            *(one["tokens_per_s"].get(way, "") for way in ("ours", "generate", "vllm")),
-            one["ours_over_generate"],
-            one.get("ours_over_vllm", ""),
-            one["products_over_generate"],
-            one["share_of_limit"],
+            *(entry[name] for name in ("weights", "batch", "length")),
+            *(entry["tokens_per_s"].get(way, "") for way in ("ours", "generate", "vllm")),
+            entry["ours_over_generate"],
+            entry.get("ours_over_vllm", ""),
+            entry["products_over_generate"],
+            entry["share_of_limit"],
         ]
-        for one in found["results"]
+        for entry in result["results"]
     ]
     head = ["weights", "batch", "length", "ours tok/s", "generate", "vLLM", "ours / generate", "ours / vLLM"]
     return table([*head, "products alone / generate", "share of the limit"], rows)
 
 
-def update(found: dict[str, Any]) -> str:
-    """A row per vocabulary, and the head's memory."""
+def update(result: dict[str, Any]) -> str:
+    """Table with a row per vocabulary size, and the memory of the head."""
     names = ("vocabulary", "weights", "rows")
     rows = [
         [
-            *(one[name] for name in names),
-            *(one["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
-            one["ours_over_floor"],
-            one["share_of_peak"],
+            *(entry[name] for name in names),
+            *(entry["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
+            entry["ours_over_floor"],
+            entry["share_of_peak"],
         ]
-        for one in found["results"]
+        for entry in result["results"]
     ]
     head = [*names, "ours s", "without oneDNN s", "floor s", "ours / floor", "share of the matmul peak"]
-    peak, limits = found["head"]["peak_mb"], found["matmul_peak_flops"]
+    peak, limits = result["head"]["peak_mb"], result["matmul_peak_flops"]
     memory = (
-        f"Scores and gradient of {found['head']['tokens']:,} tokens over {found['head']['vocabulary']:,} words take "
-        f"{peak['ours']:.0f} MiB here, {peak['naive']:.0f} MiB when all logits are held. A large product reaches "
-        f"{limits['torch'] / 1e9:.0f} GFLOP/s by torch's choice and {limits['onednn'] / 1e9:.0f} by oneDNN."
+        f"Log-probabilities and gradient of {result['head']['tokens']:,} tokens with a vocabulary of "
+        f"{result['head']['vocabulary']:,} take {peak['ours']:.0f} MiB, and {peak['naive']:.0f} MiB if all logits are "
+        f"kept. A large matrix product reaches {limits['torch'] / 1e9:.0f} GFLOP/s with torch's default and "
+        f"{limits['onednn'] / 1e9:.0f} with oneDNN."
     )
     return f"{table(head, rows)}\n\n{memory}"
 
 
-def verification(found: dict[str, Any]) -> str:
-    """A row per way."""
-    return table(["who", "answers/s"], found["answers_per_s"].items())
+def verification(result: dict[str, Any]) -> str:
+    """Table with a row per implementation."""
+    return table(["who", "answers/s"], result["answers_per_s"].items())
 
 
-def orchestration(found: dict[str, Any]) -> str:
-    """A row per step length and runner."""
+def orchestration(result: dict[str, Any]) -> str:
+    """Table with a row per step length and runner."""
     names = ("runner", "step_s", "orchestration_s", "share", "disk_bytes_per_step")
-    starts = ", ".join(f"{runner} {seconds:.1f} s" for runner, seconds in found["start_s"].items())
-    head = ["runner", "step s", "of that orchestration s", "share", "bytes on disk per step"]
-    rows = table(head, ([one[name] for name in names] for one in found["steps"]))
+    starts = ", ".join(f"{runner} {seconds:.1f} s" for runner, seconds in result["start_s"].items())
+    head = ["runner", "step s", "orchestration s", "share", "bytes on disk per step"]
+    rows = table(head, ([entry[name] for name in names] for entry in result["steps"]))
     return f"{rows}\n\nFrom the command to the first sampling of a warm tiny run: {starts}."
 
 
-def scaling(found: dict[str, Any]) -> str:
-    """A row per thing that grows, and agents in one process beside agents in their own."""
+def scaling(result: dict[str, Any]) -> str:
+    """Table with a row per varied quantity, and one that compares agents in one process and in separate ones."""
     measured = ("step", "rollout", "verify", "update", "peak")
     rows = [
         [
             name,
-            ", ".join(map(str, one["sizes"])),
-            ", ".join(f"{seconds:.2f}" for seconds in one["step_s"]),
-            *(one[f"{name}_exponent"] for name in measured),
+            ", ".join(map(str, entry["sizes"])),
+            ", ".join(f"{seconds:.2f}" for seconds in entry["step_s"]),
+            *(entry[f"{name}_exponent"] for name in measured),
         ]
-        for name, one in found["growth"].items()
+        for name, entry in result["growth"].items()
     ]
     names = ("exponent of the step", "of rollout", "of verify", "of update", "of the peak memory")
-    beside = [[one["agents"], one["one_process_s"], one["own_processes_s"]] for one in found["side_by_side"]]
+    beside = [[entry["agents"], entry["one_process_s"], entry["own_processes_s"]] for entry in result["side_by_side"]]
     tables = (
-        table(["what grows", "sizes", "step s", *names], rows),
-        table(["agents", "step s in one process", "step s in processes of their own (Ray)"], beside),
+        table(["varied", "sizes", "step s", *names], rows),
+        table(["agents", "step s in one process", "step s in separate processes (Ray)"], beside),
     )
     return "\n\n".join(tables)
 
 
-def gpu_engines(found: dict[str, Any]) -> str:
-    """A row per model, hardware file and device: the steps that were tried, and how the last one ended."""
+def gpu_engines(result: dict[str, Any]) -> str:
+    """Table with a row per model, hardware file and device: rates of the steps, and the outcome of the last one."""
     rows = []
-    for one in found["results"]:
-        steps = {step["name"]: step for step in one["steps"]}
+    for entry in result["results"]:
+        steps = {step["name"]: step for step in entry["steps"]}
         figure = {name: step["figures"] for name, step in steps.items()}
         rates = [figure.get(name, {}).get("tokens_per_s", "") for name in ("sample again", "score", "update")]
-        handed = steps.get("hand over and sample", {}).get("seconds", 0.0) - steps.get("sample again", {}).get(
-            "seconds", 0.0
-        )
-        differs = figure.get("score", {}).get("difference_mean_nats", "")
+        with_handover, without = (steps.get(name, {}) for name in ("hand over and sample", "sample again"))
+        handover_s = with_handover.get("seconds", 0.0) - without.get("seconds", 0.0)
+        difference = figure.get("score", {}).get("difference_mean_nats", "")
         noise = figure.get("update", {}).get("own_noise_rms", "")
-        last = one["steps"][-1]
-        ended = last["detail"] if one["is_ok"] else f"{last['name']} failed: {last['detail']}"
-        hardware = " ".join([one["hardware"], *one["words"]])
-        rows.append([one["model"], hardware, one["device"], handed, *rates, differs, noise, ended])
+        last = entry["steps"][-1]
+        outcome = last["detail"] if entry["is_ok"] else f"{last['name']} failed: {last['detail']}"
+        hardware = " ".join([entry["hardware"], *entry["words"]])
+        rows.append([entry["model"], hardware, entry["device"], handover_s, *rates, difference, noise, outcome])
     head = ["model", "hardware file", "device", "hand-over s", "sampled tok/s", "scored tok/s", "trained tok/s"]
     return table([*head, "sampler - learner, nats", "rms log s", "replay"], rows)
 
 
 def main() -> None:
-    """Write the page."""
+    """Update the tables of docs/performance.md."""
     text = PAGE.read_text(encoding="utf-8")
     for make in (against_trl, sampling, update, verification, orchestration, scaling, gpu_engines):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            filled = f"{make(found)}\n\nMachine: {found['machine']}."
+            result = json.loads(path.read_text(encoding="utf-8"))
+            filled = f"{make(result)}\n\nMachine: {result['machine']}."
             mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
             text = mark.sub(lambda match, filled=filled: f"{match[1]}{filled}\n{match[2]}", text)  # type: ignore[misc]
     PAGE.write_text(text, encoding="utf-8")

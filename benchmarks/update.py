@@ -1,7 +1,8 @@
-"""An update of ours against the floor: a plain forward and backward pass of transformers over the same rows.
+"""An update of hacpo against a plain forward and backward pass of transformers over the same rows (the "floor").
 
 The floor pads the same micro-batches, projects every position to the vocabulary and takes the mean log-probability of
-the response: what one would write by hand. Both step AdamW and clip the gradient. All rows carry an advantage.
+the response, as a straightforward implementation would. Both clip the gradient and step AdamW. All rows have nonzero
+advantages.
 
 Usage: python -m benchmarks.update [--rounds 3]; writes benchmarks/results/update.json.
 """
@@ -34,13 +35,13 @@ from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 THREADS = 2
 KEPT = str(2**32)
-"""bytes of freed memory that both keep: more than a training does (2 GiB), which the floor outgrows"""
+"""bytes of freed memory that the allocator keeps for both; training keeps 2 GiB, which the floor exceeds"""
 OBJECTIVE = SequenceClip(sequence_low=10.0, sequence_high=10.0)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and rows: each problem has eight responses of different lengths."""
+    """Size of the model and its rows; each problem has eight responses of different lengths."""
 
     vocabulary: int
     width: int
@@ -48,7 +49,7 @@ class Shape:
     problems: int
     prompt: int
     response: tuple[int, int]
-    """shortest and longest"""
+    """minimum and maximum length"""
 
 
 SHAPES = {
@@ -61,7 +62,7 @@ LARGE_VOCABULARY, LARGE_TOKENS, LARGE_WIDTH = 151_936, 4096, 64
 
 
 def model_of(shape: Shape) -> PreTrainedModel:
-    """Random weights."""
+    """A Qwen3 with random weights."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=shape.vocabulary,
@@ -77,7 +78,7 @@ def model_of(shape: Shape) -> PreTrainedModel:
 
 
 def rows_of(shape: Shape) -> Minibatch:
-    """Rows with their old log-probability near what random weights give."""
+    """Rows with old log-probabilities close to those of random weights."""
     random = torch.Generator().manual_seed(0)
     prompts, responses = [], []
     for _ in range(8 * shape.problems):
@@ -92,7 +93,7 @@ def rows_of(shape: Shape) -> Minibatch:
 
 
 class Floor:
-    """The same update as one would write it by hand."""
+    """A straightforward implementation of the same update."""
 
     def __init__(self, shape: Shape, engine: EngineConfig) -> None:
         self.model = model_of(shape).train()
@@ -101,7 +102,7 @@ class Floor:
         self.passes = list(forward_passes(self.rows.tokens, layout="padded", max_tokens=engine.micro_batch_tokens))
 
     def update(self) -> None:
-        """Forward, backward, clip, step."""
+        """Run forward and backward passes, clip the gradient, step the optimizer."""
         for forward in self.passes:
             self.objective(forward).neg().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -109,7 +110,7 @@ class Floor:
         self.optimizer.zero_grad()
 
     def objective(self, forward: ForwardPass) -> Tensor:
-        """GSPO's, unclipped."""
+        """GSPO's objective without clipping."""
         logits_BTV = self.model(input_ids=forward.input_BT, use_cache=False).logits
         logprob_BTV = logits_BTV.log_softmax(dim=-1)
         logprob_N = logprob_BTV[forward.sequence_N, forward.column_N, forward.target_N]
@@ -120,7 +121,7 @@ class Floor:
 
 
 def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
-    """Seconds of both, and the share of the matmul peak that ours reaches."""
+    """Median times of both implementations, s, and the share of the matmul peak that ours reaches."""
     shape, engine = SHAPES[name], EngineConfig(num_threads=THREADS)
     floor, model = Floor(shape, engine), model_of(shape)
     use_onednn(model)
@@ -140,20 +141,20 @@ def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
     head = embedding.weight.numel()
     body = sum(p.numel() for p in model.parameters()) - head
     targets = minibatch.num_tokens
-    # 2 FLOP per weight and token forwards, 4 backwards; of the head's product the forward part once more.
+    # 2 FLOP per weight and token forward, 4 backward; the head's forward product is computed twice.
     flop = 6 * body * int(minibatch.tokens.lengths_B.sum()) + 8 * head * targets
     return {
         "vocabulary": shape.vocabulary,
         "weights": body + head,
         "rows": len(minibatch),
-        "seconds": {way: statistics.median(found) for way, found in seconds.items()},
+        "seconds": {way: statistics.median(times) for way, times in seconds.items()},
         "ours_over_floor": median_ratio(seconds["ours"], seconds["floor"]),
         "share_of_peak": flop / peak / statistics.median(seconds["ours"]),
     }
 
 
 def head_peak_mb(way: str) -> float:
-    """MiB that scores of many tokens over a large vocabulary and their gradient take, weights left out."""
+    """Peak memory of log-probabilities with a large vocabulary and their gradients, without the weights, MiB."""
     torch.manual_seed(0)
     weight_VD = torch.randn(LARGE_VOCABULARY, LARGE_WIDTH, requires_grad=True)
     hidden_ND = torch.randn(LARGE_TOKENS, LARGE_WIDTH, requires_grad=True)
@@ -173,26 +174,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory-of", default="")
     parser.add_argument("--one", nargs=2, metavar=("SHAPE", "PEAK_FLOPS"))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
-    if asked.memory_of:
-        print(json.dumps(head_peak_mb(asked.memory_of)))
+    if arguments.memory_of:
+        print(json.dumps(head_peak_mb(arguments.memory_of)))
         return
-    if asked.one:
-        name, peak = asked.one
-        print(json.dumps(measure(name, asked.rounds, float(peak))))
+    if arguments.one:
+        name, peak = arguments.one
+        print(json.dumps(measure(name, arguments.rounds, float(peak))))
         return
     memory = {way: child("update", "--memory-of", way) for way in ("ours", "naive")}
     peaks = matmul_peaks()
     os.environ |= {"MALLOC_TRIM_THRESHOLD_": KEPT, "MALLOC_MMAP_THRESHOLD_": KEPT}
     results = []
     for name in SHAPES:
-        words = ["--one", name, str(max(peaks.values())), "--rounds", str(asked.rounds)]
-        results.append(child("update", *words))
+        options = ["--one", name, str(max(peaks.values())), "--rounds", str(arguments.rounds)]
+        results.append(child("update", *options))
         print(json.dumps(results[-1]), flush=True)
     title = {
         "threads": THREADS,
-        "rounds": asked.rounds,
+        "rounds": arguments.rounds,
         "dtype": "float32",
         "matmul_peak_flops": peaks,
         "kept_bytes": int(KEPT),

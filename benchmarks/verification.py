@@ -1,11 +1,11 @@
-"""Verified answers per second on real completions: our pool of killable workers against bare loops.
+"""Verified responses per second on real completions: the pool of killable workers against plain loops.
 
-    math-verify     parse(answer) and verify, its own limits off: nothing guards against an answer that never ends
-    unguarded       our extraction and comparison without processes: what isolation costs is the difference to this
-    2 loops         math-verify in two processes, each of which takes the next row: what two cores give without a pool
+    math-verify     parse(answer) and verify, without time limits, so an answer could hang it
+    unguarded       our extraction and comparison without worker processes; the difference is the cost of isolation
+    2 loops         math-verify in two processes that take rows in turn: the gain from two cores without our pool
 
-The rows come from HACPO_DATA_DIR/model_outputs.jsonl (3,116 completions), other ones in each round; no decision is
-cached.
+The rows come from HACPO_DATA_DIR/model_outputs.jsonl (3,116 completions), different ones in each round; verdicts are
+not cached.
 
 Usage: python -m benchmarks.verification [--rows 400] [--rounds 6]; writes benchmarks/results/verification.json.
 """
@@ -37,8 +37,8 @@ def bare(block: Block) -> None:
     from math_verify import parse, verify
 
     for row in block:
-        gold, found = (parse(text, parsing_timeout=None) for text in (f"${row['answer']}$", row["completion"]))
-        verify(gold, found, timeout_seconds=None)
+        gold, answer = (parse(text, parsing_timeout=None) for text in (f"${row['answer']}$", row["completion"]))
+        verify(gold, answer, timeout_seconds=None)
 
 
 def unguarded(block: Block) -> None:
@@ -49,7 +49,7 @@ def unguarded(block: Block) -> None:
         answer = extract_answer(row["completion"], style="auto")
         pair = None if answer is None else Pair(candidate=answer, gold=row["answer"])
         if pair is not None and decided_without_algebra(pair) is None:
-            with suppress(Exception):  # of sympy; a worker counts it
+            with suppress(Exception):  # sympy's errors, which a worker would count
                 answers_equal(pair.candidate, pair.gold)
 
 
@@ -58,16 +58,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=400, help="per round")
     parser.add_argument("--rounds", type=int, default=6)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
     if not path.is_file():
-        raise SystemExit("set HACPO_DATA_DIR to a folder that holds model_outputs.jsonl")
+        raise SystemExit(f"{path} does not exist; set HACPO_DATA_DIR to a folder that holds model_outputs.jsonl")
     lines = path.read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in random.Random(0).sample(lines, asked.rows * (asked.rounds + 1))]
-    blocks = [rows[start : start + asked.rows] for start in range(0, len(rows), asked.rows)]
+    rows = [json.loads(line) for line in random.Random(0).sample(lines, arguments.rows * (arguments.rounds + 1))]
+    blocks = [rows[start : start + arguments.rows] for start in range(0, len(rows), arguments.rows)]
     settings: dict[str, Any] = {"timeout_s": 5.0, "memory_mb": MEMORY_MB, "style": "auto", "cache": False}
     spawn = multiprocessing.get_context("spawn")
-    # The parser learns from what it parses, so every way has a process of its own, and every round other rows.
+    # The parser caches what it has parsed, so every implementation has its own process, and every round other rows.
     with ExitStack() as stack:
 
         def loop(way: Way) -> Callable[[], object]:
@@ -95,10 +95,10 @@ def main() -> None:
             "2 loops": loops(),
             "2 workers": pooled(2),
         }
-        seconds = in_turn(ways, rounds=asked.rounds)
+        seconds = in_turn(ways, rounds=arguments.rounds)
     result = {
-        "rows": asked.rows,
-        "answers_per_s": {name: asked.rows * len(found) / sum(found) for name, found in seconds.items()},
+        "rows": arguments.rows,
+        "answers_per_s": {name: arguments.rows * len(times) / sum(times) for name, times in seconds.items()},
         "round_s": seconds,
         "one_worker_over_math_verify": median_ratio(seconds["math-verify"], seconds["1 worker"]),
         "one_worker_over_unguarded": median_ratio(seconds["unguarded"], seconds["1 worker"]),

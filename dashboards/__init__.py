@@ -1,1 +1,1 @@
-"""The page of hacpo: how far a grid is, what failed, who wins, and what the models say."""
+"""The dashboard: progress of a grid, failures, comparisons of methods, and the agents' responses."""

@@ -1,4 +1,4 @@
-"""The page as an application: readers, routes, guard."""
+"""The dashboard as a FastAPI application: readers, routes, middleware."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def create_app(
     mlflow_url: Callable[[], str] = lambda: "",
     warm: bool = False,
 ) -> FastAPI:
-    """The page of a runs folder, which need not exist yet.
+    """Create the dashboard of a runs folder, which need not exist yet.
 
     Args:
         runs_dir: folder of all runs.
-        access: default: loopback's names, no token.
-        connect: finds the schedule; default: of the folder's Prefect server.
-        mlflow_url: where MLflow's page listens, "" if it does not.
-        warm: read the folder before the first request, and load what slower pages need in the background.
+        access: who may use it; default: loopback host names, no token.
+        connect: returns the schedule, None without a server; default: that of the folder's Prefect server.
+        mlflow_url: returns the address of MLflow's page, "" if it does not run.
+        warm: read the folder before the first request, and preload data of slow pages in the background.
     """
     site = Site(Runs(runs_dir), Scheduling(connect or connector(runs_dir)), mlflow_url)
 
@@ -54,7 +54,8 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if warm:
             site.scheduling.view()
-            await run_in_threadpool(site.runs.everything)  # a second for 1,000 runs, which the first visitor is spared
+            # Takes a second for 1,000 runs; done before the first request.
+            await run_in_threadpool(site.runs.everything)
             threading.Thread(target=_read_newest_answers, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()
@@ -66,32 +67,32 @@ def create_app(
 
     @app.get("/links")
     def links(request: Request, seen: str = "") -> Response:
-        found = site.links(request)
-        return part("links.html", {"links": found, "version": version_of(found), "is_admitted": True}, seen)
+        shown = site.links(request)
+        return part("links.html", {"links": shown, "version": version_of(shown), "is_admitted": True}, seen)
 
     app.mount("/static", _Static(directory=HERE / "static"))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
 
     @app.exception_handler(UnknownError)
     def unknown(request: Request, error: UnknownError) -> Response:
-        return site.page(request, "error.html", status_code=404, title="Not there", message=str(error))
+        return site.page(request, "error.html", status_code=404, title="Not found", message=str(error))
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> Response:
-        title = "No such page"
+        title = "Page not found" if error.status_code == 404 else "Request failed"
         return site.page(request, "error.html", status_code=error.status_code, title=title, message=error.detail)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        names = ", ".join(str(found["loc"][-1]) for found in error.errors())
-        message = f"The address does not make sense: {names}."
-        return site.page(request, "error.html", status_code=422, title="No such page", message=message)
+        names = ", ".join(str(item["loc"][-1]) for item in error.errors())
+        message = f"The address has invalid parameters: {names}."
+        return site.page(request, "error.html", status_code=422, title="Invalid address", message=message)
 
     return app
 
 
 class _Static(StaticFiles):
-    """Files of the package; their addresses change with their content, so browsers keep them."""
+    """Serves static files with long-lived caching, since their addresses change with their content."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -100,9 +101,9 @@ class _Static(StaticFiles):
 
 
 def _read_newest_answers(site: Site) -> None:
-    """Read the newest run's answers before somebody waits for them."""
+    """Fill the cache with the responses of the newest run."""
     progress = {name: site.runs.standing(name).progress for name in site.runs.names()}
-    begun = {name: found.updated_at for name, found in progress.items() if found is not None}
-    if begun:
+    updated_at = {name: own.updated_at for name, own in progress.items() if own is not None}
+    if updated_at:
         with suppress(UnknownError):
-            find_answers(site, max(begun, key=lambda name: begun[name]))
+            find_answers(site, max(updated_at, key=lambda name: updated_at[name]))

@@ -1,4 +1,4 @@
-"""Numbers as pages print them."""
+"""Number formats of the pages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from flows.records.progress import Spent
 
 
 def duration(seconds: float | None) -> str:
-    """Coarse, so that it does not change at every look: "40 s", "12 min", "3.5 h", "4 days"."""
+    """Format seconds, coarsely so that the text changes rarely: "40 s", "12 min", "3.5 h", "4.0 days"."""
     if seconds is None or math.isnan(seconds):
-        return "not known"
+        return "unknown"
     if seconds < 90:
         return f"{10 * math.ceil(seconds / 10)} s" if seconds > 0 else "0 s"
     if seconds < 90 * 60:
@@ -19,13 +19,13 @@ def duration(seconds: float | None) -> str:
 
 
 def hours(spent: Spent) -> str:
-    """GPU-hours where a GPU worked, else the hours that phases took on the CPU, called so."""
+    """Format the GPU-hours, or, if no GPU was used, the hours of the phases on the CPU."""
     value, unit = (spent.gpu_s, "GPU-h") if spent.gpu_s > 0 else (spent.seconds, "CPU phase-h")
     return f"{value / 3600:.{2 if value < 36000 else 0}f} {unit}"
 
 
 def count(value: float | None) -> str:
-    """A number of things in at most four characters and a letter: 950, 12.3k, 4.5M."""
+    """Format a count: 950, 12.3k, 4.5M."""
     if value is None:
         return "—"
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -35,11 +35,11 @@ def count(value: float | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """An accuracy or a reward: .731."""
+    """Format an accuracy or a reward: 0.731."""
     return "—" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def short(text: str, most: int = 140) -> str:
-    """The beginning of a long text."""
+    """Shorten a text to one line of at most `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""MLflow's own page: a tracking server's, else one on loopback, a child that lives no longer than this process."""
+"""MLflow's web page: that of a tracking server, or a local one that runs as a child of the dashboard."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
 _MLFLOW_PORT = 5000
 PAUSE_S = 60.0
-"""between two starts of a page that ends by itself"""
-_SETTINGS = {"DO_NOT_TRACK": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job runner is eight processes
+"""minimum time between two starts, in case MLflow exits by itself"""
+_SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}  # the job runner starts eight processes
 
 
 class MlflowPage:
-    """Starts with the database of a runs folder, and is ended with the dashboard; where a server tracks, it is that."""
+    """MLflow's page for a runs folder, started once its database exists and stopped with the dashboard.
+
+    If a tracking server is configured, nothing is started, and the address is that of the server.
+    """
 
     def __init__(self, runs_dir: Path, record: Record) -> None:
         self._record = record
@@ -30,21 +36,21 @@ class MlflowPage:
         configured = os.environ.get("MLFLOW_TRACKING_URI", "")
         is_page = is_server(configured) and not has_password(configured)
         self.server = configured.rstrip("/") if is_page else ""
-        """address of the tracking server, "" where none is configured"""
+        """address of the tracking server, "" if none is configured"""
         own = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
         self._store = own if not configured or is_server(configured) else configured
-        record.end()  # what a dashboard that was killed left
+        record.end()  # left over from a dashboard that was killed
 
     @property
     def url(self) -> str:
-        """Where it listens, "" where it does not run."""
+        """Address of the page, "" if it does not run."""
         if self.server:
             return self.server
         is_alive = self._process is not None and self._process.poll() is None
         return f"http://127.0.0.1:{self._port}" if is_alive else ""
 
     def ensure(self) -> None:
-        """Start it if there is something to show and it does not run; to be called from the main thread."""
+        """Start the page if it does not run and there is a database to show. Call from the main thread."""
         database = sqlite_path(self._store)
         is_missing = database is not None and not database.is_file()
         if self.url or is_missing or time.monotonic() - self._started_at < PAUSE_S:
@@ -60,13 +66,13 @@ class MlflowPage:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **_SETTINGS, "MLFLOW_BACKEND_STORE_URI": self._store},  # it may hold a password
+                env={**os.environ, **_SETTINGS, "MLFLOW_BACKEND_STORE_URI": self._store},  # may contain a password
                 preexec_fn=end_with_parent,
             )
         self._record.write(self._process.pid, {"port": self._port})
 
     def end(self) -> None:
-        """End it and what it started."""
+        """Stop the page and its child processes."""
         if self._process is not None:
             if self._process.poll() is None:
                 end_family(psutil.Process(self._process.pid))

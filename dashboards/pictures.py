@@ -1,4 +1,4 @@
-"""Pictures of a comparison as SVG, in light or dark."""
+"""Figures of a comparison as SVG, for the light and the dark colour scheme."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ _COLORS = {
 }
 
 
-def hours_label(found: Comparison) -> str:
-    """What the hours of a comparison are."""
-    return "GPU-hours" if found.has_gpu else "hours of phases (no GPU was used)"
+def hours_label(comparison: Comparison) -> str:
+    """Axis label for the hours of a comparison."""
+    return "GPU-hours" if comparison.has_gpu else "hours of phases (no GPU was used)"
 
 
 def curves_svg(
-    found: Comparison,
+    comparison: Comparison,
     curves: Mapping[Variant, Sequence[Point]],
     *,
     cost: str,
     printed: Mapping[Variant, float],
     scheme: str,
 ) -> str:
-    """Accuracy against cost: a line per method with its interval over seeds, and the paper's end values as marks.
+    """Plot accuracy against cost: a line per method with its interval over seeds, and the paper's values as diamonds.
 
     Args:
-        found: the comparison, for names.
+        comparison: to plot.
         curves: points of each method, in the order of the legend.
-        cost: of COST_LABELS.
-        printed: the paper's value after training, drawn at the line's end.
+        cost: key of COST_LABELS.
+        printed: the paper's value after training, drawn at the end of the line.
         scheme: "light" or "dark".
     """
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.subplots()
-    label = COST_LABELS["tokens"] if cost == "tokens" else hours_label(found)
+    label = COST_LABELS["tokens"] if cost == "tokens" else hours_label(comparison)
     for variant, points in curves.items():
         if not points:
             continue
-        color = _color(found, variant, scheme)
-        costs = [_cost(point, cost, found) for point in points]
+        color = _color(comparison, variant, scheme)
+        costs = [_cost(point, cost, comparison) for point in points]
         values = [point.value for point in points]
         axes.plot(costs, values, color=color, marker="o", markersize=3, label=variant.title)
         if not any(math.isnan(point.half_width) for point in points):
@@ -66,18 +66,18 @@ def curves_svg(
     return _svg(figure, scheme)
 
 
-def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
-    """Accuracy after training: a panel per agent, a row per method, the paper's value as a diamond."""
-    agents = list(dict.fromkeys(line.agent for line in found.lines))
-    height = 0.34 * max(len(found.variants) + 1, 3) + 0.7
+def results_svg(comparison: Comparison, *, column: int, scheme: str) -> str:
+    """Plot accuracy after training: a panel per agent, a row per method, the paper's value as a diamond."""
+    agents = list(dict.fromkeys(line.agent for line in comparison.lines))
+    height = 0.34 * max(len(comparison.variants) + 1, 3) + 0.7
     figure = Figure(figsize=(7.2, height * max(len(agents), 1)), layout="constrained")
     FigureCanvasSVG(figure)
     panels = figure.subplots(max(len(agents), 1), 1, squeeze=False, sharex=True)[:, 0]
     for axes, agent in zip(panels, agents, strict=False):
-        lines = [line for line in found.lines if line.agent == agent]
+        lines = [line for line in comparison.lines if line.agent == agent]
         for row, line in enumerate(lines):
             shown = line.figures[column]
-            color = _color(found, line.variant, scheme)
+            color = _color(comparison, line.variant, scheme)
             if shown.summary is not None:
                 width = shown.summary.half_width
                 axes.errorbar(
@@ -89,19 +89,19 @@ def results_svg(found: Comparison, *, column: int, scheme: str) -> str:
         axes.set_yticks(range(len(lines)), [line.variant.title for line in lines], parse_math=False)
         axes.set_ylim(len(lines) - 0.5, -0.5)
         axes.set_title(agent, parse_math=False, fontsize="medium")
-    panels[-1].set_xlabel(f"accuracy, {found.columns[column]} (diamond: the paper's)", parse_math=False)
+    panels[-1].set_xlabel(f"accuracy, {comparison.columns[column]} (diamond: paper)", parse_math=False)
     return _svg(figure, scheme)
 
 
-def _cost(point: Point, cost: str, found: Comparison) -> float:
+def _cost(point: Point, cost: str, comparison: Comparison) -> float:
     if cost == "tokens":
         return point.tokens
-    return point.gpu_hours if found.has_gpu else point.hours
+    return point.gpu_hours if comparison.has_gpu else point.hours
 
 
-def _color(found: Comparison, variant: Variant, scheme: str) -> str:
+def _color(comparison: Comparison, variant: Variant, scheme: str) -> str:
     colors = _COLORS[scheme]
-    return colors[found.variants.index(variant) % len(colors)] if variant in found.variants else _INK[scheme]
+    return colors[comparison.variants.index(variant) % len(colors)] if variant in comparison.variants else _INK[scheme]
 
 
 def _legend(axes: mpl.axes.Axes, figure: Figure) -> None:
@@ -113,7 +113,7 @@ def _legend(axes: mpl.axes.Axes, figure: Figure) -> None:
 
 
 def _svg(figure: Figure, scheme: str) -> str:
-    """The picture without a background, in the scheme's ink."""
+    """The figure as SVG, with a transparent background and text in the scheme's colour."""
     ink = _INK[scheme]
     figure.patch.set_alpha(0)
     for axes in figure.axes:
@@ -126,4 +126,4 @@ def _svg(figure: Figure, scheme: str) -> str:
     for legend in figure.legends:
         for text in legend.get_texts():
             text.set_color(ink)
-    return svg_of(figure, salt="comparison")  # an image of its own, which shares ids with none
+    return svg_of(figure, salt="comparison")  # shown as an <img>, so ids cannot collide

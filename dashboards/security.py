@@ -1,4 +1,4 @@
-"""Who may ask and change what: hosts, log-in, origin and token of every change, headers of every answer."""
+"""Access control: host names, log-in, origin and CSRF token of changes, security headers of responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CSP = (
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 PICTURE_CSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-"""of an SVG that matplotlib made: it has styles of its own, and no script"""
+"""policy for SVG from matplotlib, which has inline styles and no scripts"""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -35,7 +35,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Under which names the page answers, and the token that opens it; no token: whoever reaches it may use it."""
+    """Host names that the dashboard accepts, and its token; without a token, anyone who can connect may use it."""
 
     hosts: frozenset[str]
     token: str | None = None
@@ -43,7 +43,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A browser's session: what its cookie holds, whether it may come in, and the token that its changes must send."""
+    """A browser's session: its cookie, whether it is logged in, and the CSRF token that its changes must send."""
 
     cookie: str
     is_new: bool
@@ -52,14 +52,14 @@ class Visitor:
 
 
 class Guard:
-    """Middleware around all pages."""
+    """Middleware that checks every request."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
         self._secret = secrets.token_bytes(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on with `request.state.visitor`; every answer gets the security headers."""
+        """Refuse the request, or forward it with `request.state.visitor`; add security headers to every response."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -81,14 +81,14 @@ class Guard:
         try:
             await (refusal or self._app)(scope, receive, send_guarded)
         except Exception:
-            if not has_started:  # Starlette's own answer would lack the headers
-                broken = PlainTextResponse("this page is broken; the output of `hacpo dashboard` says why", 500)
-                await broken(scope, receive, send_guarded)
+            if not has_started:  # Starlette's own response would lack the headers
+                failed = PlainTextResponse("internal error; see the output of `hacpo dashboard`", 500)
+                await failed(scope, receive, send_guarded)
             raise
 
     def _refusal(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
         if _host_name(headers.get("host", "")) not in self._access.hosts:
-            return PlainTextResponse("this page does not answer under that host name; see --allow-host", 421)
+            return PlainTextResponse("this host name is not allowed; add it with --allow-host", 421)
         path, method = scope["path"], scope["method"]
         if method not in _SAFE and not self._is_bearer(headers):
             if not _is_own_origin(headers):
@@ -113,14 +113,14 @@ class Guard:
         return scheme.lower() == "bearer" and self.is_token(text.strip())
 
     def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
-        found = _cookies(headers).get(_cookie_name(scope), "")
-        is_known = self._is_signed(found)
-        cookie = found if is_known else self.signed("visitor")
-        is_in = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
-        return Visitor(cookie, not is_known, is_in, self._mac(f"csrf {cookie}"))
+        received = _cookies(headers).get(_cookie_name(scope), "")
+        is_known = self._is_signed(received)
+        cookie = received if is_known else self.signed("visitor")
+        is_admitted = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
+        return Visitor(cookie, not is_known, is_admitted, self._mac(f"csrf {cookie}"))
 
     def signed(self, kind: str) -> str:
-        """A new session: "visitor", or "user" after the log-in."""
+        """A new signed session cookie; `kind` is "visitor", or "user" after the log-in."""
         text = f"{kind}.{secrets.token_urlsafe(18)}"
         return f"{text}.{self._mac(text)}"
 
@@ -142,7 +142,7 @@ class Guard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether a host name or address is reachable only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -150,11 +150,10 @@ def is_loopback(host: str) -> bool:
 
 
 def cookie_header(scope: Scope, value: str) -> str:
-    """The session's cookie: no script reads it, no other site makes a browser send it, and what came by TLS stays so.
+    """Set-Cookie header of the session: HttpOnly, SameSite=Strict, and Secure if the request came over TLS.
 
     Args:
-        scope: of the request; a proxy with TLS says so by `X-Forwarded-Proto`. A client that forges the header only
-            changes its own cookie.
+        scope: of the request; a TLS proxy sets `X-Forwarded-Proto`. A false value only affects its own client.
         value: of the cookie.
     """
     is_tls = Headers(scope=scope).get("x-forwarded-proto", "").strip().lower() == "https"
@@ -162,18 +161,18 @@ def cookie_header(scope: Scope, value: str) -> str:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Cookies of one host are shared by its ports, so the port is in the name."""
+    """Name of the session cookie; includes the port, because cookies of a host are shared by all its ports."""
     server = scope.get("server") or ("", 0)
     return f"hacpo_{server[1] or 0}"
 
 
 def _cookies(headers: Headers) -> Mapping[str, str]:
-    # Not the standard library's: it drops all that comes behind a cookie of another page that it cannot read.
+    # Not http.cookies: it drops all cookies that follow one it cannot parse, such as another page's.
     return cookie_parser(headers.get("cookie", ""))
 
 
 def _host_name(host: str) -> str:
-    """Without the port: "127.0.0.1:8400" and "[::1]:8400" are 127.0.0.1 and ::1."""
+    """A Host header without the port: "127.0.0.1:8400" gives 127.0.0.1, "[::1]:8400" gives ::1."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()

@@ -1,4 +1,7 @@
-"""`hacpo dashboard`: one page per runs folder, MLflow's beside it, and Prefect's server, which alone outlives it."""
+"""`hacpo dashboard`: serves the dashboard of a runs folder, and starts MLflow's page and the Prefect server.
+
+Only the Prefect server keeps running when the dashboard stops.
+"""
 
 from __future__ import annotations
 
@@ -25,34 +28,34 @@ from hacpo_core.errors import ConfigError, HacpoError
 DASHBOARD_PORT = 8400
 PORTS_TRIED = 20
 STARTING_S = 10.0
-"""how long a page that was started at the same moment may take to say where it listens"""
+"""how long to wait for the address of a dashboard that was started at the same time"""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where the page listens and who may come in."""
+    """Address of the dashboard and who may use it."""
 
     host: str = "127.0.0.1"
     port: int | None = None
-    """None: 8400, or the next free one"""
+    """None: 8400, or the next free port"""
     token_file: Path | None = None
     allow_hosts: Sequence[str] = ()
-    """more names under which it answers, such as a reverse proxy's; one that is not loopback's needs a token"""
+    """additional accepted host names, such as a reverse proxy's; names other than loopback's require a token"""
     starts_prefect: bool = True
-    """and with the server the reconciler; both stay until `hacpo server stop`"""
+    """whether to start the Prefect server and its reconciler, which run until `hacpo server stop`"""
 
 
 def serve(runs_dir: Path, options: Options) -> None:
-    """Serve until Ctrl-C or SIGTERM; where a page of this folder is served already, say where.
+    """Serve until Ctrl-C or SIGTERM; if a dashboard of this folder is already running, print its address.
 
     Raises:
-        ConfigError: the port is taken, the host is not this machine's, or the token's file cannot be used.
+        ConfigError: the port is in use, the host is not an address of this machine, or the token file cannot be used.
     """
     home = home_of(runs_dir)
     record = Record(home, "dashboard")
     with only_one(home / "dashboard.lock") as is_alone:
         if not is_alone:
-            print(f"it runs already: {_running_url(record)}")
+            print(f"already running: {_running_url(record)}")
             return
         _serve(runs_dir, options, record)
 
@@ -70,10 +73,10 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
     )  # fmt: skip
     server = _Server(settings, mlflow)
     try:
-        # uvicorn raises the signal again once it has shut down: this turns it into an end with a clean-up.
+        # uvicorn raises the signal again after its shutdown; as KeyboardInterrupt it runs the clean-up below.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         record.write(os.getpid(), {"url": url})
-        _say_where(runs_dir, url, options, token, mlflow)
+        _print_addresses(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
             threading.Thread(target=start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
         server.run(sockets=[listening])
@@ -86,7 +89,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Looks after MLflow's page from the main thread: what a thread starts would end with the thread."""
+    """Starts MLflow's page from the main thread: a child started by another thread would end with that thread."""
 
     def __init__(self, config: uvicorn.Config, mlflow: MlflowPage) -> None:
         super().__init__(config)
@@ -101,35 +104,37 @@ class _Server(uvicorn.Server):
 def _running_url(record: Record) -> str:
     deadline = time.monotonic() + STARTING_S
     while time.monotonic() < deadline:
-        found = record.read()
-        if found is not None and record.process() is not None and "url" in found:
-            return str(found["url"])
+        value = record.read()
+        if value is not None and record.process() is not None and "url" in value:
+            return str(value["url"])
         time.sleep(0.1)
-    return f"a process holds {record.path.with_suffix('.lock')} and does not say where it listens"
+    return f"address unknown; a process holds {record.path.with_suffix('.lock')}"
 
 
 def access_of(options: Options, token: str | None) -> Access:
-    """The names under which a page answers: loopback's, the host's, and for all addresses this machine's own."""
+    """Accepted host names: loopback, the host, `allow_hosts`, and for a wildcard address all of this machine's."""
     names = {*LOOPBACK, *(name.lower() for name in options.allow_hosts)}
     if not is_loopback(options.host):
         names |= {options.host.lower(), socket.gethostname().lower()}
     if options.host in ("0.0.0.0", "::"):
-        names |= {found.address.lower() for own in psutil.net_if_addrs().values() for found in own}
+        names |= {entry.address.lower() for interface in psutil.net_if_addrs().values() for entry in interface}
     return Access(frozenset(names), token)
 
 
 def token_path(runs_dir: Path, options: Options) -> Path:
-    """File of the token."""
+    """Path of the token file."""
     return options.token_file or home_of(runs_dir) / "dashboard-token.txt"
 
 
 def find_token(runs_dir: Path, options: Options) -> str | None:
-    """The token that opens the page: required where others reach it, made once; else only where a file was named.
+    """The token required to use the dashboard, or None if none is required.
+
+    A token is required off loopback, and if a token file is given. Without a file, one is generated and kept.
 
     Raises:
-        ConfigError: the named file is missing, empty, or readable by others.
+        ConfigError: the token file cannot be read, is readable by others, or holds too short a token.
     """
-    # A page under another name has a proxy before it: what comes from there looks as if it came from this machine.
+    # Additional host names imply a proxy, and requests through it appear to come from this machine.
     if all(map(is_loopback, (options.host, *options.allow_hosts))) and options.token_file is None:
         return None
     path = token_path(runs_dir, options)
@@ -140,19 +145,21 @@ def find_token(runs_dir: Path, options: Options) -> str | None:
         token = path.read_text(encoding="utf-8").strip()
         is_open = bool(path.stat().st_mode & 0o077)
     except OSError as error:
-        raise ConfigError(f"--token-file: cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"--token-file: cannot read {path}: {error.strerror}; name a readable file") from error
     if is_open:
-        raise ConfigError(f"--token-file: others can read {path}; `chmod 600` it")
+        raise ConfigError(f"--token-file: others can read {path}; run `chmod 600` on it")
     if len(token) < 16:
-        raise ConfigError(f"--token-file: {path} holds {len(token)} characters, expected at least 16")
+        raise ConfigError(
+            f"--token-file: {path} holds {len(token)} characters, expected at least 16; write a longer token"
+        )
     return token
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A listening socket: at this port, or without one at the preferred port or the next that is free.
+    """A listening socket on this port; if None, on the preferred port or the next free one.
 
     Raises:
-        ConfigError: the port is taken, or the host is no address of this machine.
+        ConfigError: the port is in use, or the host is not an address of this machine.
     """
     ports = [port] if port is not None else [*range(DASHBOARD_PORT, DASHBOARD_PORT + PORTS_TRIED), 0]
     try:
@@ -160,14 +167,14 @@ def listen(host: str, port: int | None) -> socket.socket:
     except socket.gaierror as error:
         raise ConfigError(f"--host: got {host!r}, expected a name or an address of this machine") from error
     for number in ports:
-        found = socket.socket(family)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((address[0], number))
-            found.listen(128)
-            return found
+            listening.bind((address[0], number))
+            listening.listen(128)
+            return listening
         except OSError as error:
-            found.close()
+            listening.close()
             reason = error
     raise ConfigError(f"--port: cannot listen on {host} port {ports[0]}: {reason.strerror}; choose another") from reason
 
@@ -177,24 +184,24 @@ def _in_url(host: str) -> str:
 
 
 def start_prefect(runs_dir: Path) -> None:
-    """Start or find the folder's Prefect server and say where it listens; the page goes on without it."""
+    """Start or find the folder's Prefect server and print its address; if that fails, the dashboard runs without it."""
     try:
         server = ensure_server(runs_dir)
     except (HacpoError, OSError) as error:
-        print(f"Prefect    does not start: {error}", flush=True)
+        print(f"Prefect    could not be started: {error}", flush=True)
         return
     print(f"Prefect    {server.url}  ({log_in_hint(runs_dir)})", flush=True)
 
 
-def _say_where(runs_dir: Path, url: str, options: Options, token: str | None, mlflow: MlflowPage) -> None:
-    print(f"dashboard  {url}  (Ctrl-C ends it)")
+def _print_addresses(runs_dir: Path, url: str, options: Options, token: str | None, mlflow: MlflowPage) -> None:
+    print(f"dashboard  {url}  (stop it with Ctrl-C)")
     if options.port is None and not url.endswith(f":{DASHBOARD_PORT}"):
-        print(f"           port {DASHBOARD_PORT} is taken, so it is another one")
+        print(f"           port {DASHBOARD_PORT} is in use, so another one was chosen")
     if token is not None:
-        print(f"           log-in: the text in {token_path(runs_dir, options)}")
+        print(f"           log-in: token in {token_path(runs_dir, options)}")
     if not is_loopback(options.host):
-        print("           not encrypted: put a proxy with TLS before it where others could listen")
+        print("           not encrypted; on an untrusted network, put a TLS proxy in front of it")
     mlflow.ensure()
-    waiting = "starts with the first run that is tracked"
+    waiting = "starts with the first tracked run"
     ready = "  (ready in about 15 s)" if not mlflow.server else ""
     print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting}", flush=True)

@@ -1,4 +1,4 @@
-"""What all pages share: the readers behind them, their templates and their links."""
+"""Shared by all pages: data readers, templates and links."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A page of others, "" where it does not run; one on loopback opens on the machine alone that serves it."""
+    """Address of another service's page, "" if it does not run, and whether the visitor can reach it."""
 
     url: str = ""
     is_reachable: bool = False
 
     def to(self, path: str) -> Link:
-        """A page below it."""
+        """Link to a path of this page."""
         return replace(self, url=f"{self.url}{path}") if self.url else self
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Pages of others."""
+    """Links to other services' pages."""
 
     prefect: Link = Link()
     mlflow: Link = Link()
@@ -51,7 +51,7 @@ class Links:
 
 @dataclass(slots=True)
 class Site:
-    """Readers and templates of one runs folder's page."""
+    """Data readers of one runs folder, and page rendering."""
 
     runs: Runs
     scheduling: Scheduling
@@ -62,12 +62,15 @@ class Site:
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def changes(self, name: str) -> Changes:
-        """Versions of a page's parts, by the page's name; names come from the listing, so there are few."""
+        """Versions of the parts of a grid's page. Only existing grids are passed, so the number of entries is small."""
         with self._mutex:
             return self._changes.setdefault(name, Changes())
 
     def links(self, request: Request) -> Links:
-        """Where Prefect and MLflow listen now; by the name that a visitor has for this page, he gets there or not."""
+        """Current addresses of Prefect and MLflow.
+
+        A service on loopback is reachable only if the visitor opened the dashboard under a loopback name.
+        """
         server = find_server(self.runs.runs_dir)
         is_here = is_loopback(request.url.hostname or "")
 
@@ -77,7 +80,7 @@ class Site:
         return Links(link(server.url if server is not None else ""), link(self.mlflow_url()))
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page. Who has not logged in sees nothing of the folder around it."""
+        """Render a whole page; without log-in it shows no links."""
         visitor = request.state.visitor
         links = self.links(request) if visitor.is_admitted else Links()
         own = {"csrf": visitor.csrf, "is_admitted": visitor.is_admitted, "links": links}
@@ -86,31 +89,31 @@ class Site:
 
 
 def fragment(template: str, **context: Any) -> Markup:
-    """A part of a page, without what surrounds it."""
+    """Render a part of a page, without the surrounding layout."""
     return Markup(environment().get_template(template).render(**context))
 
 
 def part(template: str, context: Mapping[str, Any], seen: str) -> Response:
-    """A part of a page that asks again and again.
+    """Response for a part of a page that is polled.
 
     Args:
         template: of the part.
-        context: for the template; `version` names what it shows.
-        seen: version that the browser has; if it is the newest, the answer is empty.
+        context: for the template; `version` identifies the content.
+        seen: version that the browser has; if it is current, the response is empty (204).
     """
     return Response(status_code=204) if context["version"] == seen else HTMLResponse(fragment(template, **context))
 
 
 def macro(template: str, name: str) -> Callable[..., str]:
-    """A macro of a template, to render many small parts without much ado."""
-    found: Callable[..., str] = getattr(environment().get_template(template).module, name)
-    return found
+    """A macro of a template as a function, which is fast for many small parts."""
+    function: Callable[..., str] = getattr(environment().get_template(template).module, name)
+    return function
 
 
 @cache
 def environment() -> Environment:
-    """Templates: everything is escaped, and a name that is not there is an error."""
-    made = Environment(
+    """The Jinja environment: everything is escaped, and an undefined name is an error."""
+    templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -127,18 +130,18 @@ def environment() -> Environment:
         "oob": _out_of_band,
         "version": version_of,
     }
-    made.filters |= dict(filters)
-    made.globals |= {"asset": asset, "with_interval": with_interval}
-    return made
+    templates.filters |= dict(filters)
+    templates.globals |= {"asset": asset, "with_interval": with_interval}
+    return templates
 
 
 def _out_of_band(cell: Markup) -> Markup:
-    """A part that finds its place in the page by its id."""
+    """Mark a part for htmx's out-of-band swap: it replaces the element with the same id."""
     return Markup(str(cell).replace("<div ", '<div hx-swap-oob="true" ', 1))
 
 
 @cache
 def asset(name: str) -> str:
-    """Address of a static file, another one whenever its content is, so that browsers may keep it."""
+    """Address of a static file; it changes with the content, so that browsers may cache it."""
     digest = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
     return f"/static/{name}?v={digest}"

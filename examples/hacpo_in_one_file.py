@@ -4,23 +4,23 @@
                                ├▶ capabilities, advantages ┤
     agent 1   sample ─▶ verify ┘                           └▶ update on its own and the other's responses
 
-Read it from top to bottom: `train` is the algorithm, and the functions below it are its lines. It is plain torch and
-transformers. From hacpo it takes only what is not the algorithm: an arithmetic task, two tiny models with their
-tokenizers, and seeds. hacpo trains the same weights (tests/test_examples.py).
+Read it from top to bottom: `train` is the algorithm, and the functions below it implement its lines. The code is plain
+torch and transformers. From hacpo it uses only an arithmetic task, two tiny models with their tokenizers, and seeds.
+hacpo trains the same weights (tests/test_examples.py).
 
     python examples/hacpo_in_one_file.py --steps 40
 
 Names end in the shape of a tensor: P problem, A agent, G response of one agent to one problem, B row of a batch,
 T token, V vocabulary, K step of the window. Index k is the agent that learns, j the agent that sampled. Equation
-numbers are the paper's. "Official code" marks what the authors' code adds to the paper.
+numbers are the paper's. "Official code" marks additions of the authors' code to the paper.
 
-What hacpo does and this file leaves out:
-  - It leaves out responses whose verification failed. Here every response gets a reward.
-  - It compares answers by algebra. Here an answer is right where its text is the right one.
-  - It keeps text from turning into control tokens of another tokenizer. Text of this task cannot spell one.
-  - It passes token ids on between agents with equal tokenizers. Here the tokenizers differ.
-  - It compares the sampler's log-probabilities with the learner's. Here one model does both and needs no check.
-  - It splits a mini-batch into passes that fit into memory. Here a mini-batch is one pass.
+Simplifications compared with hacpo:
+  - hacpo excludes responses that could not be verified. Here every response gets a reward.
+  - hacpo compares answers algebraically. Here an answer is correct if its text equals the gold answer.
+  - hacpo prevents text from becoming control tokens of another tokenizer. Text of this task cannot.
+  - hacpo reuses token ids between agents with equal tokenizers. Here the tokenizers differ.
+  - hacpo compares the sampler's log-probabilities with the learner's. Here one model does both.
+  - hacpo splits a mini-batch into passes that fit into memory. Here a mini-batch is one pass.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Settings:
     """Hyper-parameters. The defaults suit the two tiny models (experiments/pairs/_tiny.yaml)."""
 
     seed: int = 0
-    num_problems: int = 32  # P; divides the number of training problems
+    num_problems: int = 32  # P per step; must divide the number of training problems
     num_samples: int = 8  # G; sampled at temperature 1
     max_response_tokens: int = 40
     window: int = 5  # K of Eq. 9
-    capability_floor: float = 1e-8  # this and the next two are official code
+    capability_floor: float = 1e-8  # this and the next two: official code
     lowest_ratio: float = 0.1
     highest_ratio: float = 10.0
-    own_low: float = 0.1  # epsilon_l of Eq. 49; the paper's large models take 3e-4
-    own_high: float = 0.1  # epsilon_h of Eq. 49; the paper's large models take 4e-4
+    own_low: float = 0.1  # epsilon_l of Eq. 49; the paper uses 3e-4 for its large models
+    own_high: float = 0.1  # epsilon_h of Eq. 49; the paper uses 4e-4 for its large models
     cross_floor: float = 0.8  # 1 - delta of Eq. 13
     cross_step: float = 0.025  # delta_step of Eq. 14
     alpha: float = 1.0  # of Eq. 12
     minibatch_problems: int = 16  # a mini-batch holds minibatch_problems * G responses
-    learning_rate: float = 2e-4  # of AdamW, as the next three
+    learning_rate: float = 2e-4  # this and the next three: AdamW
     betas: tuple[float, float] = (0.9, 0.99)
     epsilon: float = 1e-8
     weight_decay: float = 0.01
@@ -67,7 +67,7 @@ class Settings:
 
 
 class Problem(NamedTuple):
-    """A question and its right answer."""
+    """A question and its gold answer."""
 
     id: str
     question: str
@@ -84,12 +84,12 @@ class Agent(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What an agent sampled, and its reward."""
+    """A sampled response and its reward."""
 
-    token_ids: list[int]  # in the agent's own tokens, with the end-of-sequence token (EOS) where there is one
+    token_ids: list[int]  # in the agent's own tokens, including the end-of-sequence token (EOS) if there is one
     text: str  # without special tokens
     mean_logprob: float  # mean over these tokens of log pi_j,old, in nats
-    is_finished: bool  # False where the length limit cut it
+    is_finished: bool  # False if it was truncated at the length limit
     reward: float  # R
 
 
@@ -99,23 +99,23 @@ class Row(NamedTuple):
     source: int  # j
     prompt_ids: list[int]  # in the learner's tokens
     token_ids: list[int]  # in the learner's tokens
-    old_mean_logprob: float  # of the sampling agent, over the tokens that it sampled
+    old_mean_logprob: float  # of the agent that sampled it, over its own tokens
     advantage: float
-    weight: float  # omega^(j,k) of Eq. 10, which is 1 for own rows
+    weight: float  # omega^(j,k) of Eq. 10; 1 for own rows
 
 
 def train(agents: Sequence[Agent], problems: Sequence[Problem], num_steps: int, settings: Settings) -> Tensor:
-    """Algorithm 1. Trains the agents in place. Returns the mean reward of each agent (columns) at each step (rows)."""
+    """Algorithm 1. Train the agents in place. Returns the mean reward of each agent (columns) at each step (rows)."""
     capabilities: list[Tensor] = []
     for step in range(1, num_steps + 1):
         batch = problems_of_step(problems, step, settings)  # line 5
 
-        # Lines 9-13: every agent answers every problem. No agent learns before all have sampled.
+        # Lines 9-13: every agent samples responses to every problem. No agent is updated before all have sampled.
         responses_APG = [sample(agent, batch, step, settings) for agent in agents]
         reward_APG = [[[response.reward for response in group] for group in groups] for groups in responses_APG]
         reward_PAG = torch.tensor(reward_APG, dtype=torch.float64).transpose(0, 1)
 
-        # Lines 12 and 15: how able each agent is at the moment, and the advantages of all responses.
+        # Lines 12 and 15: the current capability of each agent, and the advantages of all responses.
         capabilities.append(reward_PAG.mean(dim=(0, 2)))
         ratio_AA = capability_ratios(torch.stack(capabilities[-settings.window :]), settings)
         advantage_PAG = advantages(reward_PAG, ratio_AA)
@@ -143,7 +143,7 @@ def train(agents: Sequence[Agent], problems: Sequence[Problem], num_steps: int, 
 
 
 def problems_of_step(problems: Sequence[Problem], step: int, settings: Settings) -> list[Problem]:
-    """Line 5: the next P problems. Every epoch goes through all of them, in an order of its own."""
+    """Line 5: the next P problems. Every epoch goes through all problems in a new random order."""
     assert len(problems) % settings.num_problems == 0, "num_problems must divide the number of problems"
     epoch, start = divmod((step - 1) * settings.num_problems, len(problems))
     order = generator(settings.seed, "epoch", epoch).permutation(len(problems))
@@ -151,7 +151,7 @@ def problems_of_step(problems: Sequence[Problem], step: int, settings: Settings)
 
 
 def render(problem: Problem, agent: Agent) -> list[int]:
-    """A prompt: the question in the agent's own chat template and tokens."""
+    """A prompt: the question in the agent's chat template, in its tokens."""
     messages = [{"role": "user", "content": problem.question}]
     text = agent.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return list(agent.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -161,28 +161,28 @@ def render(problem: Problem, agent: Agent) -> list[int]:
 def sample(agent: Agent, batch: Sequence[Problem], step: int, settings: Settings) -> list[list[Response]]:
     """Lines 10 and 11: G responses to each problem from the agent's current policy, with their rewards.
 
-    Each response has a random stream of its own. So it does not depend on what is sampled beside it or before it.
+    Each response has its own random stream, so it does not depend on other responses in the batch or before it.
     """
     pad_id, eos_id = agent.tokenizer.pad_token_id, agent.tokenizer.eos_token_id
-    asked = [(problem, i) for problem in batch for i in range(settings.num_samples)]
-    seeds = [derive_seed(settings.seed, "rollout", step, agent.name, problem.id, i) for problem, i in asked]
+    requests = [(problem, i) for problem in batch for i in range(settings.num_samples)]
+    seeds = [derive_seed(settings.seed, "rollout", step, agent.name, problem.id, i) for problem, i in requests]
     uniform_BT = torch.from_numpy(uniforms(seeds, settings.max_response_tokens))
 
-    # Prompts are padded on the left, so that all responses begin at the same place.
-    prompts = [render(problem, agent) for problem, _ in asked]
+    # Prompts are padded on the left, so that all responses begin at the same position.
+    prompts = [render(problem, agent) for problem, _ in requests]
     longest = max(map(len, prompts))
     input_BT = torch.tensor([[pad_id] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask_BT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
 
-    cache, drawn = None, []  # all rows' tokens and their log-probabilities, place by place
-    is_finished_B = torch.zeros(len(asked), dtype=torch.bool)
+    cache, drawn = None, []  # tokens of all rows and their log-probabilities, by position
+    is_finished_B = torch.zeros(len(requests), dtype=torch.bool)
     for t in range(settings.max_response_tokens):
         position_BT = (mask_BT.cumsum(dim=1) - 1).clamp(min=0)[:, -input_BT.shape[1] :]
         out = agent.model(
             input_ids=input_BT, attention_mask=mask_BT, position_ids=position_BT, past_key_values=cache, use_cache=True
         )
         logprob_BV, cache = out.logits[:, -1].log_softmax(dim=1), out.past_key_values
-        # A uniform number chooses the token: the first one whose cumulative probability is above it.
+        # Inverse transform sampling: the first token whose cumulative probability exceeds a uniform random number.
         cumulative_BV = logprob_BV.double().exp().cumsum(dim=1)
         token_B1 = torch.searchsorted(cumulative_BV, uniform_BT[:, t, None] * cumulative_BV[:, -1:], right=True)
         drawn.append((token_B1, logprob_BV.gather(1, token_B1)))
@@ -194,31 +194,31 @@ def sample(agent: Agent, batch: Sequence[Problem], step: int, settings: Settings
     responses_PG: list[list[Response]] = [[] for _ in batch]
     token_BT, logprob_BT = (torch.cat(column, dim=1) for column in zip(*drawn, strict=True))
     for b, ids in enumerate(token_BT.tolist()):
-        # What follows the EOS was sampled while other responses went on.
+        # Tokens after the EOS were sampled while other responses continued; drop them.
         length = ids.index(eos_id) + 1 if eos_id in ids else len(ids)
         text = agent.tokenizer.decode(ids[:length], skip_special_tokens=True)
         mean_logprob = float(logprob_BT[b, :length].double().mean())
-        response = Response(ids[:length], text, mean_logprob, eos_id in ids, reward(text, asked[b][0].answer))
+        response = Response(ids[:length], text, mean_logprob, eos_id in ids, reward(text, requests[b][0].answer))
         responses_PG[b // settings.num_samples].append(response)
     return responses_PG
 
 
 def reward(text: str, answer: str) -> float:
-    r"""Line 11: 1 where the last \boxed{...} of a response holds the right answer, else 0."""
+    r"""Line 11: 1 if the last \boxed{...} of a response contains the gold answer, else 0."""
     _, mark, rest = text.rpartition(r"\boxed{")
     content, brace, _ = rest.partition("}")
     return float(bool(mark and brace) and content == answer)
 
 
 def capability_ratios(capability_KA: Tensor, settings: Settings) -> Tensor:
-    """Line 12: the capability of agent k over that of agent j, from the mean rewards of the last K steps.
+    """Line 12: ratio of the capabilities of agents k and j, from the mean rewards of the last K steps.
 
         P_hat[k] = mean over the window of P[k]                                 Eq. 9
         omega[k, j] = P_hat[k] / P_hat[j]                                       Eq. 8
 
     Returns ratio_AA.
     """
-    # Official code: the bounds. Without them, an agent that scores nothing divides by zero.
+    # Official code: the bounds. Without them, an agent with zero reward causes a division by zero.
     smoothed_A = capability_KA.mean(dim=0).clamp(min=settings.capability_floor)
     return (smoothed_A[:, None] / smoothed_A[None, :]).clamp(settings.lowest_ratio, settings.highest_ratio)
 
@@ -233,12 +233,12 @@ def advantages(reward_PAG: Tensor, ratio_AA: Tensor) -> Tensor:
     """
     mean_PA = reward_PAG.mean(dim=2)
     baseline_PA = mean_PA @ ratio_AA.T / len(ratio_AA)
-    # Official code: no reward is above 1, so an agent with such a baseline is compared with its own mean.
+    # Official code: rewards are at most 1, so a baseline above 1 is replaced by the agent's own mean.
     baseline_PA = torch.where(baseline_PA > 1, mean_PA, baseline_PA)
     group_PR = reward_PAG.flatten(start_dim=1)
     std_P = group_PR.std(dim=1)  # with A G - 1 in the denominator
     advantage_PAG = (reward_PAG - baseline_PA[:, :, None]) / (std_P[:, None, None] + 1e-6)
-    # Official code: where all rewards of a problem are equal, nothing is learned from it.
+    # Official code: if all rewards of a problem are equal, its advantages are 0.
     is_uniform_P = group_PR.amax(dim=1) == group_PR.amin(dim=1)
     return advantage_PAG.masked_fill(is_uniform_P[:, None, None], 0.0)
 
@@ -246,8 +246,8 @@ def advantages(reward_PAG: Tensor, ratio_AA: Tensor) -> Tensor:
 def retokenize(response: Response, learner: Agent, settings: Settings) -> list[int]:
     """Another agent's response in the learner's tokens.
 
-    It crosses as text, and a finished response ends in the learner's EOS. A response of special tokens has no text and
-    gives no row: its EOS alone would get the reward of all its tokens. A response of EOS alone is EOS alone here, too.
+    The text is tokenized again, and a finished response gets the learner's EOS. A response with only special tokens has
+    no text and is dropped: otherwise its EOS alone would get the whole reward. A response with only EOS stays EOS.
     """
     token_ids = list(learner.tokenizer(response.text, add_special_tokens=False)["input_ids"])
     if not token_ids and not (response.is_finished and len(response.token_ids) == 1):
@@ -259,8 +259,8 @@ def retokenize(response: Response, learner: Agent, settings: Settings) -> list[i
 def minibatches(agents: Sequence[Agent], k: int, step: int, settings: Settings) -> list[list[tuple[int, int, int]]]:
     """Line 16: the mini-batches of learner k, which hold all responses of the step as (j, p, i).
 
-    The problems are shuffled, the responses of one problem stay together, and every mini-batch holds as many of each
-    agent. With A agents a learner makes A times as many updates as alone, from the same number of samples per agent.
+    Problems are shuffled, responses to one problem stay together, and every mini-batch has equally many of each agent.
+    With A agents a learner makes A times as many updates as alone, with the same number of samples per agent.
     """
     sources = [k, *(j for j in range(len(agents)) if j != k)]
     order = generator(settings.seed, "minibatch", step, agents[k].name).permutation(settings.num_problems).tolist()
@@ -270,14 +270,14 @@ def minibatches(agents: Sequence[Agent], k: int, step: int, settings: Settings) 
 
 
 def objective(learner: Agent, k: int, rows: Sequence[Row], m: int, settings: Settings) -> Tensor:
-    """Line 17: what learner k maximises in a mini-batch, after m updates of the step.
+    """Line 17: objective that learner k maximises in a mini-batch, after m updates in this step.
 
         s = exp(mean log pi_k - mean log pi_j,old)                              Eq. 11, 48, 51
         own row:    min(s A, clip(s, 1 - epsilon_l, 1 + epsilon_h) A)           Eq. 47, 49
         other row:  clip(s, 1 - delta + m delta_step, 1) sg(s)^alpha omega A    Eq. 10, 12-14, 50, 52
         J = mean over own rows + mean over the other agent's rows               Eq. 53
 
-    The two means of s run over different tokens: the same text under each agent's tokenizer.
+    The two means of s are over different tokens: the same text in each agent's tokenizer.
     """
     source_B = torch.tensor([row.source for row in rows])
     advantage_B = torch.tensor([row.advantage for row in rows])
@@ -288,7 +288,7 @@ def objective(learner: Agent, k: int, rows: Sequence[Row], m: int, settings: Set
     clipped_B = s_B.clamp(1 - settings.own_low, 1 + settings.own_high)
     own_B = torch.minimum(s_B * advantage_B, clipped_B * advantage_B)
 
-    # There is no minimum here: a row outside of the bounds has no gradient, whatever the sign of its advantage.
+    # No minimum here: a row outside the bounds has no gradient, whatever the sign of its advantage.
     floor = min(1.0, settings.cross_floor + m * settings.cross_step)
     cross_B = s_B.clamp(floor, 1.0) * s_B.detach() ** settings.alpha * weight_B * advantage_B
 
@@ -299,20 +299,20 @@ def objective(learner: Agent, k: int, rows: Sequence[Row], m: int, settings: Set
 def mean_logprobs(learner: Agent, rows: Sequence[Row]) -> Tensor:
     """Mean log-probability (nats per token) of each row's response under the learner's current weights."""
     longest = max(len(row.prompt_ids) + len(row.token_ids) for row in rows)
-    input_BT = torch.zeros(len(rows), longest, dtype=torch.long)  # padded on the right, which no token attends to
+    input_BT = torch.zeros(len(rows), longest, dtype=torch.long)  # padded on the right; no token attends to padding
     mask_BT = torch.zeros(len(rows), longest, dtype=torch.bool)  # True on the tokens of the response
     for b, row in enumerate(rows):
         end = len(row.prompt_ids) + len(row.token_ids)
         input_BT[b, :end] = torch.tensor(row.prompt_ids + row.token_ids)
         mask_BT[b, len(row.prompt_ids) : end] = True
-    # The logits at one token are about the next one.
+    # The logits at a position predict the next token.
     logits_BTV: Tensor = learner.model(input_ids=input_BT, use_cache=False).logits[:, :-1]
     logprob_BT = logits_BTV.log_softmax(dim=2).gather(2, input_BT[:, 1:, None])[:, :, 0]
     return (logprob_BT * mask_BT[:, 1:]).sum(dim=1) / mask_BT.sum(dim=1)
 
 
 def load_agent(name: str, folder: Path, settings: Settings) -> Agent:
-    """An agent from a Hugging Face model folder."""
+    """Load an agent from a Hugging Face model folder."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     lr, betas, eps, decay = settings.learning_rate, settings.betas, settings.epsilon, settings.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, eps=eps, weight_decay=decay)
@@ -320,7 +320,7 @@ def load_agent(name: str, folder: Path, settings: Settings) -> Agent:
 
 
 def main() -> None:
-    """Train a tiny Qwen3, whose tokens are characters, and a tiny Llama, whose tokens are numbers and phrases."""
+    """Train a tiny Qwen3 with a character tokenizer and a tiny Llama with tokens for numbers and phrases."""
     parser = argparse.ArgumentParser(description="HACPO in one file, on sums and differences of three digits")
     parser.add_argument("--steps", type=int, default=40)
     num_steps = parser.parse_args().steps
@@ -328,7 +328,7 @@ def main() -> None:
     settings = Settings()
 
     def tiny_agent(name: str, family: str, tokenizer: str, seed: int) -> Agent:
-        # Demonstrations with planted mistakes have taught it to be right at times: reinforcement learning goes on.
+        # Supervised warm-up on demonstrations with planted errors; reinforcement learning then improves the model.
         warmup = WarmupConfig(steps=700, batch_size=32, misconceptions=[0.7, 0.7, 0.1], seed=seed)
         config = TinyModelConfig(family=family, tokenizer=tokenizer, warmup=warmup)
         return load_agent(name, ensure_tiny_model(config, Path("runs/models")), settings)

@@ -1,6 +1,6 @@
-"""What the paper's printed tables say about themselves: averages, gains, counts and rows that can be recomputed.
+"""Consistency checks of the paper's printed tables: averages, gains, counts and repeated rows, recomputed.
 
-Nothing here judges why a number is as it is; every finding is arithmetic on what is printed.
+Every finding is arithmetic on the printed numbers; none explains how they came about.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hacpo_core.evaluation.metrics import NUM_DRAWS, bootstrap_draws
 
 _BASELINE_METHODS = ("grpo", "gspo", "gspo_x2", "naive")
 ALONE = (BEFORE, "grpo", "gspo", "gspo_x2")
-"""Rows that do not depend on the partner."""
+"""rows that do not depend on the partner"""
 NUM_PROBLEMS = {
     "math500": 500,
     "math": 5000,
@@ -29,11 +29,11 @@ NUM_PROBLEMS = {
     "olympiadbench": 675,
 }
 AIME_SAMPLES = 30
-"""answers to each problem of AIME 2025"""
+"""responses per problem of AIME 2025"""
 LEAST_EQUAL = 4
-"""equal values from which rows of different trainings are named"""
+"""minimum number of equal values to report two rows of different experiments"""
 LAST_DIGIT = 0.001
-_NOISE = 1e-9  # of sums of decimal fractions
+_NOISE = 1e-9  # rounding error of sums of decimal fractions
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,10 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class AimeFit:
-    """How many printed AIME 2025 cells each reading of best@30 can give; so many of the 1,001 numbers of three digits.
+    """Number of printed AIME 2025 cells that each reading of best@30 can produce.
 
-    `counts` is the share of problems that any of 30 answers solves, `bootstraps` verl's best@30.
+    `counts` is for the share of problems solved by any of 30 responses, `bootstraps` for verl's best@30.
+    `numbers_by_*` say how many of the 1,001 three-digit numbers from 0 to 1 each reading can produce.
     """
 
     num_cells: int
@@ -100,7 +101,7 @@ class AimeFit:
 
 @dataclass(frozen=True, slots=True)
 class ImpossibleValue:
-    """A value that no whole number of right answers among the benchmark's problems gives, rounded or cut."""
+    """A value that no number of correct responses on the benchmark gives, whether rounded or truncated."""
 
     row: PrintedRow
     benchmark: str
@@ -108,21 +109,21 @@ class ImpossibleValue:
 
 
 def printed_rows() -> list[PrintedRow]:
-    """Tables 1, 2, 3 and 7 row by row."""
+    """The rows of tables 1, 2, 3 and 7."""
     by_row: dict[tuple[str, str, str, str], dict[str, float]] = {}
     for cell in printed_values():
         if cell.table != "table4":
             by_row.setdefault((cell.table, cell.pair, cell.agent, cell.method), {})[cell.benchmark] = cell.value
     return [
-        PrintedRow(*key, tuple(found[name] for name in BENCHMARKS), found[AVERAGE]) for key, found in by_row.items()
+        PrintedRow(*key, tuple(values[name] for name in BENCHMARKS), values[AVERAGE]) for key, values in by_row.items()
     ]
 
 
 def wrong_averages(rows: Sequence[PrintedRow]) -> list[PrintedRow]:
     """Rows whose printed average is not the mean of their values.
 
-    Seven values and an average, each rounded or each cut to three digits, can be apart by up to one unit of the last
-    digit; what is beyond that cannot be explained so.
+    If the values and the average are all rounded, or all truncated, to three digits, they can differ by at most one
+    unit of the last digit. Only larger differences are reported.
     """
     return [row for row in rows if abs(row.average - row.printed_average) > LAST_DIGIT + _NOISE]
 
@@ -132,8 +133,8 @@ def gain(rows: Sequence[PrintedRow], tables: Sequence[str], against: str) -> Gai
 
     Args:
         rows: of the printed tables.
-        tables: the tables whose agents are averaged, one agent and partner counting once.
-        against: method.
+        tables: tables whose agents are averaged; an agent counts once per partner.
+        against: the other method.
     """
     leads = _against(rows, tables, against)
     computed = [100 * (ours.average - theirs.average) for ours, theirs in leads]
@@ -150,7 +151,7 @@ def gain(rows: Sequence[PrintedRow], tables: Sequence[str], against: str) -> Gai
 
 
 def gains(rows: Sequence[PrintedRow]) -> list[Gain]:
-    """HACPO's lead over every baseline: over Table 1, over Table 7, over both."""
+    """HACPO's lead over every baseline, in Table 1, in Table 7 and in both."""
     return [
         gain(rows, tables, against)
         for tables in (("table1",), ("table7",), ("table1", "table7"))
@@ -159,8 +160,8 @@ def gains(rows: Sequence[PrintedRow]) -> list[Gain]:
 
 
 def repetitions(rows: Sequence[PrintedRow]) -> list[Repetition]:
-    """Rows of one agent and method in two pairs that differ where they must not, or agree where they must not."""
-    found = []
+    """Rows of one agent and method in two pairs that differ but should not, or agree but should not."""
+    repeated = []
     for i, first in enumerate(rows):
         for second in rows[i + 1 :]:
             if (first.agent, first.method) != (second.agent, second.method) or first.pair == second.pair:
@@ -168,12 +169,12 @@ def repetitions(rows: Sequence[PrintedRow]) -> list[Repetition]:
             num_equal = sum(a == b for a, b in zip(first.values, second.values, strict=True))
             is_expected = first.method in ALONE
             if (num_equal < len(BENCHMARKS)) if is_expected else (num_equal >= LEAST_EQUAL):
-                found.append(Repetition(first, second, num_equal, is_expected))
-    return found
+                repeated.append(Repetition(first, second, num_equal, is_expected))
+    return repeated
 
 
 def impossible_values(rows: Sequence[PrintedRow]) -> list[ImpossibleValue]:
-    """Values of no whole number of right answers, rows that do not depend on the partner once."""
+    """Values that no number of correct responses gives; repeated rows that do not depend on the partner count once."""
     return [
         ImpossibleValue(row, benchmark, value)
         for row, benchmark, value in _different_cells(rows)
@@ -182,22 +183,22 @@ def impossible_values(rows: Sequence[PrintedRow]) -> list[ImpossibleValue]:
 
 
 def _different_cells(rows: Sequence[PrintedRow]) -> list[tuple[PrintedRow, str, float]]:
-    """Row, benchmark and value of every cell; equal ones of rows that do not depend on the partner once."""
-    found: dict[tuple[str, ...], tuple[PrintedRow, str, float]] = {}
+    """Row, benchmark and value of every cell, without repetitions of cells that do not depend on the partner."""
+    cells: dict[tuple[str, ...], tuple[PrintedRow, str, float]] = {}
     for row in rows:
         for benchmark, value in zip(BENCHMARKS, row.values, strict=True):
             partner = "" if row.method in ALONE else row.pair
-            found.setdefault((row.agent, row.method, partner, benchmark, str(value)), (row, benchmark, value))
-    return list(found.values())
+            cells.setdefault((row.agent, row.method, partner, benchmark, str(value)), (row, benchmark, value))
+    return list(cells.values())
 
 
 def is_possible(value: float, num_problems: int) -> bool:
-    """Whether `value` is count / num_problems for a whole count, rounded or cut to three digits."""
+    """Whether `value` is count / num_problems for an integer count, rounded or truncated to three digits."""
     return any(_prints_as(count / num_problems, value) for count in _near(value, num_problems))
 
 
 def aime_fit(rows: Sequence[PrintedRow]) -> AimeFit:
-    """Printed AIME 2025 cells against the two readings of best@30."""
+    """Compare the printed AIME 2025 cells with the two readings of best@30."""
     values = [value for _, benchmark, value in _different_cells(rows) if benchmark == "aime2025"]
     numbers = [number / 1000 for number in range(1001)]
     return AimeFit(
@@ -210,9 +211,9 @@ def aime_fit(rows: Sequence[PrintedRow]) -> AimeFit:
 
 
 def is_bootstrapped(value: float) -> bool:
-    """Whether verl's best@30 over the 30 problems of AIME 2025 can be `value`, rounded or cut to three digits.
+    """Whether verl's best@30 over the 30 problems of AIME 2025 can be `value`, rounded or truncated to three digits.
 
-    A sum over the problems of one of `bootstrap_values` each, divided by NUM_DRAWS times the number of problems.
+    best@30 is the sum over problems of one of `bootstrap_values`, divided by NUM_DRAWS times the number of problems.
     """
     whole = NUM_DRAWS * NUM_PROBLEMS["aime2025"]
     sums = _bootstrap_sums()
@@ -221,29 +222,29 @@ def is_bootstrapped(value: float) -> bool:
 
 @cache
 def bootstrap_values() -> frozenset[int]:
-    """Numbers of the NUM_DRAWS draws that can hold a right answer, over all sets of right answers among 30.
+    """All possible numbers of the NUM_DRAWS draws that contain a correct response, over all sets of correct ones.
 
-    Exact: sets of 1, 2, 3 ... right answers are all tried. A larger set misses no more draws than a set within it, so
-    it ends where the least value of a size and all above it have been found.
+    Exact: tries all sets of 1, 2, 3 ... correct responses among 30. A larger set misses no more draws than its subsets,
+    so the search ends once the smallest value of a size and all values above it have been found.
     """
     drawn_R = np.bitwise_or.reduce(1 << bootstrap_draws(AIME_SAMPLES), axis=1)
-    found = {0}
+    reachable = {0}
     for size in range(1, AIME_SAMPLES + 1):
-        right_S = np.asarray([sum(1 << i for i in s) for s in itertools.combinations(range(AIME_SAMPLES), size)])
-        of_size = {
-            int(num_right)
-            for part in np.array_split(right_S, len(right_S) // 1000 + 1)
-            for num_right in ((part[:, None] & drawn_R) != 0).sum(axis=1)
+        correct_S = np.asarray([sum(1 << i for i in s) for s in itertools.combinations(range(AIME_SAMPLES), size)])
+        values = {
+            int(num_correct)
+            for part in np.array_split(correct_S, len(correct_S) // 1000 + 1)
+            for num_correct in ((part[:, None] & drawn_R) != 0).sum(axis=1)
         }
-        found |= of_size
-        if found.issuperset(range(min(of_size), NUM_DRAWS + 1)):
+        reachable |= values
+        if reachable.issuperset(range(min(values), NUM_DRAWS + 1)):
             break
-    return frozenset(found)
+    return frozenset(reachable)
 
 
 @cache
 def _bootstrap_sums() -> int:
-    """Sums of one of `bootstrap_values` for each problem, as bits: bit n is set where n can be reached."""
+    """All sums of one of `bootstrap_values` per problem, as a bit set: bit n is set if n is such a sum."""
     sums = 1
     for _ in range(NUM_PROBLEMS["aime2025"]):
         reached = 0
@@ -254,38 +255,38 @@ def _bootstrap_sums() -> int:
 
 
 def _near(value: float, whole: int) -> range:
-    """Numerators over `whole` that may print as `value`."""
+    """Numerators over the denominator `whole` that may print as `value`."""
     return range(
         max(0, math.floor((value - LAST_DIGIT) * whole)), min(whole, math.ceil((value + LAST_DIGIT) * whole)) + 1
     )
 
 
 def _prints_as(exact: float, value: float) -> bool:
-    """Whether a number is `value` when it is rounded or cut to three digits."""
+    """Whether a number, rounded or truncated to three digits, is `value`."""
     return abs(exact - value) <= LAST_DIGIT / 2 + _NOISE or -_NOISE <= exact - value < LAST_DIGIT - _NOISE
 
 
 def num_cells_behind(rows: Sequence[PrintedRow], tables: Sequence[str], against: str) -> tuple[int, int]:
-    """Cells (agent x benchmark) in which HACPO is printed below a method, and all such cells."""
+    """Number of cells (agent x benchmark) in which HACPO is printed below a method, and the total number."""
     leads = _against(rows, tables, against)
     pairs = [pair for ours, theirs in leads for pair in zip(ours.values, theirs.values, strict=True)]
     return sum(a < b for a, b in pairs), len(pairs)
 
 
 def _against(rows: Sequence[PrintedRow], tables: Sequence[str], method: str) -> list[tuple[PrintedRow, PrintedRow]]:
-    """HACPO's rows of some tables, each with the same agent's under a method."""
-    found = {(row.table, row.pair, row.agent, row.method): row for row in rows}
+    """HACPO's rows of some tables, each with the other method's row of the same agent."""
+    by_key = {(row.table, row.pair, row.agent, row.method): row for row in rows}
     ours = [row for row in rows if row.table in tables and row.method == "hacpo"]
-    return [(row, found[row.table, row.pair, row.agent, method]) for row in ours]
+    return [(row, by_key[row.table, row.pair, row.agent, method]) for row in ours]
 
 
 def exponent_means() -> dict[str, dict[str, float]]:
     """Table 4: by pair and method, the mean over the pair's agents."""
-    found: dict[str, dict[str, list[float]]] = {}
+    by_pair: dict[str, dict[str, list[float]]] = {}
     for cell in printed_values():
         if cell.table == "table4":
-            found.setdefault(cell.pair, {}).setdefault(cell.method, []).append(cell.value)
+            by_pair.setdefault(cell.pair, {}).setdefault(cell.method, []).append(cell.value)
     return {
         pair: {method: sum(values) / len(values) for method, values in methods.items()}
-        for pair, methods in found.items()
+        for pair, methods in by_pair.items()
     }

@@ -1,13 +1,12 @@
-"""What a grid still costs: rollouts and tokens from the configuration, hours from measured or stated rates.
+"""Estimated cost of a grid: rollouts and tokens from the configuration, hours from measured or stated rates.
 
-    busy[k]   = tokens sampled[k] / rate of sampling + tokens trained on[k] / rate of training
-    wall      = max_k busy[k] / devices[k]       agents side by side: an agent samples, waits for the others' responses
-                                                 (the advantages are joint), updates and samples at once, so every
-                                                 step takes as long as its slowest agent
-              = sum_k busy[k] / devices[k]       agents that take turns
-    occupied  = wall x devices that the experiment holds from its start to its end
+    busy[k]   = tokens sampled[k] / sampling rate + tokens trained on[k] / training rate     (device-hours)
+    wall      = max_k busy[k] / devices[k]       agents in parallel: advantages are joint, so each agent waits for the
+                                                 others' responses, and a step takes as long as its slowest agent
+              = sum_k busy[k] / devices[k]       agents that share devices
+    occupied  = wall x devices that the experiment holds from start to end
 
-Verification, hand-overs of weights and checkpoints are not in it; `experiments.phase_times` counts them.
+Verification, weight hand-overs and checkpoints are not included; `experiments.phase_times` counts them.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from hacpo_core.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """Of one experiment or of several. Hours are of one device (GPU, or CPU core where the device is cpu).
+    """Cost of one or several experiments, in device-hours (GPU, or CPU core if the device is cpu).
 
-    `busy_hours` are those in which a device works, `occupied_hours` those in which no other experiment can have it.
+    `busy_hours` count the time in which a device works, `occupied_hours` that in which no other experiment can use it.
     """
 
     experiments: int
@@ -45,17 +44,17 @@ class CostEstimate:
     busy_hours: float | None
     occupied_hours: float | None
     basis: str
-    """measured | stated | limit (every response as long as allowed, no rate known)"""
+    """measured | stated | limit (responses of maximum length, no known rate)"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Sums over experiments of one agent, in training."""
+    """Totals of an agent's training, over experiments."""
 
     rollouts: float = 0.0
     sampled: float = 0.0
     trained: float = 0.0
-    """tokens of rows that carried a gradient"""
+    """tokens trained on"""
     device_s: float = 0.0
 
     def plus(self, other: _Measured) -> _Measured:
@@ -68,14 +67,14 @@ class _Measured:
 
 
 def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
-    """Sum over experiments; the weakest basis of any of them is the sum's.
+    """Estimate the total cost of some experiments; its basis is the weakest one among them.
 
     Args:
-        grid: its complete experiments give the measured rates, per agent; its `rates` the stated ones.
-        plans: experiments to be paid for.
+        grid: complete experiments give the measured rates per agent, `rates` the stated ones.
+        plans: experiments to estimate.
     """
     measured = _measure(grid)
-    parts = [_of_one(planned.config, measured, grid.config.rates) for planned in plans]
+    parts = [_estimate_one(planned.config, measured, grid.config.rates) for planned in plans]
     order = ("measured", "stated", "limit")
     return CostEstimate(
         experiments=len(parts),
@@ -93,15 +92,15 @@ def _sum(hours: Sequence[float | None]) -> float | None:
     return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
-def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
+def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
     rollouts_each = num_rollouts(config)
     answers_each = num_evaluation_responses(config)
     sampled = trained = 0.0
     agents = list(config.pair.agents)
     sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
     hours: dict[str, float] = {}
-    found = [_of_agent(measured, k, config.method.name) for k in agents]
-    for k, past in zip(agents, found, strict=True):
+    history = [_history(measured, k, config.method.name) for k in agents]
+    for k, past in zip(agents, history, strict=True):
         if past is not None:
             length, trained_each = past.sampled / past.rollouts, past.trained / past.rollouts
         else:
@@ -115,7 +114,7 @@ def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig 
             size = sizes.get(k)
             seconds = own_sampled / sampling_rate(rates, size) + own_trained / training_rate(rates, size)
             hours[k] = seconds / 3600
-    is_measured = None not in found
+    is_measured = None not in history
     is_known = is_measured or rates is not None
     return CostEstimate(
         experiments=1,
@@ -130,7 +129,12 @@ def _of_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig 
 
 
 def occupied_hours(config: ExperimentConfig, busy: Mapping[str, float]) -> float:
-    """Hours of devices that an experiment holds, from the hours in which each agent's devices work."""
+    """Device-hours that an experiment occupies.
+
+    Args:
+        config: of the experiment.
+        busy: device-hours in which each agent's devices work.
+    """
     gpus = max(1, num_gpus(config))
     wall = [hours / (num_ranks(config, k) * gpus) for k, hours in busy.items()]
     takes_turns = config.placement.kind == "local" or config.placement.colocated
@@ -138,18 +142,18 @@ def occupied_hours(config: ExperimentConfig, busy: Mapping[str, float]) -> float
 
 
 def sampling_rate(rates: RateConfig, parameters: int | None) -> float:
-    """Tokens per second that one GPU samples with a model of N parameters.
+    """Sampling rate of one GPU with a model of N parameters, tokens/s.
 
-        rate of the model that the rates are of x sqrt(its parameters / N)
+        stated rate x sqrt(parameters of the stated model / N)
 
-    between a decoder that waits for its weights, where it would be their ratio, and one that waits for keys and
-    values, which hardly grow with the model. Assumed, not measured.
+    The square root lies between decoding that is limited by reading weights (rate ~ 1 / N) and decoding that is
+    limited by reading keys and values (nearly independent of N). Assumed, not measured.
     """
     return rates.sampled_tokens_per_gpu_s / math.sqrt(_relative_size(rates, parameters))
 
 
 def training_rate(rates: RateConfig, parameters: int | None) -> float:
-    """Tokens per second that one GPU trains a model of N parameters on: in inverse proportion to N."""
+    """Training rate of one GPU with a model of N parameters, tokens/s; inversely proportional to N."""
     return rates.trained_tokens_per_gpu_s / _relative_size(rates, parameters)
 
 
@@ -158,33 +162,33 @@ def _relative_size(rates: RateConfig, parameters: int | None) -> float:
 
 
 def _num_parameters(config: ExperimentConfig) -> dict[str, int]:
-    """Parameters of those agents that are models of the paper, or whose folder is on this machine."""
+    """Number of parameters of agents that are models of the paper, or whose folder is on this machine."""
     shapes = published_shapes(config)
     for k, agent in config.pair.agents.items():
         if k not in shapes and agent.path is not None and Path(agent.path).is_dir():
-            with suppress(ModelError):  # the plan says what is wrong with it
+            with suppress(ModelError):  # planning reports the error
                 shapes[k] = folder_shape(Path(agent.path), trust_remote_code=agent.trust_remote_code)
     return sizes_of(shapes)
 
 
 def num_rollouts(config: ExperimentConfig) -> int:
-    """Responses that one agent samples in training."""
+    """Number of responses that one agent samples in training."""
     return config.train.num_steps * config.train.problems * num_samples(config)
 
 
 def num_evaluation_responses(config: ExperimentConfig) -> int:
-    """Responses of one agent in all evaluations; a benchmark without a stated size counts 0."""
-    return sum(num_problems(benchmark) * benchmark.num_samples for one in evaluations(config) for benchmark in one)
+    """Number of responses of one agent in all evaluations; a benchmark of unknown size counts 0."""
+    return sum(num_problems(benchmark) * benchmark.num_samples for each in evaluations(config) for benchmark in each)
 
 
 def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
-    """The benchmarks of each evaluation of a training, in order."""
+    """The benchmarks of each evaluation of an experiment, in order."""
     named = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
     return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in named if names]
 
 
 def num_problems(benchmark: BenchmarkConfig) -> int:
-    """Problems that are asked; 0 where the declaration does not say how many the set has."""
+    """Number of evaluated problems; 0 if the declaration does not state the size of the benchmark."""
     is_embedded = benchmark.kind == "arithmetic"
     stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
     return min((size for size in (stated, benchmark.limit) if size), default=0)
@@ -195,22 +199,22 @@ _AllMeasured = dict[tuple[str, str], _Measured]
 
 
 def _measure(grid: GridPlan) -> _AllMeasured:
-    """What the grid's complete experiments took, agent by agent and method by method."""
+    """Measured totals of the grid's complete experiments, by agent and method."""
     sums: _AllMeasured = {}
     for planned in grid.experiments("done"):
         result, config = read_final(planned), planned.config
         seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
         for row in result.table if result is not None else []:
-            one = _Measured(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
-            if one.rollouts > 0 and one.sampled > 0 and one.device_s > 0:
+            totals = _Measured(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
+            if totals.rollouts > 0 and totals.sampled > 0 and totals.device_s > 0:
                 key = (row["agent"], config.method.name)
-                sums[key] = sums.get(key, _Measured()).plus(one)
+                sums[key] = sums.get(key, _Measured()).plus(totals)
     return sums
 
 
-def _of_agent(measured: _AllMeasured, agent: str, method: str) -> _Measured | None:
-    """What the agent took with this method, else with all methods that it was trained with; None where it was not."""
+def _history(measured: _AllMeasured, agent: str, method: str) -> _Measured | None:
+    """Totals of the agent with this method, or else with all its methods; None if it was never trained."""
     if (agent, method) in measured:
         return measured[agent, method]
-    others = [one for (name, _), one in measured.items() if name == agent]
+    others = [totals for (name, _), totals in measured.items() if name == agent]
     return reduce(_Measured.plus, others) if others else None

@@ -1,4 +1,4 @@
-"""The layouts that a report can have, named in a grid's `report.table`."""
+"""Layouts of a report, as named in a grid's `report.table`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _REPORT_LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "t
 
 
 def check_layout(layout: str, columns: Sequence[str] | None, benchmarks: Collection[str] | None = None) -> None:
-    """Whether a report can be laid out like this.
+    """Check the layout of a report.
 
     Args:
         layout: `report.table` of a grid.
-        columns: its `report.benchmarks`; None are all.
-        benchmarks: that the grid's experiments evaluate after training; None does not look at the columns.
+        columns: its `report.benchmarks`; None: all.
+        benchmarks: those that the grid's experiments evaluate after training; None: do not check the columns.
 
     Raises:
         ConfigError: an unknown layout, or a column that no experiment evaluates.
@@ -26,5 +26,5 @@ def check_layout(layout: str, columns: Sequence[str] | None, benchmarks: Collect
         return
     for name in ["math500"] if layout == "table4" else columns or []:
         if name not in benchmarks:
-            found = ", ".join(sorted(benchmarks)) or "nothing"
-            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {found}; fix the grid")
+            evaluated = ", ".join(sorted(benchmarks)) or "nothing"
+            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {evaluated}; fix the grid")

@@ -1,20 +1,20 @@
-"""What a step, a training and table 1 take by arithmetic, before and after issue 21: tables of docs/scaling.md.
+"""Calculated times of a step, an experiment and table 1, before and after issue 21: tables of docs/scaling.md.
 
-Usage: python -m experiments.phase_times; writes them into the page, between its markers.
+Usage: python -m experiments.phase_times; writes them between the markers of that page.
 
-Of an agent with N parameters on R ranks, T tokens sampled and U trained on in a step:
+For an agent with N parameters on R ranks, with T tokens sampled and U trained on per step:
 
-    hand-over   = 2 N copies / writing + 2 N / loading + fixed      nothing where sampler and learner share weights
-    rollout     = T / (R rate of sampling)
-    score       = passes T / (4 R rate of training)                 2 N of the 8 N operations of a training pass
-    update      = U / (R rate of training) + head + offloading + digest
-    step        = hand-over + rollout + score + update, of the slowest agent (of all, where they take turns)
-                  + responses of all agents / (workers x rate of verifying)
-    training    = steps x step + checkpoints, one agent after the other + evaluations
-    occupied    = training x GPUs that it holds
+    hand-over   = 2 N copies / write rate + 2 N / load rate + fixed     0 if sampler and learner share weights
+    rollout     = T / (R sampling rate)
+    score       = passes T / (4 R training rate)                        2 N of the 8 N operations of a training pass
+    update      = U / (R training rate) + head + offloading + digest
+    step        = hand-over + rollout + score + update, of the slowest agent (summed if agents share devices)
+                  + responses of all agents / (workers x verification rate)
+    experiment  = steps x step + checkpoints, one agent after the other + evaluations
+    occupied    = experiment x GPUs that it holds
 
-Not counted: loading models and starting engines, the wait for the longest response of a sampling call, communication
-between ranks, AdamW on the host. Nothing of it was measured on a GPU.
+Not counted: loading models, starting engines, waiting for the longest response of a sampling call, communication
+between ranks, AdamW on the host. None of these times was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -39,56 +39,58 @@ PHASES_BEGIN, PHASES_END = "<!-- phases: python -m experiments.phase_times -->",
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is taken for granted, in bytes per second where nothing else is said."""
+    """Assumed rates, in bytes/s unless stated otherwise."""
 
     stated: RateConfig
-    """the grids' own, experiments/grids/_eight_gpus.yaml: assumed"""
+    """rates of experiments/grids/_eight_gpus.yaml; assumed"""
     transformers_share: float = 0.1
-    """of the stated rate of sampling, for the transformers sampler: 32 responses at a time; assumed"""
+    """sampling rate of the transformers sampler (32 responses at a time), as a share of the stated rate; assumed"""
     disk: float = 1.5e9
-    """files, synced; 1.5 to 1.8 measured on the machine of docs/performance.md"""
+    """writing files with fsync; 1.5 to 1.8e9 measured on the machine of docs/performance.md"""
     shared_memory: float = 2.5e9
-    """files in /dev/shm, one thread; 2.1 to 2.7 measured there"""
+    """writing files in /dev/shm with one thread; 2.1 to 2.7e9 measured there"""
     load: float = 3e9
-    """a file of weights into an engine; assumed"""
+    """loading a weight file into an engine; assumed"""
     handover_s: float = 5.0
-    """waking, the check of 256 tokens, sleeping; assumed"""
+    """seconds to wake the sampler, check 256 tokens and put it to sleep; assumed"""
     sha256: float = 1.8e9
-    """one thread; measured there"""
+    """hashing with one thread; measured there"""
     pcie: float = 20e9
-    """between a GPU and the machine's memory; assumed"""
+    """between GPU and host memory; assumed"""
     gpu_memory: float = 2e12
-    """of a GPU, read and written; assumed"""
+    """reading and writing GPU memory; assumed"""
     verified: float = 68.0
-    """answers of one verifier process; half of what two do in docs/performance.md"""
+    """responses/s of one verifier process; half the rate of two processes in docs/performance.md"""
     fingerprint: float = 240.0
-    """bytes that a digest on the device moves for each weight: 15 operations on 64 bits, read and written"""
+    """bytes moved per weight by a digest on the device: 15 operations on 64 bits, read and written"""
     offloaded: tuple[float, ...] = (2.0, 126.0)
-    """bytes a weight an update through PCIe with the optimizer offloaded, ZeRO stage 1 and 2: the issue's figures,
+    """bytes per weight and update over PCIe with an offloaded optimizer, ZeRO stages 1 and 2; figures of issue 21,
     counted on the CPU"""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that issue 21 changed."""
+    """A change made for issue 21."""
 
     name: str
     what: str
     issue_hours: float | None
-    """what it says that this wastes, GPU-hours of table 1; null: it gives no figure"""
+    """saving estimated in the issue, GPU-hours of table 1; None: no estimate"""
 
 
 CHANGES = (
-    Change("locks", "a training of one agent locks the four GPUs that it uses, not all eight", 225),
-    Change("hand-overs", "weights are handed over once for each version, not for each shard of an evaluation", 213),
+    Change("locks", "an experiment with one agent locks only the four GPUs that it uses, not all eight", 225),
+    Change("hand-overs", "weights are handed over once per version, not once per evaluation shard", 213),
     Change("digest", "digests are computed on the device, not by SHA-256 on one host thread", 39),
     Change("checkpoints", "checkpoints are hashed while they are written, not read again", 35),
-    Change("verifiers", "verifier processes by the hardware file, not two", 31),
-    Change("memory", "weights by file: one copy a node in shared memory, not one a rank on the disk", 23),
-    Change("chunks", "chunks of the head by the hardware file, not of 64 MiB", 10),
-    Change("stage", "ZeRO stage 1 where the optimizer is offloaded, not 2", None),
-    Change("ranks", "ranks by size, not four for each agent", None),
-    Change("old values", "own rows' old log-probabilities from the passes that train, beside those of others", None),
+    Change("verifiers", "number of verifier processes set by the hardware file, not two", 31),
+    Change("memory", "weight files: one copy per node in shared memory, not one per rank on disk", 23),
+    Change("chunks", "size of the head's chunks set by the hardware file, not 64 MiB", 10),
+    Change("stage", "ZeRO stage 1, not 2, if the optimizer is offloaded", None),
+    Change("ranks", "ranks by model size, not four per agent", None),
+    Change(
+        "old values", "old log-probabilities of own rows from the training passes, next to other agents' rows", None
+    ),
 )
 NO_CHANGES: frozenset[str] = frozenset()
 ALL_CHANGES = frozenset(change.name for change in CHANGES)
@@ -96,7 +98,7 @@ ALL_CHANGES = frozenset(change.name for change in CHANGES)
 
 @dataclass(frozen=True, slots=True)
 class AgentTimes:
-    """Seconds of an agent: the phases of a step, one checkpoint, and the last evaluation's sampling and hand-overs."""
+    """Times of an agent, s: the phases of a step, one checkpoint, and the last evaluation (sampling and hand-overs)."""
 
     handover: float
     rollout: float
@@ -105,17 +107,17 @@ class AgentTimes:
     checkpoint: float
     evaluation: float
     evaluations: float
-    """of all evaluations of the training"""
+    """all evaluations of the experiment"""
 
     @property
     def step(self) -> float:
-        """Of the phases that its GPUs work in."""
+        """Time of a step in which the agent's GPUs work, s."""
         return self.handover + self.rollout + self.score + self.update
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTimes:
-    """An experiment: its agents, seconds of a step with its verification, hours of all, and GPUs that it holds."""
+    """Times of an experiment: its agents, a step including verification, the total, and the GPUs that it holds."""
 
     agents: Mapping[str, AgentTimes]
     step_s: float
@@ -124,17 +126,17 @@ class TrainingTimes:
 
     @property
     def occupied_hours(self) -> float:
-        """GPU-hours."""
+        """GPU-hours that the experiment holds."""
         return self.hours * self.num_gpus
 
 
 def training_times(config: ExperimentConfig, rates: Rates, done: Collection[str] = ALL_CHANGES) -> TrainingTimes:
-    """Times of an experiment with agents of the paper.
+    """Calculate the times of an experiment with models of the paper.
 
     Args:
-        config: composed for a hardware file.
-        rates: what is taken for granted.
-        done: names of the changes that are made; without one, things are as they were before it.
+        config: composed with a hardware file.
+        rates: assumed rates.
+        done: names of the changes to apply; the others are undone.
     """
     shapes = published_shapes(config)
     config = with_ranks(_as_before(config, done), sizes_of(shapes))
@@ -144,7 +146,7 @@ def training_times(config: ExperimentConfig, rates: Rates, done: Collection[str]
     def together(seconds: Sequence[float]) -> float:
         return sum(seconds) if takes_turns else max(seconds)
 
-    answers = sum(num_problems(benchmark) * benchmark.num_samples for one in evaluations(config) for benchmark in one)
+    answers = sum(num_problems(benchmark) * benchmark.num_samples for each in evaluations(config) for benchmark in each)
     verified = config.verifier.num_workers * rates.verified / len(agents)
     step = together([times.step for times in agents.values()]) + config.train.problems * num_samples(config) / verified
     seconds = config.train.num_steps * step + together([times.evaluations for times in agents.values()])
@@ -156,12 +158,12 @@ def training_times(config: ExperimentConfig, rates: Rates, done: Collection[str]
 
 
 def num_checkpoints(config: ExperimentConfig) -> int:
-    """Of a training: every so many steps, and after the last."""
+    """Number of checkpoints of an experiment: every `checkpoint.every` steps, and after the last."""
     return math.ceil(config.train.num_steps / config.checkpoint.every)
 
 
 def _as_before(config: ExperimentConfig, done: Collection[str]) -> ExperimentConfig:
-    """The configuration with the fields of before for changes that are not made."""
+    """The configuration with the earlier values of fields whose change is not applied."""
     engine, placement, verifier, shards = config.engine, config.placement, config.verifier, config.evaluate
     if "chunks" not in done:
         engine = dataclasses.replace(engine, logprob_chunk_mb=64)
@@ -189,7 +191,7 @@ def _agent_times(
 
     writing = 2 * size / rates.shared_memory if "memory" in done else 2 * size * ranks / rates.disk
     handover = writing + 2 * size / rates.load + rates.handover_s if is_vllm else 0.0
-    # For other learners each own response is scored once; the update's own passes hold the others' rows as well.
+    # Other learners need each own response scored once; this update's own passes also contain the others' rows.
     passes = 1 + num_sources(config) if "old values" in done and num_sources(config) > 1 else 1
     update = trained / trained_s + trained / ranks * _head_bytes(engine.logprob_chunk_mb, shape) / rates.gpu_memory
     if engine.deepspeed.offload_optimizer:
@@ -199,10 +201,13 @@ def _agent_times(
     hashed = min(rates.disk, rates.sha256)
     weights, optimizer = 2 * size, 12 * size
     checkpoint = (weights + optimizer) / rates.disk + (weights + optimizer) / rates.sha256
-    if "checkpoints" in done:  # what is hashed on the way is the optimizer's file
+    if "checkpoints" in done:  # only the optimizer's file is hashed while it is written
         checkpoint = weights / rates.disk + weights / rates.sha256 + optimizer / hashed
 
-    answered = [sum(num_problems(one) * one.num_samples for one in each) * tokens for each in evaluations(config)]
+    answered = [
+        sum(num_problems(benchmark) * benchmark.num_samples for benchmark in each) * tokens
+        for each in evaluations(config)
+    ]
     copies = handovers(config, done)
     return AgentTimes(
         handover=handover,
@@ -216,45 +221,45 @@ def _agent_times(
 
 
 def handovers(config: ExperimentConfig, done: Collection[str]) -> list[int]:
-    """Hand-overs of weights in each evaluation of a training; each step has one beside them.
+    """Number of weight hand-overs in each evaluation of an experiment, in addition to one per step.
 
-    Before, one for each shard. Now one for each evaluation; the step behind it needs none where no other agent has
-    had the GPUs in between, so all but the last count as that step's own.
+    Without the change, one per shard. With it, one per evaluation; if no other agent uses the GPUs in between, the
+    next step reuses it, so that only the hand-over of the last evaluation is additional.
     """
-    found = evaluations(config)
+    measured = evaluations(config)
     if "hand-overs" not in done:
         size = config.evaluate.shard_problems
-        return [sum(math.ceil(num_problems(benchmark) / size) for benchmark in one) for one in found]
+        return [sum(math.ceil(num_problems(benchmark) / size) for benchmark in each) for each in measured]
     takes_turns = len(config.pair.agents) > 1 and (config.placement.kind == "local" or config.placement.colocated)
-    return [1 if takes_turns or one is found[-1] else 0 for one in found]
+    return [1 if takes_turns or each is measured[-1] else 0 for each in measured]
 
 
 def _head_bytes(chunk_mb: int, shape: ModelShape) -> float:
-    """Bytes of GPU memory that a trained token's share of the head's gradient moves.
+    """GPU memory traffic of the head's gradient per trained token, bytes.
 
-        12 V d / tokens of a chunk,   tokens = chunk / (4 V)
+        12 V d / tokens per chunk,   tokens per chunk = chunk / (4 V)
 
-    A chunk adds its product to the fp32 gradient: the product is written and read in bf16, the sum read and written.
+    Each chunk adds a product to the fp32 gradient: the bf16 product is written and read, the sum is read and written.
     """
     tokens = chunk_mb * 2**20 // (4 * shape.vocab_size)
     return 12 * shape.vocab_size * shape.hidden_size / tokens
 
 
 def stated_rates() -> Rates:
-    """The grids' own rates, and the assumptions beside them."""
+    """The grids' stated rates, with the other assumptions."""
     stated = load_grid("table1").rates
     assert stated is not None
     return Rates(stated)
 
 
 def table1(hardware: str) -> list[ExperimentConfig]:
-    """The trainings of table 1, each once."""
-    found: dict[tuple[str, ...], ExperimentConfig] = {}
+    """The experiments of table 1, each once."""
+    configs: dict[tuple[str, ...], ExperimentConfig] = {}
     for entry in load_grid("table1").entries:
         for pair, method in ((pair, method) for pair in entry.pairs for method in entry.methods):
-            for one in trainings(compose(pair, method, hardware=hardware, entry=entry.settings)):
-                found.setdefault((method, *one.pair.agents), one)
-    return list(found.values())
+            for config in trainings(compose(pair, method, hardware=hardware, entry=entry.settings)):
+                configs.setdefault((method, *config.pair.agents), config)
+    return list(configs.values())
 
 
 def total_occupied_hours(configs: Sequence[ExperimentConfig], rates: Rates, done: Collection[str]) -> float:
@@ -263,24 +268,24 @@ def total_occupied_hours(configs: Sequence[ExperimentConfig], rates: Rates, done
 
 
 def changes_table(rates: Rates) -> str:
-    """Markdown: table 1 on eight GPUs; what each change saves alone, and what is left with all above it made too."""
+    """Markdown table for table 1 on eight GPUs: hours saved by each change alone, and hours left with all so far."""
     configs = table1("eight_gpus")
     left = before = total_occupied_hours(configs, rates, NO_CHANGES)
     lines = ["| change | issue | alone | left |", "|---|---:|---:|---:|", f"| before | 640 | | {before:.0f} |"]
     done = NO_CHANGES
     for change in CHANGES:
-        if change.name == "stage":  # nothing is offloaded there
+        if change.name == "stage":  # nothing is offloaded on eight GPUs
             continue
         done = done | {change.name}
         alone = before - total_occupied_hours(configs, rates, {change.name})
         left = total_occupied_hours(configs, rates, done)
-        said = "" if change.issue_hours is None else f"{change.issue_hours:.0f}"
-        lines.append(f"| {change.what} | {said} | {alone + 0:.0f} | {left:.0f} |")
+        estimated = "" if change.issue_hours is None else f"{change.issue_hours:.0f}"
+        lines.append(f"| {change.what} | {estimated} | {alone + 0:.0f} | {left:.0f} |")
     return "\n".join([*lines, f"| after, share of before | | | {left / before:.0%} |"])
 
 
 def phase_table(hardware: str, rates: Rates) -> str:
-    """Markdown: seconds of each phase, of HACPO with each pair, before and after."""
+    """Markdown table: seconds per phase of HACPO on each pair, before and after the changes."""
     columns = ("hand-over", "rollout", "score", "update", "step", "checkpoint", "last evaluation", "hours", "GPU-hours")
     lines = [f"| pair | agent | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
     for pair in PAIRS:
@@ -294,8 +299,8 @@ def phase_table(hardware: str, rates: Rates) -> str:
 
 def _cells(k: str, times: Sequence[TrainingTimes], is_first: bool) -> Iterator[str]:
     def both(values: Sequence[float], digits: int = 0) -> str:
-        one, other = (f"{value:,.{digits}f}" for value in values)
-        return one if one == other else f"{one} → {other}"
+        before, after = (f"{value:,.{digits}f}" for value in values)
+        return before if before == after else f"{before} → {after}"
 
     for name in ("handover", "rollout", "score", "update"):
         yield both([getattr(each.agents[k], name) for each in times])
@@ -307,10 +312,10 @@ def _cells(k: str, times: Sequence[TrainingTimes], is_first: bool) -> Iterator[s
 
 
 def phase_tables() -> str:
-    """All tables."""
+    """All tables as Markdown."""
     rates = stated_rates()
-    of_files = [f"### Phases with --hardware {name}\n\n{phase_table(name, rates)}" for name in HARDWARE]
-    return "\n\n".join([f"### Table 1 on eight GPUs, GPU-hours\n\n{changes_table(rates)}", *of_files])
+    phases = [f"### Phases with --hardware {name}\n\n{phase_table(name, rates)}" for name in HARDWARE]
+    return "\n\n".join([f"### Table 1 on eight GPUs, GPU-hours\n\n{changes_table(rates)}", *phases])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""From a grid's declaration to experiments: expanded, deduplicated, each with its state.
+"""Expand a grid's declaration into experiments, without duplicates, each with its state.
 
-A grid is pair x method x seed. A method that shares no rollouts trains each agent alone, in an experiment of one agent
-that every pair with this agent shares: the paper's Tables 1 and 7 need 33 trainings for their 60 rows.
+A grid is pair x method x seed. A method that shares no rollouts trains each agent in an experiment of its own, which
+all pairs with that agent share: the 60 rows of the paper's Tables 1 and 7 need only 33 experiments.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from hacpo_core.methods.registry import trains_alone
 
 @dataclass(frozen=True)
 class GridEntry:
-    """Pairs x methods under the same settings."""
+    """Pairs x methods with common settings."""
 
     pairs: List[str]  # noqa: UP006
     methods: List[str]  # noqa: UP006
     settings: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """nested fields of the configuration, over pair, method and hardware"""
+    """nested fields of the configuration; they override pair, method and hardware"""
     label: Optional[str] = None  # noqa: UP045
-    """tells variants of one method apart in tables"""
+    """distinguishes variants of one method in tables"""
 
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What `hacpo report` shows."""
+    """Content of the report."""
 
     table: str = "plain"
-    """layout, and with it the printed table that stands beside the measured numbers"""
+    """layout, which also selects the published table to compare with"""
     benchmarks: Optional[List[str]] = None  # noqa: UP006, UP045
-    """that count; default: all of evaluate.final"""
+    """benchmarks to compare on; default: all of evaluate.final"""
     against: Optional[List[str]] = None  # noqa: UP006, UP045
-    """methods that all others are compared with, a table each; default: HACPO is compared with all others"""
+    """baselines that all other methods are compared with, one table each; default: HACPO against all others"""
 
 
 @dataclass(frozen=True)
 class RateConfig:
-    """What an estimate assumes where nothing is measured yet."""
+    """Assumed rates for estimates, used while nothing is measured."""
 
     response_tokens: float
-    """mean length of a response"""
+    """mean response length, tokens"""
     sampled_tokens_per_gpu_s: float
     trained_tokens_per_gpu_s: float
     source: str
-    """where these numbers come from"""
+    """origin of these numbers"""
     billions: Optional[float] = None  # noqa: UP045
-    """parameters of the model that the rates are of, in billions; others sample and train faster or slower
-    (`experiments.estimate`). null: all models alike"""
+    """size of the model that the rates are for, billions of parameters; rates of other models are scaled
+    (`experiments.estimate`). null: the same rates for all models"""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class GridConfig:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One agent's place in a table. `root` need not exist; `reason` says why a cell is not done."""
+    """One agent's cell in a table; `root` need not exist; `reason` says why the cell is not done."""
 
     pair: str
     method: str
@@ -99,7 +99,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """A grid's cells in the order of its file, and the experiments behind them by id."""
+    """A grid's cells in the order of its file, and their experiments by id."""
 
     name: str
     config: GridConfig
@@ -107,36 +107,35 @@ class GridPlan:
     plans: dict[str, Plan]
 
     def experiments(self, *states: str) -> list[Plan]:
-        """Each experiment once, of the given states (all, where none is given)."""
+        """The experiments in the given states, each once; without states, all."""
         names = dict.fromkeys(cell.experiment for cell in self.cells if not states or cell.status in states)
         return [self.plans[name] for name in names]
 
 
 def load_grid(name: str) -> GridConfig:
-    """A grid by name, or from a YAML file by path.
+    """Load a grid by name, or from the path of a YAML file.
 
     Raises:
-        ConfigError: there is none, or a field is missing, unknown or of the wrong kind.
+        ConfigError: there is no such grid, or a field is missing, unknown or of the wrong type.
     """
-    found: GridConfig = merged(GridConfig, [(f"grid {name}", read_declaration("grid", name))], remedy="fix its file")
-    for field_name, values in (("seeds", found.seeds), ("entries", found.entries)):
+    grid: GridConfig = merged(GridConfig, [(f"grid {name}", read_declaration("grid", name))], remedy="fix its file")
+    for field_name, values in (("seeds", grid.seeds), ("entries", grid.entries)):
         if not values:
             raise ConfigError(f"grid {name}: {field_name} is empty; fix its file")
-    for entry in found.entries:
+    for entry in grid.entries:
         if not entry.pairs or not entry.methods:
             raise ConfigError(f"grid {name}: an entry has no pairs or no methods; fix its file")
-        for taken, instead in (("seed", "the grid's seeds"), ("runtime.runs_dir", "--runs-dir")):
-            if OmegaConf.select(OmegaConf.create(entry.settings), taken) is not None:
-                raise ConfigError(f"grid {name}: an entry sets {taken}; use {instead}")
-    rates = found.rates
-    # "not above" is true of nan as well
+        for forbidden, instead in (("seed", "the grid's seeds"), ("runtime.runs_dir", "--runs-dir")):
+            if OmegaConf.select(OmegaConf.create(entry.settings), forbidden) is not None:
+                raise ConfigError(f"grid {name}: an entry sets {forbidden}; use {instead}")
+    rates = grid.rates
     if rates is not None and not all(
         rate > 0
         for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
         + (() if rates.billions is None else (rates.billions,))
     ):
         raise ConfigError(f"grid {name}: rates must be above 0; fix its file")
-    return found
+    return grid
 
 
 def plan_grid(
@@ -147,30 +146,30 @@ def plan_grid(
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
 ) -> GridPlan:
-    """Expand a grid and look up the state of each experiment; nothing is loaded and nothing is written.
+    """Expand a grid and look up the state of each experiment; loads no model and writes nothing.
 
     Args:
         name: of the grid, or path of a YAML file.
         runs_dir: folder of all runs.
-        hardware, seeds: in place of the grid's own.
-        overrides: "section.field=value", for every experiment; one about an agent (`pair.agents.<name>.…`) goes to the
-            pairs that have it.
+        hardware, seeds: replace those of the grid.
+        overrides: each "section.field=value", applied to every experiment; an override of an agent
+            (`pair.agents.<name>.…`) applies to the pairs that have it.
 
     Raises:
-        ConfigError: an unknown grid, pair, method or field, or a contradiction between fields.
+        ConfigError: an unknown grid, pair, method or field, or contradictory fields.
     """
     for override in overrides:
         if override.startswith("seed="):
-            raise ConfigError(f"{override}: a grid's seeds are given together; use --seeds")
+            raise ConfigError(f"{override}: a grid has a list of seeds; use --seeds")
         if override.startswith("runtime.runs_dir="):
-            raise ConfigError(f"{override}: a grid's experiments lie together; use --runs-dir")
+            raise ConfigError(f"{override}: a grid's experiments share one runs folder; use --runs-dir")
     config = load_grid(name)
     config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
     if len(set(config.seeds)) < len(config.seeds):
-        raise ConfigError(f"grid {name}: seeds {config.seeds} name one twice")
+        raise ConfigError(f"grid {name}: got the seeds {config.seeds}, expected each once; remove the duplicates")
     if min(config.seeds) < 0:
-        raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected none below 0")
-    found: dict[tuple[str, tuple[str | None, ...]], _Found] = {}
+        raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
+    planned: dict[tuple[str, tuple[str | None, ...]], _Planned] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
     for entry in config.entries:
         for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
@@ -180,23 +179,23 @@ def plan_grid(
                 whole = dataclasses.replace(composed, seed=seed)
                 for part in trainings(whole):
                     key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
-                    if key not in found:
-                        found[key] = _find(part, runs_dir)
-                    for cell in found[key].cells(part, whole.pair.name, method, entry.label or ""):
+                    if key not in planned:
+                        planned[key] = _plan(part, runs_dir)
+                    for cell in planned[key].cells(part, whole.pair.name, method, entry.label or ""):
                         place = (cell.pair, cell.method, cell.label, seed, cell.agent)
                         if cells.setdefault(place, cell) != cell:
                             raise ConfigError(
-                                f"grid {name}: pair {cell.pair}, method {method} stands there twice, differently; "
-                                "give one entry a label"
+                                f"grid {name}: two entries have pair {cell.pair} and method {method} with different "
+                                "settings; give one of them a label"
                             )
-    plans = {item.plan.id: item.plan for item in found.values()}
-    evaluated = {benchmark for planned in plans.values() for benchmark in planned.config.evaluate.final}
+    plans = {item.plan.id: item.plan for item in planned.values()}
+    evaluated = {benchmark for each in plans.values() for benchmark in each.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
     return GridPlan(file_stem(name), config, list(cells.values()), plans)
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
-    """Models and data by path: of an id only their contents are a part, and to plan each cell takes a while."""
+    """Paths of models and data. Ids depend on their contents, which are too slow to hash for every cell."""
     models = [agent.path for agent in config.pair.agents.values()]
     benchmarks = [benchmark.file for _, benchmark in sorted(config.evaluate.benchmarks.items())]
     train_sets = [declared.file for declared in config.data.sets.values()]
@@ -204,7 +203,7 @@ def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
 
 
 def _overrides_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:
-    """The overrides that concern this pair.
+    """The overrides that apply to this pair.
 
     Raises:
         ConfigError: an override names an agent that no pair of the grid has.
@@ -214,22 +213,22 @@ def _overrides_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> l
         return list(overrides)
 
     def agents_of(name: str) -> list[str]:
-        found = OmegaConf.select(read_declaration("pair", name), "pair.agents")
-        return [str(agent) for agent in found] if isinstance(found, DictConfig) else []
+        agents = OmegaConf.select(read_declaration("pair", name), "pair.agents")
+        return [str(agent) for agent in agents] if isinstance(agents, DictConfig) else []
 
     def concerns(override: str, agents: list[str]) -> bool:
         return any(override.startswith(f"pair.agents.{agent}.") for agent in agents)
 
     everyone = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
     for override in about_agents:
-        if everyone and not concerns(override, everyone):  # without agents a pair file is broken: `compose` says how
+        if everyone and not concerns(override, everyone):  # for a pair without agents, `compose` reports the error
             raise ConfigError(f"{override}: no pair of this grid has that agent; expected one of {', '.join(everyone)}")
     own = agents_of(pair)
     return [override for override in overrides if override not in about_agents or concerns(override, own)]
 
 
 def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
-    """One experiment of each agent where its partners change nothing, else the experiment itself."""
+    """The experiment itself, or one experiment per agent if the method trains agents independently."""
     if not trains_alone(config.method) or len(config.pair.agents) == 1:
         yield config
         return
@@ -240,13 +239,13 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Planned:
     plan: Plan
     status: str
     reason: str
 
     def cells(self, config: ExperimentConfig, pair: str, method: str, label: str) -> list[Cell]:
-        """One cell per agent, under the names that a grid entry gives the experiment."""
+        """One cell per agent, with the pair, method and label of the grid entry."""
         return [
             Cell(
                 pair=pair,
@@ -263,22 +262,22 @@ class _Found:
         ]
 
 
-def _find(config: ExperimentConfig, runs_dir: Path) -> _Found:
+def _plan(config: ExperimentConfig, runs_dir: Path) -> _Planned:
     shapes = published_shapes(config)
-    placed = with_ranks(config, sizes_of(shapes))  # provisional: models that are no paper's may be of other sizes
+    placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
         if len(shapes) == len(config.pair.agents):
-            check_fits(placed, shapes)  # before anybody fetches a model that has no room
+            check_fits(placed, shapes)  # before the user downloads a model that does not fit
         planned = plan(config)
     except (ModelError, DataError, CapacityError) as error:
-        name = experiment_id(config, {})  # provisional: the real one depends on the files that are not there
-        return _Found(Plan(name, placed, experiments_dir(runs_dir) / name), "unavailable", str(error))
+        name = experiment_id(config, {})  # provisional: the final id depends on the missing files
+        return _Planned(Plan(name, placed, experiments_dir(runs_dir) / name), "unavailable", str(error))
     standing = standing_of(planned.root)
-    return _Found(planned, standing.state, standing.reason)
+    return _Planned(planned, standing.state, standing.reason)
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:
-    """One row per pair, agent and method, one column per seed with the cell's state."""
+    """States of the cells: one row per pair, agent and method, one column per seed."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for cell in grid.cells:
         key = (cell.pair, cell.agent, cell.method, cell.label)

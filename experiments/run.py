@@ -1,4 +1,4 @@
-"""`hacpo grid` and `hacpo demo`: show the matrix, train what is asked for, print the table and where to look."""
+"""`hacpo grid` and `hacpo demo`: show the grid, train the selected experiments, print the results, write the report."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ SELECTED: dict[Selection, tuple[str, ...]] = {
 
 
 def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
-    """Print the matrix of states, why cells are not done, and what the selected experiments cost."""
+    """Print the state of each cell, why cells are not done, and the estimated cost of the selected experiments."""
     chosen = grid.experiments(*SELECTED[selection])
     cost = {"to run": estimate(grid, chosen), "whole grid": estimate(grid, grid.experiments())}
     pairs = {name: estimate(grid, plans) for name, plans in _plans_by_pair(grid).items()}
     counts = count_experiments(grid)
     if as_json:
         cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
-        estimates = {name.replace(" ", "_"): asdict(found) for name, found in cost.items()}
-        of_pairs = {name: asdict(found) for name, found in pairs.items()}
-        shown = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": of_pairs}
+        estimates = {name.replace(" ", "_"): asdict(own) for name, own in cost.items()}
+        pair_estimates = {name: asdict(own) for name, own in pairs.items()}
+        shown = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": pair_estimates}
         print(json.dumps({"grid": grid.name, **shown}))
         return
     print(grid.config.title)
     print(pd.DataFrame(matrix(grid)).to_string(index=False))
     print()
     say_states(grid)
-    for name, found in cost.items():
-        print(f"{name:<11}{_in_words(found, grid)}")
-    print("of which, where a training that several pairs share counts with the first of them")
-    for name, found in pairs.items():
-        print(f"  {name}: {found.experiments} trainings, {_hours_in_words(found, grid)}")
+    for name, own in cost.items():
+        print(f"{name:<11}{_cost_text(own, grid)}")
+    print("by pair (an experiment that several pairs share counts for the first one)")
+    for name, own in pairs.items():
+        print(f"  {name}: {own.experiments} experiments, {_hours_text(own, grid)}")
 
 
 def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
-    """The grid's experiments by pair, each once: with the first pair that it serves."""
+    """The grid's experiments by pair; one that several pairs share is listed for the first of them."""
     first: dict[str, str] = {}
     for cell in grid.cells:
         first.setdefault(cell.experiment, cell.pair)
-    found: dict[str, list[Plan]] = {cell.pair: [] for cell in grid.cells}
+    plans: dict[str, list[Plan]] = {cell.pair: [] for cell in grid.cells}
     for experiment, pair in first.items():
-        found[pair].append(grid.plans[experiment])
-    return found
+        plans[pair].append(grid.plans[experiment])
+    return plans
 
 
 def say_states(grid: GridPlan) -> None:
@@ -85,22 +85,23 @@ def say_states(grid: GridPlan) -> None:
 
 def count_experiments(grid: GridPlan) -> dict[str, int]:
     """Number of experiments in each state."""
-    found = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
-    return {state: found[state] for state in STATES}
+    counts = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
+    return {state: counts[state] for state in STATES}
 
 
-def _in_words(cost: CostEstimate, grid: GridPlan) -> str:
+def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
-    stated = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
+    basis = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
     return (
-        f"{cost.experiments} trainings, {cost.rollouts:,} rollouts, {cost.evaluation_responses:,} evaluation answers, "
+        f"{cost.experiments} experiments, {cost.rollouts:,} rollouts, "
+        f"{cost.evaluation_responses:,} evaluation responses, "
         f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, "
-        f"{_hours_in_words(cost, grid)} ({stated})"
+        f"{_hours_text(cost, grid)} ({basis})"
     )
 
 
-def _hours_in_words(cost: CostEstimate, grid: GridPlan) -> str:
+def _hours_text(cost: CostEstimate, grid: GridPlan) -> str:
     if cost.busy_hours is None:
         return "hours unknown"
     device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
@@ -120,22 +121,22 @@ def run_grid(
     waits: bool = True,
     as_json: bool = False,
 ) -> None:
-    """Put the selected experiments of a grid into the queue, wait for them, print the table and write the report.
+    """Submit the selected experiments of a grid, wait for them, print the results and write the report.
 
-    A worker of this folder trains them, the one that runs or one of this call's own.
+    A running worker of this folder trains them, or else a worker started for this call.
 
     Args:
         name: of the grid, or path of a YAML file.
         runs_dir: folder of all runs.
-        selection: which experiments; what is done is never run again.
-        hardware, seeds, overrides: as for `plan_grid`.
-        num_workers: experiments at a time, of an own worker.
+        selection: which experiments; complete ones are never run again.
+        hardware, seeds, overrides: as in `plan_grid`.
+        num_workers: experiments at a time, if a worker is started.
         priority: queue.
-        waits: False: return as soon as all is in the queue.
-        as_json: print for a program.
+        waits: if False, return once all are in the queue.
+        as_json: print JSON.
 
     Raises:
-        EngineError: an experiment failed; the others are complete, and the next call goes on from there.
+        EngineError: an experiment failed; the others are complete, and the next call continues from there.
     """
     started = time.monotonic()
 
@@ -149,9 +150,9 @@ def run_grid(
             print(f"{finished.id} is complete and is reused.")
         say_states(grid)
     if not chosen and not grid.experiments("done"):
-        raise EngineError(f"grid {name}: nothing is done and nothing can be run now; see the reasons with --dry-run")
+        raise EngineError(f"grid {name}: no experiment is complete and none can be run; --dry-run shows the reasons")
     if chosen and shared_server() is not None:
-        ensure_server(runs_dir)  # that it is of no use need not wait for the warm-up
+        ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
     record_grid(grid, runs_dir)
     failed: dict[str, str] = {}
     if chosen:
@@ -170,17 +171,17 @@ def run_grid(
 def _queue(
     grid: GridPlan, chosen: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
 ) -> None:
-    """Leave the experiments to whatever worker there is."""
+    """Submit the experiments for the folder's workers, without waiting."""
     make_tiny_models(chosen, num_workers=num_workers)
     submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
     _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
     if as_json:
-        print(json.dumps({"grid": grid.name, "queued": [one.id for one in chosen], "submitted": submitted}))
+        print(json.dumps({"grid": grid.name, "queued": [planned.id for planned in chosen], "submitted": submitted}))
 
 
 def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, started: float, as_json: bool) -> None:
-    """Print the table and where to look, and write the report."""
-    from experiments.report import write_report  # matplotlib, which what only shows or submits a grid does without
+    """Write the report, and print the results and the addresses of report, Prefect and MLflow."""
+    from experiments.report import write_report  # imports matplotlib, not needed to show or submit a grid
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
@@ -197,22 +198,22 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
 
 
 def _raise_unless_whole(grid: GridPlan, chosen: Sequence[Plan], failed: Mapping[str, str]) -> None:
-    """Raise an EngineError where an experiment failed, now or before, or could not be run."""
+    """Raise an EngineError if an experiment failed, now or before, or could not be run."""
     if failed:
         first, error = next(iter(failed.items()))
         raise EngineError(
             f"{len(failed)} of {len(chosen)} experiments failed, the first is {first}: {error}; "
-            "the same command with --run failed tries them again"
+            "the same command with --run failed retries them"
         )
     counts = count_experiments(grid)
     if counts["failed"]:
-        raise EngineError(f"{counts['failed']} experiments have failed before; --run failed tries them again")
+        raise EngineError(f"{counts['failed']} experiments failed earlier; --run failed retries them")
     if counts["unavailable"]:
-        raise EngineError(f"{counts['unavailable']} experiments could not be run; the reasons stand in the report")
+        raise EngineError(f"{counts['unavailable']} experiments could not be run; the report gives the reasons")
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
-    """Keep the grid for pages, and the configuration of all that can be run, so that any worker can run it."""
+    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers."""
     places = [
         Place(
             pair=cell.pair,
@@ -234,10 +235,10 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
 
 
 def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:
-    """Put experiments into the queue, the longest first; those that are there or under way stay as they are.
+    """Submit experiments, the longest first; those already queued or running are left alone.
 
     Returns:
-        ids of those that were not there before.
+        ids of the newly submitted experiments.
     """
     submitted = []
     for planned in sorted(plans, key=_num_updates, reverse=True):
@@ -253,29 +254,32 @@ def _num_updates(planned: Plan) -> int:
 
 
 def _schedule(runs_dir: Path, *, as_json: bool) -> Schedule:
-    """The queue of a runs folder, whose server is started where there is none."""
+    """The schedule of a runs folder; starts its server if necessary."""
     server = ensure_server(runs_dir)
     _say(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", as_json=as_json)
     return Schedule(server, runs_dir)
 
 
 def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: str, as_json: bool) -> dict[str, str]:
-    """Put experiments into the queue and wait for them; why those failed that did, by id.
+    """Submit experiments and wait for them.
+
+    Returns:
+        reason by id of the experiments that failed.
 
     Raises:
-        HacpoError: a model cannot be made, or this call's own worker ended.
+        HacpoError: a model cannot be made, or the worker of this call ended.
     """
     try:
-        with worker_here(runs_dir, num_slots=num_slots) as check:  # it starts, and with it the server, meanwhile
+        with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
             make_tiny_models(plans, num_workers=num_slots)
             schedule = _schedule(runs_dir, as_json=as_json)
             submit(plans, schedule, priority=priority)
             return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)
     except (KeyboardInterrupt, EngineError, ServerError):
-        server = find_server(runs_dir)  # may have moved
+        server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:
             schedule = Schedule(server, runs_dir)
-            for planned in plans:  # nobody is left to train them; the same call puts them back
+            for planned in plans:  # no worker is left to train them; the same call resubmits them
                 with suppress(HacpoError):
                     schedule.cancel(planned.id, has_worker=False)
         raise
@@ -284,12 +288,12 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
 def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
     tracking = next(iter(grid.plans.values())).config.tracking
     if not tracking.enabled:
-        return "holds nothing of these runs: tracking.enabled is false"
+        return "nothing was logged: tracking.enabled is false"
     if tracking.uri is not None:
         return f"at the address in tracking.uri, {tracking.uri}"
     if os.environ.get("MLFLOW_TRACKING_URI"):
         return "at the address in MLFLOW_TRACKING_URI"
-    return f"`make dashboard` serves it; everything lies in {runs_dir / 'mlflow.db'}"
+    return f"served by `make dashboard`; data in {runs_dir / 'mlflow.db'}"
 
 
 def uses_gpu(plans: Sequence[Plan]) -> bool:
@@ -298,9 +302,9 @@ def uses_gpu(plans: Sequence[Plan]) -> bool:
 
 
 def default_workers(plans: Sequence[Plan]) -> int:
-    """Experiments at a time: as many as the GPUs here hold of the smallest, else as the cores hold of the largest.
+    """Number of concurrent experiments: GPUs divided by those of the smallest experiment, or cores by the largest's.
 
-    One at a time in a Ray cluster, where a second one would be refused instead of waiting.
+    In an external Ray cluster it is 1, because a second experiment would be refused instead of waiting.
     """
     configs = [planned.config for planned in plans]
     if any(config.placement.kind == "ray" and config.placement.ray.address is not None for config in configs):
@@ -311,7 +315,7 @@ def default_workers(plans: Sequence[Plan]) -> int:
 
 
 def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
-    """The result of every complete cell, under the pair's and the method's name in the grid."""
+    """The results of all complete cells, with the grid's names of pair and method."""
     rows = []
     for cell in grid.cells:
         result = read_final(grid.plans[cell.experiment]) if cell.status == "done" else None

@@ -1,6 +1,6 @@
-"""Which hardware file holds which pair of the paper: the tables of docs/scaling.md.
+"""Calculated GPU memory of each pair of the paper with each hardware file: tables of docs/scaling.md.
 
-Usage: python -m experiments.scaling; writes them into the page, between its markers.
+Usage: python -m experiments.scaling; writes them between the markers of that page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hacpo_core.config.counts import num_ranks
 from hacpo_core.engines.models.memory import agent_memory, peak_gib, sizes_of
 
 SPARE_GIB = 5.0
-"""of a GPU, for what the sums leave out: CUDA's contexts, NCCL's buffers, what allocators cannot use"""
+"""reserve per GPU for what is not calculated: CUDA contexts, NCCL buffers, allocator fragmentation"""
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
 HARDWARE = ("one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes")
@@ -31,7 +31,7 @@ PAIRS = (
 
 
 def memory_table(hardware: str) -> str:
-    """Markdown: a row per pair and agent with what it takes of one GPU in GiB, and what that GPU comes to."""
+    """Markdown table: memory of each agent on one GPU, and the totals of that GPU, GiB."""
     columns = ("weights", "gradients", "optimizer", "activations", "sampler", "updating", "sampling", "least", "most")
     lines = [f"| pair | agent | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
     for pair in PAIRS:
@@ -40,9 +40,9 @@ def memory_table(hardware: str) -> str:
         config = with_ranks(config, sizes_of(shapes))
         least, most = (peak_gib(config, shapes, gpu_gib=room, is_least=is_least) for is_least in (True, False))
         for k, shape in shapes.items():
-            found = agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room)
-            parts = (found.weights, found.gradients, found.optimizer, found.activations, found.sampler)
-            figures = [f"{value:.1f}" for value in (*parts, found.updating, found.sampling)]
+            memory = agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room)
+            parts = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.sampler)
+            figures = [f"{value:.1f}" for value in (*parts, memory.updating, memory.sampling)]
             peaks = (
                 [f"{least:.0f}", f"{most:.0f}{'' if most <= room else ' (!)'}"] if k == next(iter(shapes)) else ["", ""]
             )
@@ -52,13 +52,13 @@ def memory_table(hardware: str) -> str:
 
 
 def largest_memory_share(hardware: str) -> float:
-    """`engine.vllm.memory_share` that leaves `SPARE_GIB` of a GPU free while any agent of the paper samples.
+    """Largest `engine.vllm.memory_share` that leaves `SPARE_GIB` of a GPU free while any agent of the paper samples.
 
-    The largest hundredth s with, for every agent k of every pair and alone,
+    The largest s, in steps of 0.01, that satisfies for every agent k, in its pair and alone,
 
-        weights[k] + optimizer[k] + s room + sum of the others' resting memory  <=  room - SPARE_GIB
+        weights[k] + optimizer[k] + s room + resting memory of the other agents  <=  room - SPARE_GIB
 
-    where the others rest on the same GPU.
+    The other agents count only if they share the GPU.
     """
     shares = []
     for pair in PAIRS:
@@ -68,23 +68,23 @@ def largest_memory_share(hardware: str) -> float:
             config = replace(whole, pair=replace(whole.pair, agents={k: agents[k] for k in names}))
             shapes, room = published_shapes(config), config.engine.gpu_memory_gb or 0.0
             config = with_ranks(config, sizes_of(shapes))
-            found = {
+            memories = {
                 k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room) for k, shape in shapes.items()
             }
             shares_gpu = config.placement.kind == "local"
-            for k, memory in found.items():
-                resting = sum(other.resting for j, other in found.items() if j != k) if shares_gpu else 0.0
+            for k, memory in memories.items():
+                resting = sum(other.resting for j, other in memories.items() if j != k) if shares_gpu else 0.0
                 shares.append((room - SPARE_GIB - resting - (memory.sampling - memory.sampler)) / room)
     return math.floor(100 * min(shares)) / 100
 
 
 def memory_tables() -> str:
-    """All tables, each under the name of its hardware file."""
+    """All tables as Markdown, one per hardware file."""
     return "\n\n".join(f"### --hardware {name}\n\n{memory_table(name)}" for name in HARDWARE)
 
 
 def write_between(begin: str, end: str, text: str) -> None:
-    """Put a text into the page, in place of what stands between two markers."""
+    """Replace the text between two markers of docs/scaling.md."""
     page = PAGE.read_text(encoding="utf-8")
     before, after = page.partition(begin)[0], page.partition(end)[2]
     PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Flows: experiments, evaluations and grids as Prefect runs, their schedule, their processes, the `hacpo` command."""
+"""Experiments, evaluations and grids as Prefect flow runs; their queue and processes; the `hacpo` command."""

@@ -1,4 +1,4 @@
-"""The `hacpo` command."""
+"""The `hacpo` command: train language models together by reinforcement learning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, M
 from hacpo_core.store.files import FULL_DISK
 
 EXIT_INPUT, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 4, 130
-_OF_THE_DISK = (
+_DISK_ERRORS = (
     *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *FULL_DISK,
 )
@@ -33,23 +33,24 @@ app.add_typer(server_app, name="server")
 
 
 class _BriefFormatter(logging.Formatter):
-    """Leaves out the traceback of an error that has a remedy, which Prefect logs wherever one passes it."""
+    """Omits the traceback of a `HacpoError`; Prefect logs one at every level that the error passes through."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.exc_info and isinstance(record.exc_info[1], HacpoError):
-            record = copy.copy(record)  # Prefect's page shows it
+            record = copy.copy(record)  # Prefect's web page still shows the traceback
             record.exc_info = record.exc_text = None
         return super().format(record)
 
 
 def main() -> None:
-    """Run the command line; an error that has a remedy is printed in one sentence, without a traceback."""
+    """Run the command line; a `HacpoError` or a disk error is printed as one sentence, without a traceback."""
     configure_process()
     terminal = logging.StreamHandler()
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a response may hold what the terminal cannot show
+        # responses may contain characters that the terminal cannot encode
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except HacpoError as error:
@@ -58,17 +59,17 @@ def main() -> None:
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
     except OSError as error:
-        if error.errno not in _OF_THE_DISK:
+        if error.errno not in _DISK_ERRORS:
             raise
         remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
         print(f"hacpo: {error.filename or 'standard output'}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
-        if end.code == EXIT_INTERRUPTED:  # as which typer passes Ctrl-C on
+        if end.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
             commits = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
-            goes_on = commits and not any(word.startswith("--with") for word in sys.argv)  # a harness starts again
-            what = "; the same command goes on from the last committed phase" if goes_on else ""
-            print(f"hacpo: interrupted{what}", file=sys.stderr)
+            is_resumable = commits and not any(argument.startswith("--with") for argument in sys.argv)  # lm-eval is not
+            hint = "; the same command resumes from the last committed phase" if is_resumable else ""
+            print(f"hacpo: interrupted{hint}", file=sys.stderr)
         raise
 
 

@@ -1,4 +1,4 @@
-"""Flows that a schedule runs: submit what is missing of a grid, write a grid's report."""
+"""Flows for a Prefect schedule: submit the missing experiments of a grid; write a grid's report."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from flows.service.worker import RUNS_DIR
 from hacpo_core.errors import ConfigError
 
 
-def _runs_dir(asked: str | None) -> Path:
-    folder = asked or os.environ.get(RUNS_DIR)
+def _runs_dir(parameter: str | None) -> Path:
+    folder = parameter or os.environ.get(RUNS_DIR)
     if folder is None:
-        raise ConfigError(f"runs_dir: got nothing, and {RUNS_DIR} is not set; `hacpo worker` sets it for its runs")
+        raise ConfigError(
+            f"runs_dir: got none, expected a folder; set the parameter or {RUNS_DIR} (`hacpo worker` sets it)"
+        )
     return Path(folder)
 
 
@@ -29,14 +31,14 @@ def grid_flow(
     overrides: list[str] | None = None,
     priority: str = "low",
 ) -> list[str]:
-    """Plan a grid and submit what is missing of it; done as soon as all is in the queue.
+    """Plan a grid and submit its missing experiments; returns once all of them are in the queue.
 
     Args:
         grid: name in experiments/grids, or a YAML file.
-        runs_dir: folder of all runs; none: the worker's.
-        hardware, seeds: in place of the grid's own.
-        overrides: "section.field=value", for every experiment.
-        priority: queue of the experiments.
+        runs_dir: folder of all runs; default: the worker's.
+        hardware, seeds: replace those of the grid.
+        overrides: each "section.field=value", applied to every experiment.
+        priority: queue for the experiments: high, normal or low.
 
     Returns:
         ids of the submitted experiments.
@@ -62,7 +64,7 @@ def report_flow(
     seeds: list[int] | None = None,
     overrides: list[str] | None = None,
 ) -> str:
-    """Write a grid's report from what is complete; arguments as for `grid_flow`.
+    """Write a grid's report from its complete experiments; arguments as in `grid_flow`.
 
     Returns:
         path of the HTML page.

@@ -1,4 +1,4 @@
-"""Settings of a process that trains or watches training."""
+"""Process-wide settings for training and monitoring."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import os
 
 @functools.cache
 def configure_process() -> None:
-    """Set up garbage collection and CUDA's numbering; every entry point calls it first, and only the first call acts.
+    """Configure garbage collection and CUDA device order. Every entry point calls this; later calls do nothing.
 
-    The imports of a training make a million objects that live to the end. Looking for garbage among them after every
-    700 new ones takes a sixth of the import's time, and once more at the exit two seconds (docs/decisions.md).
+    The imports create about a million objects that live until exit. Python's default collection, after every 700 new
+    objects, costs a sixth of the import time, and collecting at exit costs two seconds (docs/decisions.md).
     """
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for GPUs must not fix which ones are seen
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # a number means the same card as in nvidia-smi
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # querying GPUs must not fix the visible devices
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # same numbering as nvidia-smi

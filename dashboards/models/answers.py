@@ -1,4 +1,4 @@
-"""What the agents answered in a training step: problem by problem, filtered, with what it did to each learner."""
+"""The agents' responses in a training step, by problem, with filters and the effect on each learner."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hacpo_core.store.steps import MANIFEST, StepStore
 _log = logging.getLogger(__name__)
 FILTERS = {
     "all": "all problems",
-    "disagreement": "agents disagree: one has a right answer where another has none",
-    "weaker": "only the weaker agent has a right answer",
+    "disagreement": "some agents have a correct response, others none",
+    "weaker": "only the weakest agent has a correct response",
     "unscored": "a response without a verdict",
-    "longest": "all problems, the longest response first",
+    "longest": "all problems, longest response first",
 }
 _MOST_CACHED_STEPS = 8
-"""kept in memory"""
+"""number of steps kept in memory"""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a response did to a learner; the ratio is None where its row passed no update."""
+    """How a learner trained on a response; `ratio` is None if the response was in no update."""
 
     learner: str
     advantage: float
@@ -44,7 +44,7 @@ class Effect:
 
     @property
     def clipped(self) -> str:
-        """In words."""
+        """Whether the loss was clipped, as text."""
         if self.ratio is None:
             return "not used"
         if self.stopped_share <= 0:
@@ -68,63 +68,64 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A problem and everybody's responses to it, agent by agent."""
+    """A problem and the responses to it, by agent."""
 
     problem_id: str
     responses: Mapping[str, tuple[Response, ...]]
 
     def num_correct(self, agent: str) -> int:
-        """Right answers among the agent's."""
+        """Number of the agent's correct responses."""
         return sum(response.status == "correct" for response in self.responses[agent])
 
     @property
     def longest(self) -> int:
-        """Characters of the longest response."""
+        """Length of the longest response, characters."""
         return max((len(r.text) for responses in self.responses.values() for r in responses), default=0)
 
     @property
     def has_unscored(self) -> bool:
-        """Whether any response has no verdict."""
+        """Whether any response is unscored."""
         return any(r.status == "unscored" for responses in self.responses.values() for r in responses)
 
 
 @dataclass(frozen=True, slots=True)
 class StepAnswers:
-    """A step's problems in their order, and the agents from the weaker to the stronger (share of right answers)."""
+    """The problems of a step in order, and the agents in ascending order of their share of correct responses."""
 
     problems: tuple[Answered, ...]
     by_strength: tuple[str, ...]
 
     def select(self, name: str) -> tuple[Answered, ...]:
-        """Problems that a filter of FILTERS lets through."""
+        """Problems selected by a filter (key of FILTERS)."""
         if name == "longest":
-            return tuple(sorted(self.problems, key=lambda one: -one.longest))
-        return tuple(one for one in self.problems if self._passes(one, name))
+            return tuple(sorted(self.problems, key=lambda problem: -problem.longest))
+        return tuple(problem for problem in self.problems if self._passes(problem, name))
 
-    def _passes(self, one: Answered, name: str) -> bool:
-        right = {agent for agent in one.responses if one.num_correct(agent)}
+    def _passes(self, problem: Answered, name: str) -> bool:
+        correct = {agent for agent in problem.responses if problem.num_correct(agent)}
         if name == "disagreement":
-            return 0 < len(right) < len(one.responses)
+            return 0 < len(correct) < len(problem.responses)
         if name == "weaker":
-            return len(one.responses) > 1 and right == {self.by_strength[0]}
-        return one.has_unscored if name == "unscored" else True
+            return len(problem.responses) > 1 and correct == {self.by_strength[0]}
+        return problem.has_unscored if name == "unscored" else True
 
 
 def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepAnswers:
-    """Rows of `flows.runs.samples.step_samples` by problem and agent."""
-    found: dict[str, dict[str, list[Response]]] = {}
+    """Group the rows of `flows.runs.samples.step_samples` by problem and agent."""
+    by_problem: dict[str, dict[str, list[Response]]] = {}
     for row in frame.to_dict(orient="records"):
-        responses = found.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})
+        responses = by_problem.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})
         responses[row["agent"]].append(_response({str(name): value for name, value in row.items()}, agents))
     problems = tuple(
-        Answered(name, {agent: tuple(own) for agent, own in responses.items()}) for name, responses in found.items()
+        Answered(name, {agent: tuple(own) for agent, own in responses.items()})
+        for name, responses in by_problem.items()
     )
     strength = {agent: _share_correct(problems, agent) for agent in agents}
     return StepAnswers(problems, tuple(sorted(agents, key=lambda agent: strength[agent])))
 
 
 def _share_correct(problems: Sequence[Answered], agent: str) -> float:
-    scored = [r for one in problems for r in one.responses[agent] if r.status != "unscored"]
+    scored = [r for problem in problems for r in problem.responses[agent] if r.status != "unscored"]
     return sum(r.status == "correct" for r in scored) / len(scored) if scored else 0.0
 
 
@@ -149,18 +150,18 @@ def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
 
 
 class AnswerReader:
-    """Steps' answers, the last few read kept in memory."""
+    """Reads the responses of steps; keeps the last few in memory."""
 
     def __init__(self) -> None:
         self._answers = lru_cache(_MOST_CACHED_STEPS)(_read)
         self._texts = lru_cache(_MOST_CACHED_STEPS)(_problem_texts)
-        self._mutex = threading.Lock()  # two who ask at once read once
+        self._mutex = threading.Lock()  # concurrent requests read only once
 
     def read(self, runs_dir: Path, experiment: str, step: int) -> StepAnswers:
-        """A step's answers.
+        """The responses of a step.
 
         Raises:
-            UnknownError: the step has no complete answers, or they are torn.
+            UnknownError: the step does not exist, is incomplete or damaged.
         """
         path = StepStore(experiments_dir(runs_dir) / experiment).folder(step) / MANIFEST
         if not path.is_file():
@@ -169,7 +170,7 @@ class AnswerReader:
             return self._answers(runs_dir, experiment, step, path.stat().st_mtime_ns)
 
     def problem_text(self, runs_dir: Path, experiment: str, problem_id: str) -> str:
-        """The problem's text; "" where the data file is not at hand."""
+        """Text of a problem; "" if the data file is not available."""
         with self._mutex:
             return self._texts(runs_dir, experiment).get(problem_id, "")
 
@@ -188,4 +189,4 @@ def _read(runs_dir: Path, experiment: str, step: int, _version: int) -> StepAnsw
         plan = find_plan(runs_dir, experiment)
         return group(step_samples(plan, step), list(plan.config.pair.agents))
     except HacpoError as error:
-        raise UnknownError(f"the answers of step {step} cannot be shown: {error}") from error
+        raise UnknownError(f"the responses of step {step} cannot be shown: {error}") from error

@@ -1,4 +1,4 @@
-"""A grid as a matrix of cells: what each experiment's files and the schedule say, in one state."""
+"""A grid as a matrix of cells; the state of each combines the experiment's files and the schedule."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flows.records.states import Standing
 from flows.service.schedule import ScheduledRun
 
 _CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
-CANCELLING = "is being cancelled"
+CANCELLING = "being cancelled"
 StandingOf = Callable[[str], Standing]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """An agent's accuracy where it was evaluated last: the mean over the benchmarks that count."""
+    """An agent's accuracy at its last evaluation, averaged over the grid's benchmarks."""
 
     agent: str
     value: float
@@ -29,7 +29,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One experiment in one row and seed of a grid. `key` names it in the page."""
+    """One experiment in one row and seed of a grid; `key` is its element id in the page."""
 
     key: str
     experiment: str
@@ -45,18 +45,18 @@ class MatrixCell:
 
     @property
     def remark(self) -> str:
-        """Why it is in its state; how far a running one is, its step says."""
+        """Reason of its state; "" for done and running cells, whose step is shown instead."""
         return self.reason if self.state not in ("done", "running") or self.reason == CANCELLING else ""
 
     @property
     def share(self) -> float:
-        """Of the steps, in [0, 1]."""
+        """Share of completed steps, in [0, 1]."""
         return self.step / self.num_steps if self.num_steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """A method, or an agent that a method trains alone; one cell or none per seed."""
+    """A method, or one agent of a method that trains agents separately; one cell or None per seed."""
 
     method: str
     label: str
@@ -66,7 +66,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, slots=True)
 class MatrixSection:
-    """A pair's rows under its seeds."""
+    """The rows of a pair, with one column per seed."""
 
     pair: str
     seeds: tuple[int, ...]
@@ -75,7 +75,7 @@ class MatrixSection:
 
 @dataclass(frozen=True, slots=True)
 class MatrixTotals:
-    """How far a grid is, every experiment counted once. `seconds_left` is None where nothing was measured yet."""
+    """Progress of a grid, each experiment counted once; `seconds_left` is None if it cannot be estimated yet."""
 
     counts: Mapping[str, int]
     spent: Spent
@@ -84,13 +84,13 @@ class MatrixTotals:
 
     @property
     def num_all(self) -> int:
-        """Experiments of the grid."""
+        """Number of experiments in the grid."""
         return sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A grid, ready to be shown."""
+    """A grid with the state of every cell."""
 
     name: str
     title: str
@@ -98,12 +98,12 @@ class Matrix:
     totals: MatrixTotals
 
     def cells(self) -> Iterable[MatrixCell]:
-        """All cells, in the order of the page."""
+        """All cells, in page order."""
         return (cell for section in self.sections for row in section.rows for cell in row.cells if cell is not None)
 
 
 def beginning(matrix: Matrix, most_cells: int) -> Matrix:
-    """The first sections, rows and seeds, with no more cells than this; totals stay those of the whole."""
+    """The first sections, rows and seeds, with at most `most_cells` cells; totals remain those of the whole grid."""
     sections: list[MatrixSection] = []
     left = most_cells
     for section in matrix.sections:
@@ -118,58 +118,58 @@ def beginning(matrix: Matrix, most_cells: int) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class CellState:
-    """A state of _CELL_STATES and why."""
+    """A state (one of _CELL_STATES) and its reason."""
 
     state: str
     reason: str
 
 
 def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> CellState:
-    """One state from files and schedule: what a process holds or finished counts before what a server believes.
+    """Combine files and schedule into one state; a lock or a result in the folder overrides the schedule.
 
     Args:
-        standing: from the folder.
-        run: its newest flow run, if the schedule knows any.
-        unavailable: why a planner could not plan it, "" if it could.
+        standing: state from the folder.
+        run: newest flow run, None if the schedule has none.
+        unavailable: why the experiment could not be planned, "" if it could.
     """
     if standing.state in ("done", "running"):
         is_ending = standing.state == "running" and run is not None and run.state == "Cancelling"
         return CellState(standing.state, CANCELLING if is_ending else standing.reason)
     if run is not None:
         if run.state in ("Scheduled", "Pending", "Paused"):
-            return CellState("queued", f"waits for a worker, priority {run.priority}")
+            return CellState("queued", f"waiting for a worker, priority {run.priority}")
         if run.state == "Cancelling":
             return CellState("running", CANCELLING)
         if run.state == "Running":
-            return CellState("running", "starts, or its process just ended")
+            return CellState("running", "starting, or its process has just ended")
     if standing.state == "failed":
         return CellState("failed", standing.reason)
     if run is not None and run.state in ("Failed", "Crashed"):
-        return CellState("failed", run.message or f"its flow run {run.state.lower()}")
+        return CellState("failed", run.message or f"flow run {run.state.lower()}")
     if unavailable and standing.progress is None:
         return CellState("unavailable", unavailable)
     if run is not None and run.state == "Cancelled":
         so_far = f", {standing.reason}" if standing.progress is not None else ""
-        return CellState("missing", f"was cancelled{so_far}")
+        return CellState("missing", f"cancelled{so_far}")
     return CellState("missing", standing.reason)
 
 
 def build_matrix(record: GridRecord, standing_of: StandingOf, schedule: ScheduleView) -> Matrix:
-    """A grid with the state of every cell.
+    """Build a grid with the state of every cell.
 
     Args:
-        record: what was asked for.
-        standing_of: state of an experiment by id, asked once each.
-        schedule: as it was heard of last.
+        record: the planned grid.
+        standing_of: returns the state of an experiment by id; called once each.
+        schedule: last known state of the schedule.
     """
     standings = {name: standing_of(name) for name in dict.fromkeys(place.experiment for place in record.places)}
     pairs: dict[str, list[Place]] = {}
     for place in record.places:
         pairs.setdefault(place.pair, []).append(place)
     sections = tuple(_section(pair, places, record, standings, schedule) for pair, places in pairs.items())
-    once = {cell.experiment: cell for section in sections for row in section.rows for cell in row.cells if cell}
+    unique = {cell.experiment: cell for section in sections for row in section.rows for cell in row.cells if cell}
     methods = {place.experiment: place.method for place in record.places}
-    return Matrix(record.name, record.title, sections, _totals(list(once.values()), methods, schedule.num_slots))
+    return Matrix(record.name, record.title, sections, _totals(list(unique.values()), methods, schedule.num_slots))
 
 
 def _section(
@@ -185,13 +185,13 @@ def _section(
         variants.setdefault((place.method, place.label), []).append(place)
     rows = []
     for (method, label), own in variants.items():
-        of_seed = Counter(seed for seed, _ in {(place.seed, place.experiment) for place in own})
-        alone = list(dict.fromkeys(place.agent for place in own)) if max(of_seed.values()) > 1 else [""]
-        for agent in alone:
+        num_experiments = Counter(seed for seed, _ in {(place.seed, place.experiment) for place in own})
+        trains_alone = max(num_experiments.values()) > 1
+        for agent in list(dict.fromkeys(place.agent for place in own)) if trains_alone else [""]:
             cells = []
             for seed in seeds:
-                here = [place for place in own if place.seed == seed and agent in ("", place.agent)]
-                cells.append(_cell(here, record, standings, schedule) if here else None)
+                members = [place for place in own if place.seed == seed and agent in ("", place.agent)]
+                cells.append(_cell(members, record, standings, schedule) if members else None)
             rows.append(MatrixRow(method, label, agent, tuple(cells)))
     return MatrixSection(pair, seeds, tuple(rows))
 
@@ -202,7 +202,7 @@ def _cell(
     first = places[0]
     standing, run = standings[first.experiment], schedule.runs.get(first.experiment)
     cell_state = judge(standing, run, first.unavailable)
-    progress, goes_on = standing.progress, cell_state.state == "running" and cell_state.reason != CANCELLING
+    progress, is_training = standing.progress, cell_state.state == "running" and cell_state.reason != CANCELLING
     agents = [place.agent for place in places]
     return MatrixCell(
         key=cell_key(first),
@@ -213,40 +213,40 @@ def _cell(
         step=progress.step if progress is not None else 0,
         num_steps=progress.num_steps if progress is not None else 0,
         scores=scores_of(progress.evaluations, agents, record.benchmarks) if progress is not None else (),
-        seconds_left=progress.seconds_left if progress is not None and goes_on else None,
+        seconds_left=progress.seconds_left if progress is not None and is_training else None,
         spent=total_spent(progress),
         priority=run.priority if run is not None and cell_state.state == "queued" else "",
     )
 
 
 def cell_key(place: Place) -> str:
-    """Name of a cell in the page, the same however often the grid is read."""
+    """Element id of a cell in the page, the same at every request."""
     text = "\n".join((place.pair, place.method, place.label, place.agent, str(place.seed), place.experiment))
     return f"c{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:
-    """Each agent's mean over benchmarks where it was evaluated last; agents without any evaluation are left out.
+    """Each agent's mean over benchmarks at its last evaluated step; agents without evaluations are omitted.
 
     Args:
         evaluations: in any order.
         agents: to show.
-        benchmarks: that count, where any of them was evaluated then; empty: all.
+        benchmarks: to average; if none of them was evaluated at that step, all that were.
     """
-    found = []
+    scores = []
     for agent in agents:
-        own = [one for one in evaluations if one.agent == agent]
-        last = max((one.step for one in own), default=0)
-        newest = [one for one in own if one.step == last]
-        # Those that count may be evaluated at the ends only.
-        counting = [one for one in newest if one.benchmark in benchmarks] or newest
-        if counting:
-            found.append(Score(agent, statistics.fmean(one.value for one in counting)))
-    return tuple(found)
+        own = [evaluation for evaluation in evaluations if evaluation.agent == agent]
+        last = max((evaluation.step for evaluation in own), default=0)
+        newest = [evaluation for evaluation in own if evaluation.step == last]
+        # Some benchmarks are evaluated only before and after training.
+        counted = [evaluation for evaluation in newest if evaluation.benchmark in benchmarks] or newest
+        if counted:
+            scores.append(Score(agent, statistics.fmean(evaluation.value for evaluation in counted)))
+    return tuple(scores)
 
 
 def total_spent(progress: Progress | None) -> Spent:
-    """Of all agents together."""
+    """Total cost of all agents."""
     return Spent.sum(progress.spent.values() if progress is not None else ())
 
 
@@ -261,10 +261,10 @@ def _totals(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slots: 
 
 
 def _time_left(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slots: int) -> float | None:
-    """Seconds until the running, queued and missing experiments are done, so many at a time.
+    """Estimated seconds until the running, queued and missing experiments are done, `num_slots` at a time.
 
-    A running one says itself how long it needs; the others take as long as the median of the complete ones of their
-    method, or of all where none of it is complete.
+    A running experiment reports its own estimate. Others count as the median of the complete experiments of the same
+    method, or of all methods if it has none.
     """
     open_cells = [cell for cell in cells if cell.state in ("running", "queued", "missing")]
     known: dict[str, list[float]] = {}
@@ -277,8 +277,8 @@ def _time_left(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slot
         if cell.seconds_left is not None:
             left.append(cell.seconds_left)
             continue
-        like = known.get(methods[cell.experiment], everything)
-        if not like:
+        comparable = known.get(methods[cell.experiment], everything)
+        if not comparable:
             return None
-        left.append(statistics.median(like) * (1 - cell.share))
+        left.append(statistics.median(comparable) * (1 - cell.share))
     return max(sum(left) / num_slots, max(left)) if left else 0.0

@@ -1,4 +1,4 @@
-"""Which parts of a page changed since a browser last asked, so that only those are sent."""
+"""Tracks which parts of a page have changed since a browser's last request, so that only those are sent."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 def version_of(*values: object) -> str:
-    """Names what a part of a page shows: the same name for the same values, so that only what changed is sent."""
+    """Version of the content of a page part: equal for equal values."""
     return hashlib.sha256(repr(values).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedParts:
-    """What a browser that saw an earlier version lacks. With `is_whole` it needs the whole page's matrix."""
+    """Parts that changed since the browser's version; with `is_whole`, the whole matrix must be sent."""
 
     version: str
     changed: tuple[str, ...]
@@ -24,7 +24,7 @@ class ChangedParts:
 
 
 class Changes:
-    """Versions of one page's parts, by name."""
+    """Versions of the parts of one page, by name."""
 
     def __init__(self) -> None:
         self._boot = secrets.token_hex(4)
@@ -33,11 +33,11 @@ class Changes:
         self._mutex = threading.Lock()
 
     def note(self, parts: Mapping[str, str], since: str = "") -> ChangedParts:
-        """Take the parts as they are now, and compare.
+        """Record the current parts and compare them with an earlier version.
 
         Args:
-            parts: text by name, in the order of the page.
-            since: version that the browser has; one of another process or order of parts asks for everything.
+            parts: text by name, in page order.
+            since: version that the browser has; if the process or the set of parts has changed, all parts are returned.
         """
         shape = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
         with self._mutex:

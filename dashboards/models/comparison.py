@@ -1,6 +1,6 @@
-"""HACPO against the other methods of a grid on one pair: values over seeds, what they cost, and the paper's.
+"""Comparison of a grid's methods on one pair: accuracy over seeds, cost, and the paper's values.
 
-Everything comes from the grid's record and the experiments' progress files.
+All data come from the grid's record and the experiments' progress files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value over seeds, beside the printed one where the paper has it."""
+    """A value over seeds, and the paper's value if there is one."""
 
     summary: Summary | None
     printed: float | None
@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonLine:
-    """A row of the table: an agent (or all together) under a method. Costs are means over seeds of complete runs."""
+    """A row of the table: an agent (or all together) and a method. Costs are means over the seeds of complete runs."""
 
     agent: str
     variant: Variant
@@ -52,7 +52,7 @@ class ComparisonLine:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One evaluation on the way, mean over seeds; `half_width` of the 95 % interval, nan with one seed."""
+    """A point of a training curve, mean over seeds; `half_width` is of the 95 % interval, nan with one seed."""
 
     step: int
     tokens: float
@@ -64,7 +64,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One pair of a grid."""
+    """Comparison of all methods on one pair of a grid."""
 
     grid: str
     pair: str
@@ -72,28 +72,28 @@ class Comparison:
     variants: tuple[Variant, ...]
     benchmarks: tuple[str, ...]
     columns: tuple[str, ...]
-    """benchmarks, and their average where there are several"""
+    """benchmarks, and their average if there are several"""
     lines: tuple[ComparisonLine, ...]
     is_alone: bool
-    """some method trains the agents each alone"""
+    """whether some method trains each agent separately"""
     has_gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Trained:
-    """An agent's evaluations under one method and seed; `last` is the step of a finished training, else None."""
+    """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
 
     evaluations: tuple[Evaluated, ...]
     last: int | None
 
     def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
-        """Mean over benchmarks after a step; nan where one is missing."""
-        found = {one.benchmark: one.value for one in self.evaluations if one.step == step}
-        return statistics.fmean(found.get(name, math.nan) for name in benchmarks)
+        """Mean over benchmarks after a step; nan if one is missing."""
+        values = {evaluation.benchmark: evaluation.value for evaluation in self.evaluations if evaluation.step == step}
+        return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
 
 
 class Comparer:
-    """A grid's pair, with its experiments' evaluations read once."""
+    """Compares the methods on one pair of a grid; reads the evaluations once."""
 
     def __init__(self, record: GridRecord, pair: str, standing_of: StandingOf) -> None:
         self._record, self._pair = record, pair
@@ -101,14 +101,14 @@ class Comparer:
         self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
         self._variants = tuple(dict.fromkeys(Variant(place.method, place.label) for place in self._places))
         self._trained = {self._key(place): _trained(place, standing_of) for place in self._places}
-        everything = [one for trained in self._trained.values() for one in trained.evaluations]
-        found = dict.fromkeys(one.benchmark for one in everything)
-        self.benchmarks = tuple(name for name in record.benchmarks if name in found) or tuple(found)
-        self._has_gpu = any(one.spent.gpu_s > 0 for one in everything)
+        evaluations = [evaluation for trained in self._trained.values() for evaluation in trained.evaluations]
+        evaluated = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
+        self.benchmarks = tuple(name for name in record.benchmarks if name in evaluated) or tuple(evaluated)
+        self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
 
     def extent(self) -> list[tuple[int, tuple[Evaluated, ...], int | None]]:
-        """How many evaluations each training has, and its newest: others mean other curves."""
-        return [(len(one.evaluations), one.evaluations[-1:], one.last) for one in self._trained.values()]
+        """Number of evaluations and the newest one of each run; changes whenever the curves do."""
+        return [(len(run.evaluations), run.evaluations[-1:], run.last) for run in self._trained.values()]
 
     @staticmethod
     def _key(place: Place) -> tuple[str, str, int, str]:
@@ -118,12 +118,12 @@ class Comparer:
         return sorted({p.seed for p in self._places if (p.method, p.label) == (variant.method, variant.label)})
 
     def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[_Trained] | None:
-        """Trainings of these agents; None where one is missing."""
-        found = [self._trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
-        return [one for one in found if one is not None] if None not in found else None
+        """Evaluations of these agents; None if one is missing."""
+        trained = [self._trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
+        return [run for run in trained if run is not None] if None not in trained else None
 
     def comparison(self) -> Comparison:
-        """The table: each agent before training and under every method, then all agents together."""
+        """The table: each agent before training and for every method, then all agents together."""
         printed = printed_in(self._record.table)
         several = len(self.benchmarks) > 1
         columns = (*self.benchmarks, *([AVERAGE] if several else []))
@@ -133,9 +133,9 @@ class Comparer:
         for agents in groups:
             lines.append(self._line(Variant(BEFORE), agents, columns, printed))
             lines += [self._line(variant, agents, columns, printed) for variant in self._variants]
-        by_training: dict[tuple[str, str, int], set[str]] = {}
+        experiments: dict[tuple[str, str, int], set[str]] = {}
         for place in self._places:
-            by_training.setdefault((place.method, place.label, place.seed), set()).add(place.experiment)
+            experiments.setdefault((place.method, place.label, place.seed), set()).add(place.experiment)
         return Comparison(
             grid=self._record.name,
             pair=self._pair,
@@ -144,7 +144,7 @@ class Comparer:
             benchmarks=self.benchmarks,
             columns=columns,
             lines=tuple(line for line in lines if line.num_planned),
-            is_alone=any(len(found) > 1 for found in by_training.values()),
+            is_alone=any(len(ids) > 1 for ids in experiments.values()),
             has_gpu=self._has_gpu,
         )
 
@@ -159,24 +159,25 @@ class Comparer:
         is_before = variant.method == BEFORE
         variants = self._variants if is_before else (variant,)
         runs = [(v, seed, self._of(v, seed, agents)) for v in variants for seed in self._seeds(v)]
-        ended = [
-            (seed, found) for _, seed, found in runs
-            if found and (is_before or all(one.last is not None for one in found))
+        complete = [
+            (seed, team) for _, seed, team in runs
+            if team and (is_before or all(agent.last is not None for agent in team))
         ]  # fmt: skip
-        seeds, done = {seed for seed, _ in ended}, [found for _, found in ended]
+        seeds, done = {seed for seed, _ in complete}, [team for _, team in complete]
         figures = []
         for column in columns:
             benchmarks = self.benchmarks if column == AVERAGE else (column,)
             values = [
-                statistics.fmean(one.value(0 if is_before else one.last, benchmarks) for one in found) for found in done
+                statistics.fmean(agent.value(0 if is_before else agent.last, benchmarks) for agent in team)
+                for team in done
             ]
             known = [value for value in values if not math.isnan(value)]
-            if is_before and known:  # one model, read in several runs: no seeds that could vary
+            if is_before and known:  # the same initial model in all runs, so there is no variation over seeds
                 known = [statistics.fmean(known)]
             paper = None if variant.label else printed.get((self._pair, name, variant.method, column))
             figures.append(Figure(summarize(known) if known else None, paper))
-        ends = [[_last(one) for one in found] for found in done] if not is_before else []
-        costs = [Spent.sum(end.spent for end in of_seed if end) for of_seed in ends if None not in of_seed]
+        ends = [[_last(agent) for agent in team] for team in done] if not is_before else []
+        costs = [Spent.sum(end.spent for end in team_ends if end) for team_ends in ends if None not in team_ends]
         return ComparisonLine(
             agent=name,
             variant=variant,
@@ -189,25 +190,25 @@ class Comparer:
         )
 
     def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
-        """Accuracy against cost on the way: accuracy is the mean over agents, costs are their sum.
+        """Training curve: mean accuracy over agents against their summed cost.
 
-        Seeds count that are complete; where none is, all that have begun, up to the last step that all were evaluated
-        after: every point is a mean over the same seeds.
+        Only complete seeds are used; if there are none, all that have started, at the steps that all have evaluated.
+        Every point is thus a mean over the same seeds.
         """
-        runs = [found for seed in self._seeds(variant) if (found := self._of(variant, seed, agents))]
-        runs = [found for found in runs if all(one.last is not None for one in found)] or runs
-        paths = [path for path in (_path(found, benchmarks) for found in runs) if path]
+        runs = [team for seed in self._seeds(variant) if (team := self._of(variant, seed, agents))]
+        runs = [team for team in runs if all(agent.last is not None for agent in team)] or runs
+        paths = [path for path in (_path(team, benchmarks) for team in runs) if path]
         shared = set.intersection(*(set(path) for path in paths)) if paths else set()
         points = []
         for step in sorted(shared):
-            here = [path[step] for path in paths]
-            summary = summarize([one.value for one in here])
+            over_seeds = [path[step] for path in paths]
+            summary = summarize([point.value for point in over_seeds])
             points.append(
                 Point(
                     step=step,
-                    tokens=statistics.fmean(one.tokens for one in here),
-                    gpu_hours=statistics.fmean(one.gpu_hours for one in here),
-                    hours=statistics.fmean(one.hours for one in here),
+                    tokens=statistics.fmean(point.tokens for point in over_seeds),
+                    gpu_hours=statistics.fmean(point.gpu_hours for point in over_seeds),
+                    hours=statistics.fmean(point.hours for point in over_seeds),
                     value=summary.mean,
                     half_width=summary.half_width,
                 )
@@ -219,37 +220,37 @@ def _trained(place: Place, standing_of: StandingOf) -> _Trained:
     standing = standing_of(place.experiment)
     if standing.progress is None:
         return _Trained((), None)
-    own = tuple(one for one in standing.progress.evaluations if one.agent == place.agent)
+    own = tuple(evaluation for evaluation in standing.progress.evaluations if evaluation.agent == place.agent)
     return _Trained(own, standing.progress.num_steps if standing.state == "done" else None)
 
 
-def _path(trained: Sequence[_Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
-    """One seed's points by step, where every agent was evaluated on every benchmark."""
-    found = {}
-    for step in sorted({one.step for one in trained[0].evaluations}):
-        value = statistics.fmean(one.value(step, benchmarks) for one in trained)
+def _path(team: Sequence[_Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
+    """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
+    points = {}
+    for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
+        value = statistics.fmean(agent.value(step, benchmarks) for agent in team)
         if math.isnan(value):
             continue
-        spent = Spent.sum(next(e.spent for e in one.evaluations if e.step == step) for one in trained)
-        found[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
-    return found
+        spent = Spent.sum(next(e.spent for e in agent.evaluations if e.step == step) for agent in team)
+        points[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
+    return points
 
 
 def _last(trained: _Trained) -> Evaluated | None:
-    return next((one for one in trained.evaluations if one.step == trained.last), None)
+    return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def as_csv(found: Comparison) -> str:
-    """The table as comma-separated values, one line per agent, method and benchmark."""
+def as_csv(comparison: Comparison) -> str:
+    """The table as CSV, one line per agent, method and benchmark."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for line in found.lines:
-        for name, figure in zip(found.columns, line.figures, strict=True):
+    for line in comparison.lines:
+        for name, figure in zip(comparison.columns, line.figures, strict=True):
             summary = figure.summary
             numbers = (
                 summary.mean if summary else None,
@@ -259,11 +260,11 @@ def as_csv(found: Comparison) -> str:
                 figure.printed,
                 *(line.tokens, line.gpu_hours, line.hours),
             )
-            names = (found.grid, found.pair, line.agent, line.variant.method, line.variant.label, name)
-            writer.writerow([_harmless(name) for name in names] + ["" if n is None else f"{n:.6g}" for n in numbers])
+            names = (comparison.grid, comparison.pair, line.agent, line.variant.method, line.variant.label, name)
+            writer.writerow([_escaped(name) for name in names] + ["" if n is None else f"{n:.6g}" for n in numbers])
     return out.getvalue()
 
 
-def _harmless(name: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
+def _escaped(name: str) -> str:
+    """The name, escaped so that spreadsheets do not read it as a formula."""
     return f"'{name}" if name[:1] in "=+-@\t" and name else name

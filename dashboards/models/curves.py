@@ -1,4 +1,4 @@
-"""A run's curves, read from its step store: every step's metrics, digests checked, each file parsed once."""
+"""Training curves of a run, read from its step store; digests are checked, and each file is parsed once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hacpo_core.errors import StoreError
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 MOST_RUNS = 16
-"""whose metrics are kept in memory"""
+"""number of runs whose metrics are kept in memory"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartSpec:
-    """A chart: the metrics in it, by the words that tell their lines apart."""
+    """A chart and the metrics that it shows."""
 
     id: str
     title: str
     about: str
     metrics: Mapping[str, str]
-    """prefix of a metric's name, or the whole name, to a word behind the agent's name"""
+    """maps a metric's name, or a prefix that ends in "_", to the text after the agent's name in the legend"""
 
 
 CHARTS = (
     ChartSpec("reward", "Reward", "mean verified reward of the step's responses", {"reward/mean": ""}),
-    ChartSpec("capability", "Capability", "mean of the last K steps", {"capability/smoothed": ""}),
+    ChartSpec("capability", "Capability", "mean reward of the last K steps", {"capability/smoothed": ""}),
     ChartSpec(
         "omega", "Capability ratio ω", "bounded ratio to each other agent (Eq. 8)", {"capability/ratio_to_": "/"}
     ),
@@ -42,17 +42,17 @@ CHARTS = (
         "share of the other agents' rows below the floor, and above the upper bound (1 under HACPO)",
         {"clip_cross/below_share": "below", "clip_cross/above_share": "above"},
     ),
-    ChartSpec("length", "Response length", "tokens, mean", {"response/length_tokens": ""}),
+    ChartSpec("length", "Response length", "mean, tokens", {"response/length_tokens": ""}),
     ChartSpec(
         "sampler",
         "Sampler against learner",
-        "mean |difference| of a token's log-probability, nats",
+        "mean absolute difference of token log-probabilities, nats",
         {"sampler/logprob_difference_mean": ""},
     ),
     ChartSpec(
         "cosine",
         "Gradient cosine",
-        "between the gradients of J_homo and J_hete (Theorem 4.3: positive)",
+        "cosine between the gradients of J_homo and J_hete (positive by Theorem 4.3)",
         {"update/gradient_cosine": ""},
     ),
 )
@@ -60,7 +60,7 @@ CHARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve's values at its chart's steps; None where nothing was measured."""
+    """Values at the steps of the chart; None where nothing was measured."""
 
     label: str
     values: list[float | None]
@@ -68,7 +68,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture: steps and lines over them."""
+    """A chart's lines over steps."""
 
     id: str
     title: str
@@ -79,14 +79,14 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """Committed metrics of a run, by step; `num_torn` steps could not be read."""
+    """Committed metrics of a run by step; `num_torn` counts steps with damaged files."""
 
     agents: dict[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     num_torn: int = 0
 
 
 class CurveReader:
-    """Reads runs' metrics; a step is read again only when its manifest changed."""
+    """Reads metrics of runs; a step is read again only if its manifest has changed."""
 
     def __init__(self, most_runs: int = MOST_RUNS) -> None:
         self._most_runs = most_runs
@@ -100,7 +100,7 @@ class CurveReader:
             self._known.move_to_end(root)
             while len(self._known) > self._most_runs:
                 self._known.popitem(last=False)
-        store, found, num_torn = StepStore(root), {}, 0
+        store, by_step, num_torn = StepStore(root), {}, 0
         for step in range(1, num_steps + 1):
             try:
                 stamp = (store.folder(step) / MANIFEST).stat().st_mtime_ns
@@ -112,12 +112,12 @@ class CurveReader:
             if isinstance(value, StoreError):
                 num_torn += 1
             elif value is not None:
-                found[step] = value
-        return StepMetrics(found, num_torn)
+                by_step[step] = value
+        return StepMetrics(by_step, num_torn)
 
 
 def _step_metrics(store: StepStore, step: int) -> Any:
-    """Metrics of the agents; None where the step is not complete, the error where they are torn."""
+    """Metrics of the agents; None if the step is incomplete, the error if the file is damaged."""
     try:
         value = store.metrics(step)
         return value["agents"]
@@ -126,16 +126,16 @@ def _step_metrics(store: StepStore, step: int) -> Any:
 
 
 def charts(metrics: StepMetrics, evaluations: Sequence[Evaluated], since: int = 0) -> list[Chart]:
-    """The run page's charts.
+    """Charts of the run page.
 
     Args:
         metrics: of the steps.
         evaluations: of all agents.
-        since: leave out steps up to this one.
+        since: omit steps up to this one.
     """
     steps = [step for step in sorted(metrics.agents) if step > since]
-    found = [_chart(spec, metrics, steps) for spec in CHARTS]
-    return [*found[:1], accuracy_chart(evaluations), *found[1:]]
+    reward_chart, *others = [_chart(spec, metrics, steps) for spec in CHARTS]
+    return [reward_chart, accuracy_chart(evaluations), *others]
 
 
 def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
@@ -147,26 +147,26 @@ def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
     return Chart(spec.id, spec.title, spec.about, steps, [Curve(label, values) for label, values in lines.items()])
 
 
-def _lines(agent: str, values: Mapping[str, float], wanted: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    for prefix, word in wanted.items():
+def _lines(agent: str, values: Mapping[str, float], metrics: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    for prefix, label in metrics.items():
         for name, value in values.items():
             if name == prefix:
-                yield f"{agent} {word}".strip(), value
+                yield f"{agent} {label}".strip(), value
             elif prefix.endswith("_") and name.startswith(prefix):
-                yield f"{agent} {word} {name.removeprefix(prefix)}", value
+                yield f"{agent} {label} {name.removeprefix(prefix)}", value
 
 
 def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart:
-    """Accuracy of every agent on every benchmark that was evaluated on the way."""
-    steps = sorted({one.step for one in evaluations})
+    """Accuracy of every agent on every evaluated benchmark, over steps."""
+    steps = sorted({evaluation.step for evaluation in evaluations})
     lines: dict[str, list[float | None]] = {}
-    for one in evaluations:
-        values = lines.setdefault(f"{one.agent} on {one.benchmark}", [None] * len(steps))
-        values[steps.index(one.step)] = one.value if math.isfinite(one.value) else None
+    for evaluation in evaluations:
+        values = lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", [None] * len(steps))
+        values[steps.index(evaluation.step)] = evaluation.value if math.isfinite(evaluation.value) else None
     return Chart(
         "accuracy",
         "Accuracy",
-        "each benchmark's own metric, before, during and after training",
+        "each benchmark's main metric before, during and after training",
         steps,
         [Curve(label, values) for label, values in lines.items()],
     )

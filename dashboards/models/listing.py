@@ -1,4 +1,4 @@
-"""The experiments of a runs folder: a name from a request is looked up here before any path is made of it."""
+"""The experiments and grids of a runs folder. Names from requests are looked up here before they become paths."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hacpo_core.errors import HacpoError
 from hacpo_core.store.lock import is_locked
 
 ALL_RUNS = "all"
-"""the name, among the grids, of everything that lies in the folder"""
+"""name of the grid that contains all experiments of the folder"""
 _ALL_TITLE = "All runs"
 _ID = re.compile(r"(?P<pair>.+)-(?P<method>[^-]+)-s(?P<seed>\d+)-[0-9a-f]{8}")
 _Signature = tuple[object, ...]
 
 
 class UnknownError(HacpoError, LookupError):
-    """A request names an experiment, a grid or a step that is not there."""
+    """A request names an experiment, a grid or a step that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Known:
 
 
 class Runs:
-    """What lies in a runs folder. An experiment's files are parsed again only when one of them changed."""
+    """Experiments and grids of a runs folder; an experiment's files are parsed again only if one has changed."""
 
     def __init__(self, runs_dir: Path, *, read: Callable[[Path], Standing] = standing_of) -> None:
         self.runs_dir = runs_dir
@@ -58,14 +58,14 @@ class Runs:
         """Folder of an experiment.
 
         Raises:
-            UnknownError: the listing has no such name.
+            UnknownError: there is no such experiment.
         """
         if experiment not in self.names():
             raise UnknownError(f"there is no experiment {experiment!r} in {self._folder}")
         return self._folder / experiment
 
     def standing(self, experiment: str) -> Standing:
-        """State of an experiment that a grid or the listing names; its folder need not exist."""
+        """State of an experiment; its folder need not exist. The name must come from a grid or the listing."""
         root = self._folder / experiment
         signature = _signature(root)
         known = self._known.get(experiment)
@@ -76,7 +76,7 @@ class Runs:
         return known.standing
 
     def grids(self) -> list[GridRecord]:
-        """Grids that were asked for, the latest first."""
+        """Recorded grids, latest first."""
         files = sorted((self.runs_dir / "grids").glob("*.json"))
         signature = tuple((path, _stamp(path)) for path in files)
         with self._mutex:
@@ -85,31 +85,31 @@ class Runs:
             return self._grids[1]
 
     def chooser(self) -> list[tuple[str, str]]:
-        """Grids by name and title, everything in the folder last."""
+        """Names and titles of the grids; the grid of all experiments is last."""
         return list(dict([(grid.name, grid.title) for grid in self.grids()] + [(ALL_RUNS, _ALL_TITLE)]).items())
 
     def grid(self, name: str) -> GridRecord:
-        """A grid by name, or everything in the folder under the name "all".
+        """A grid by name; "all" is the grid of all experiments.
 
         Raises:
-            UnknownError: no such grid was asked for.
+            UnknownError: there is no such grid.
         """
         for record in self.grids():
             if record.name == name:
                 return record
         if name == ALL_RUNS:
             return self.everything()
-        raise UnknownError(f"no grid {name!r} was asked for with this runs folder; see the chooser")
+        raise UnknownError(f"there is no grid {name!r} in this runs folder; choose one on the first page")
 
     def everything(self) -> GridRecord:
         """All experiments of the folder as one grid."""
         places, seen = list[Place](), Counter[tuple[str, str, int]]()
         for name in self.names():
-            found = self._places(name)
-            key = (found[0].pair, found[0].method, found[0].seed)
-            seen[key] += 1  # the same pair, method and seed under other settings
+            own = self._places(name)
+            key = (own[0].pair, own[0].method, own[0].seed)
+            seen[key] += 1  # the same pair, method and seed with other settings
             label = f"variant {seen[key]}" if seen[key] > 1 else ""
-            places += [replace(place, label=label) for place in found]
+            places += [replace(place, label=label) for place in own]
         known: dict[str, list[str]] = {}
         for place in places:
             agents = known.setdefault(place.pair, [])
@@ -122,20 +122,20 @@ class Runs:
         return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", places=places)
 
     def _places(self, experiment: str) -> list[Place]:
-        """One for each agent; one for an agent without a name where the experiment has not begun."""
+        """One place per agent; a single place without an agent if the experiment has not started."""
         progress = self.standing(experiment).progress
         if progress is not None:
             agents = list(progress.spent) or [progress.pair]
             pair, method, seed = progress.pair, progress.method, progress.seed
         else:
-            found = _ID.fullmatch(experiment)
-            pair, method, seed = (found["pair"], found["method"], int(found["seed"])) if found else (experiment, "", 0)
+            match = _ID.fullmatch(experiment)
+            pair, method, seed = (match["pair"], match["method"], int(match["seed"])) if match else (experiment, "", 0)
             agents = [""]
         return [Place(pair, method, "", seed, agent, experiment) for agent in agents]
 
 
 def _signature(root: Path) -> _Signature:
-    """Changes when the experiment's state does, at the price of a few stats."""
+    """Changes whenever the experiment's state does; costs only a few stat calls."""
     files = tuple(_stamp(root / name) for name in (PROGRESS_FILE, RESULT_FILE, FAILURE_FILE))
     is_done = files[1] is not None
     return (*files, None if is_done else root.is_dir(), None if is_done else is_locked(root))
@@ -143,7 +143,7 @@ def _signature(root: Path) -> _Signature:
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

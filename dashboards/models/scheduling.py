@@ -1,4 +1,4 @@
-"""What the schedule says, asked in the background: a Prefect server that is slow or gone never holds up a page."""
+"""The schedule, queried in the background, so that a slow or dead Prefect server never delays a page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flows.service.server import PrefectServer, find_server
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
 _IDLE_AFTER_S = 30.0
-"""without a request for this long, the schedule is left alone"""
+"""the schedule is not queried if there was no request for this long"""
 NO_SERVER = "No Prefect server runs for this folder, so nothing can be started from here; `hacpo worker` starts one."
-NO_WORKER = "No worker is alive: what waits in a queue stays there until `hacpo worker` runs on a machine."
+NO_WORKER = "No worker is online; queued experiments start once `hacpo worker` runs on a machine."
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
-    """The schedule as it was heard of last. `notice` is for people, "" when all is well."""
+    """Last known state of the schedule; `notice` is a message for the page, "" if there is no problem."""
 
     runs: Mapping[str, ScheduledRun] = field(default_factory=dict)
     workers: Sequence[WorkerRecord] = ()
@@ -30,12 +30,12 @@ class ScheduleView:
 
     @property
     def num_slots(self) -> int:
-        """Experiments that the living workers can train at a time."""
+        """Number of experiments that the online workers can train at a time."""
         return sum(worker.num_slots for worker in self.workers)
 
 
 class Scheduling:
-    """A schedule behind a cache; one thread asks, and only while somebody looks."""
+    """A cache of the schedule; one thread refreshes it while there are requests."""
 
     def __init__(self, connect: Callable[[], Schedule | None], *, period_s: float = PERIOD_S) -> None:
         self._connect, self._period_s = connect, period_s
@@ -46,7 +46,7 @@ class Scheduling:
         self._thread: threading.Thread | None = None
 
     def view(self, *, wait_s: float = 0.0) -> ScheduleView:
-        """The last answer; the first time, waits a little for one."""
+        """The last known state; the first call waits up to `wait_s` for it."""
         self._looked_at = time.monotonic()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="schedule", daemon=True)
@@ -55,13 +55,13 @@ class Scheduling:
         return self._view
 
     def refresh(self, *, wait_s: float = 0.0) -> None:
-        """Ask again at once, because something was just changed."""
+        """Query the schedule at once, after a change."""
         self._answered.clear()
         self._wanted.set()
         self.view(wait_s=wait_s)
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop the thread."""
         self._is_closed = True
         self._wanted.set()
         if self._thread is not None:
@@ -83,31 +83,33 @@ class Scheduling:
             runs = schedule.runs()
             workers = schedule.workers()
             return ScheduleView(runs, workers, "" if workers else NO_WORKER)
-        except Exception as error:  # noqa: BLE001  whatever a server's client raises, the page goes on from the files
-            _log.info("the schedule could not be asked: %s: %s", type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001  on any error of the client, pages use the files alone
+            _log.info("the schedule could not be queried: %s: %s", type(error).__name__, error)
             return ScheduleView(
                 self._view.runs,
                 notice=f"The Prefect server does not answer ({type(error).__name__}); "
-                "states below come from the files, and queues as they were heard of last.",
+                "states below come from the files, queues from its last answer.",
             )
 
     def schedule(self) -> Schedule:
-        """The schedule itself, to change something.
+        """The schedule itself, to make changes.
 
         Raises:
-            RefusedError: there is no server that could.
+            RefusedError: there is no server, or it does not answer.
         """
         try:
-            found = self._connect()
+            schedule = self._connect()
         except Exception as error:  # as above
             raise RefusedError(f"the Prefect server does not answer ({type(error).__name__})") from error
-        if found is None:
-            raise RefusedError("no Prefect server runs for this folder; `hacpo worker` or `hacpo server start` first")
-        return found
+        if schedule is None:
+            raise RefusedError(
+                "no Prefect server runs for this folder; start one with `hacpo worker` or `hacpo server start`"
+            )
+        return schedule
 
 
 def connector(runs_dir: Path) -> Callable[[], Schedule | None]:
-    """Finds the schedule of a runs folder, anew whenever its server is another one."""
+    """A function that returns the schedule of a runs folder, None without a server; follows a change of server."""
     known: dict[PrefectServer, Schedule] = {}
 
     def connect() -> Schedule | None:

@@ -1,4 +1,4 @@
-"""A run's configuration as a list of names and values, and what tells it from another run's."""
+"""A run's configuration as names and values, and its differences from another run's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A field whose values differ."""
+    """A field with different values in two runs."""
 
     name: str
     here: str
@@ -28,7 +28,7 @@ class Setting:
 
 
 def read_field_values(root: Path) -> Mapping[str, str]:
-    """Every field by its dotted name; empty where there is no configuration, or a broken one."""
+    """Value of every field by dotted name; empty if the configuration is missing or unreadable."""
     try:
         tree = yaml.load((root / CONFIG_FILE).read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -44,7 +44,7 @@ def _text(value: Any) -> str:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[Setting]:
-    """Fields that differ, in the order of `here` and then of `there`; one that only one side has shows a dash."""
+    """Fields that differ, in the order of `here`, then of `there`; a dash stands for a field that one side lacks."""
     names = list(dict.fromkeys([*here, *there]))
     pairs = [Setting(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
     return [setting for setting in pairs if setting.here != setting.there]

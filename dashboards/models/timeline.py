@@ -1,4 +1,4 @@
-"""Who worked when, and who waited for whom: phases of steps as intervals, from their commits and their seconds."""
+"""Timeline of a run: phases as intervals, from their commit times and durations, and how long agents waited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 _MOST_SHOWN_STEPS = 30
 PHASE_KINDS = ("rollout", "verify", "advantage", "teach", "update")
 JOINT = "all agents"
-"""the row of phases that no single agent does"""
+"""the row of phases that are not of a single agent"""
 _FILES = {"rollout": "rollouts", "verify": "verdicts", "advantage": "advantages", "teach": "taught", "update": "update"}
 
 
@@ -32,24 +32,24 @@ class TimedPhase:
 
     @property
     def seconds(self) -> float:
-        """It took."""
+        """Duration of the phase, s."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Seconds that an agent's responses lay there before the joint advantage, and the agent that was last, by step."""
+    """How long an agent was busy, and how long its verified responses waited for the joint advantage phase."""
 
     agent: str
     busy_s: float
     waited_s: float
     last: Mapping[str, int]
-    """agent to the number of steps in which it was waited for"""
+    """by agent, the number of steps in which that agent was the last to finish"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A phase in the picture, in its units: x and width of 1000, row from 0."""
+    """A phase in the figure: x and width in units of 1/1000 of its width, row from 0."""
 
     phase: TimedPhase
     x: float
@@ -59,7 +59,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Some steps of a run."""
+    """Phases and waits of some steps of a run."""
 
     first: int
     last: int
@@ -70,15 +70,15 @@ class Timeline:
 
 
 def read_phases(root: Path, steps: Sequence[int]) -> list[TimedPhase]:
-    """Phases of these steps that are committed with a cost, in the order of their ends."""
+    """Committed phases of these steps with a recorded duration, ordered by end time."""
     store = StepStore(root)
-    found = []
+    phases = []
     for step in steps:
         path = store.folder(step) / MANIFEST
         try:
             entries = read_json(path)["phases"] if path.is_file() else {}
         except (StoreError, KeyError, TypeError):
-            _log.info("%s is torn and not shown", path)
+            _log.info("%s is damaged and not shown", path)
             continue
         for name, entry in entries.items():
             kind, _, agent = name.partition(".")
@@ -86,8 +86,8 @@ def read_phases(root: Path, steps: Sequence[int]) -> list[TimedPhase]:
                 seconds = _seconds(store, step, name, f"{_FILES[kind]}{'.' if agent else ''}{agent}.json")
                 if seconds is not None:
                     end = float(entry["committed_at"])
-                    found.append(TimedPhase(step, kind, agent or JOINT, end - seconds, end))
-    return sorted(found, key=lambda phase: phase.end)
+                    phases.append(TimedPhase(step, kind, agent or JOINT, end - seconds, end))
+    return sorted(phases, key=lambda phase: phase.end)
 
 
 def _seconds(store: StepStore, step: int, phase: str, file: str) -> float | None:
@@ -99,7 +99,7 @@ def _seconds(store: StepStore, step: int, phase: str, file: str) -> float | None
 
 
 def waits(phases: Sequence[TimedPhase]) -> list[Wait]:
-    """For each agent, how long its verified responses waited for the advantage, and for whom."""
+    """For each agent, how long its verified responses waited for the advantage phase, and for which agents."""
     agents = list(dict.fromkeys(phase.agent for phase in phases if phase.agent != JOINT))
     waited, last = dict.fromkeys(agents, 0.0), {agent: dict[str, int]() for agent in agents}
     for step in sorted({phase.step for phase in phases}):
@@ -117,7 +117,7 @@ def waits(phases: Sequence[TimedPhase]) -> list[Wait]:
 
 
 def lay_out(phases: Sequence[TimedPhase]) -> tuple[tuple[str, ...], tuple[Bar, ...], float]:
-    """Rows, bars and the seconds that the picture spans; a bar is never too thin to be seen."""
+    """Rows, bars and time span (s) of the figure; bars have a minimum width to remain visible."""
     if not phases:
         return (), (), 0.0
     rows = tuple(sorted({phase.agent for phase in phases}, key=lambda name: (name == JOINT, name)))
@@ -136,7 +136,7 @@ def lay_out(phases: Sequence[TimedPhase]) -> tuple[tuple[str, ...], tuple[Bar, .
 
 
 def timeline(root: Path, first: int, last: int) -> Timeline:
-    """The timeline of steps `first` to `last`, at most _MOST_SHOWN_STEPS of them, the last ones."""
+    """The timeline of steps `first` to `last`, limited to the last _MOST_SHOWN_STEPS of them."""
     first = max(first, last - _MOST_SHOWN_STEPS + 1, 1)
     phases = read_phases(root, range(first, last + 1))
     rows, bars, seconds = lay_out(phases)

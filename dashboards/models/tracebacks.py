@@ -1,4 +1,4 @@
-"""A traceback with its last frame first: where it happened stands before how it came there."""
+"""Parses a traceback into frames, innermost first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<functio
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call. `code` is its source line, where the traceback has it."""
+    """One call; `code` is its source line, "" if the traceback lacks it."""
 
     file: str
     line: int
@@ -22,13 +22,13 @@ class Frame:
 
 
 def frames(text: str) -> list[Frame]:
-    """Frames of the error that was raised last, the innermost first."""
+    """Frames of the exception that was raised last, innermost first."""
     lines = _CHAIN.split(text)[-1].splitlines()
-    found = []
+    parsed = []
     for number, line in enumerate(lines):
         match = _FRAME.match(line)
         if match:
             after = lines[number + 1] if number + 1 < len(lines) else ""
             code = after.strip() if after.startswith("    ") else ""
-            found.append(Frame(match["file"], int(match["line"]), match["function"], code))
-    return found[::-1]
+            parsed.append(Frame(match["file"], int(match["line"]), match["function"], code))
+    return parsed[::-1]

@@ -1,4 +1,4 @@
-"""Comparison of a grid's methods on one pair: table, pictures, downloads."""
+"""Page that compares a grid's methods on one pair: table, figures, downloads."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ _CostUnit = Literal["tokens", "hours"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an address asks for; every name in it was found in the grid."""
+class Selection:
+    """The comparison that a request selects; all its names exist in the grid."""
 
     comparer: Comparer
-    found: Comparison
+    comparison: Comparison
     pairs: tuple[str, ...]
-    """of the grid"""
+    """all pairs of the grid"""
     column: int
     agents: tuple[str, ...]
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
-        """The chosen benchmark, or all that count."""
-        name = self.found.columns[self.column]
-        return (name,) if name in self.found.benchmarks else self.found.benchmarks
+        """The selected benchmark, or all of the comparison."""
+        name = self.comparison.columns[self.column]
+        return (name,) if name in self.comparison.benchmarks else self.comparison.benchmarks
 
 
-def _asked(request: Request, grid: str = "", pair: str = "", benchmark: str = "", agent: str = "") -> Asked | None:
+def _selected(
+    request: Request, grid: str = "", pair: str = "", benchmark: str = "", agent: str = ""
+) -> Selection | None:
     site: Site = request.app.state.site
     grids = site.runs.grids()
     record = site.runs.grid(grid or (grids[0].name if grids else ALL_RUNS))
@@ -49,92 +51,95 @@ def _asked(request: Request, grid: str = "", pair: str = "", benchmark: str = ""
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
     comparer = Comparer(record, pair or pairs[0], site.runs.standing)
-    found = comparer.comparison()
-    if benchmark and benchmark not in found.columns:
-        raise UnknownError(f"nothing was evaluated on {benchmark!r} yet")
-    if agent and agent not in (TOGETHER, *found.agents):
-        raise UnknownError(f"the pair {found.pair} has no agent {agent!r}")
-    column = found.columns.index(benchmark) if benchmark else max(len(found.columns) - 1, 0)
-    agents = (agent,) if agent and agent != TOGETHER else found.agents
-    return Asked(comparer, found, pairs, column, agents)
+    comparison = comparer.comparison()
+    if benchmark and benchmark not in comparison.columns:
+        raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
+    if agent and agent not in (TOGETHER, *comparison.agents):
+        raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
+    column = comparison.columns.index(benchmark) if benchmark else max(len(comparison.columns) - 1, 0)
+    agents = (agent,) if agent and agent != TOGETHER else comparison.agents
+    return Selection(comparer, comparison, pairs, column, agents)
 
 
-Question = Annotated[Asked | None, Depends(_asked)]
+_Selected = Annotated[Selection | None, Depends(_selected)]
 
 
 def compare_routes(site: Site) -> APIRouter:
-    """The page and what it shows."""
+    """The page, its updates and its downloads."""
     router = APIRouter()
 
     @router.get("/compare")
-    def show(request: Request, question: Question, cost: _CostUnit = "tokens") -> Response:
-        return site.page(request, "compare.html", **_shown(site, question, cost))
+    def show(request: Request, selection: _Selected, cost: _CostUnit = "tokens") -> Response:
+        return site.page(request, "compare.html", **_context(site, selection, cost))
 
     @router.get("/compare/changes")
-    def changes(question: Question, cost: _CostUnit = "tokens", seen: str = "") -> Response:
-        return part("results.html", _shown(site, question, cost, seen), seen)
+    def changes(selection: _Selected, cost: _CostUnit = "tokens", seen: str = "") -> Response:
+        return part("results.html", _context(site, selection, cost, seen), seen)
 
     @router.get("/compare/table.csv")
-    def table(question: Question) -> Response:
-        asked = _needed(question)
-        return _download(as_csv(asked.found), "text/csv; charset=utf-8", "comparison.csv")
+    def table(selection: _Selected) -> Response:
+        return _download(as_csv(_not_empty(selection).comparison), "text/csv; charset=utf-8", "comparison.csv")
 
     @router.get("/compare/results.svg")
-    def results(question: Question, scheme: Scheme = "light", download: bool = False) -> Response:
-        asked = _needed(question)
-        svg = results_svg(asked.found, column=asked.column, scheme=scheme)
+    def results(selection: _Selected, scheme: Scheme = "light", download: bool = False) -> Response:
+        chosen = _not_empty(selection)
+        svg = results_svg(chosen.comparison, column=chosen.column, scheme=scheme)
         return _picture(svg, "results.svg" if download else "")
 
     @router.get("/compare/curves.svg")
     def curves(
-        question: Question, cost: _CostUnit = "tokens", scheme: Scheme = "light", download: bool = False
+        selection: _Selected, cost: _CostUnit = "tokens", scheme: Scheme = "light", download: bool = False
     ) -> Response:
-        asked = _needed(question)
+        chosen = _not_empty(selection)
         points = {
-            variant: asked.comparer.curve(variant, asked.agents, asked.benchmarks) for variant in asked.found.variants
+            variant: chosen.comparer.curve(variant, chosen.agents, chosen.benchmarks)
+            for variant in chosen.comparison.variants
         }
-        svg = curves_svg(asked.found, points, cost=cost, printed=_printed(asked), scheme=scheme)
+        svg = curves_svg(chosen.comparison, points, cost=cost, printed=_printed(chosen), scheme=scheme)
         return _picture(svg, "curves.svg" if download else "")
 
     return router
 
 
-def _shown(site: Site, question: Asked | None, cost: _CostUnit, seen: str | None = None) -> dict[str, Any]:
-    """What the page shows; its version is of the choices that it offers, and of what was measured.
+def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str | None = None) -> dict[str, Any]:
+    """Values for the templates. The version has two parts, for the choices and for the results.
 
     Args:
-        seen: version of a browser whose choices are sent again where they are others; None: they are on the page.
+        site: readers.
+        selection: None if the grid is empty.
+        cost: key of COST_LABELS.
+        seen: version that the browser has, whose choices are sent again if they have changed; None: a whole page.
     """
-    found = question.found if question is not None else None
+    comparison = selection.comparison if selection is not None else None
     choices: dict[str, Any] = {
         "grids": site.runs.chooser(),
-        "pairs": question.pairs if question is not None else (),
-        "column": question.column if question is not None else 0,
-        "agent": TOGETHER if question is None or len(question.agents) != 1 else question.agents[0],
+        "pairs": selection.pairs if selection is not None else (),
+        "column": selection.column if selection is not None else 0,
+        "agent": TOGETHER if selection is None or len(selection.agents) != 1 else selection.agents[0],
         "together": TOGETHER,
         "cost": cost,
-        "costs": COST_LABELS | ({"hours": hours_label(found)} if found is not None else {}),
+        "costs": COST_LABELS | ({"hours": hours_label(comparison)} if comparison is not None else {}),
     }
-    names = version_of(choices, (found.columns, found.agents) if found is not None else ())
-    extent = question.comparer.extent() if question is not None else []
+    names = version_of(choices, (comparison.columns, comparison.agents) if comparison is not None else ())
+    extent = selection.comparer.extent() if selection is not None else []
     is_choice_new = seen is not None and seen.partition(".")[0] != names
     return choices | {
-        "found": found,
-        "version": f"{names}.{version_of(found, extent)}",
+        "comparison": comparison,
+        "version": f"{names}.{version_of(comparison, extent)}",
         "is_choice_new": is_choice_new,
     }
 
 
-def _needed(question: Asked | None) -> Asked:
-    if question is None or not question.found.columns:
-        raise UnknownError("nothing was evaluated yet")
-    return question
+def _not_empty(selection: Selection | None) -> Selection:
+    if selection is None or not selection.comparison.columns:
+        raise UnknownError("nothing has been evaluated yet")
+    return selection
 
 
-def _printed(asked: Asked) -> dict[Variant, float]:
-    """The paper's values of the shown agent; of several agents it prints no common one."""
-    lines = [line for line in asked.found.lines if (line.agent,) == asked.agents]
-    return {line.variant: value for line in lines if (value := line.figures[asked.column].printed) is not None}
+def _printed(selection: Selection) -> dict[Variant, float]:
+    """The paper's values for the selected agent; empty for several agents, for which it has none."""
+    lines = [line for line in selection.comparison.lines if (line.agent,) == selection.agents]
+    return {line.variant: value for line in lines if (value := line.figures[selection.column].printed) is not None}
 
 
 def _picture(svg: str, name: str) -> Response:

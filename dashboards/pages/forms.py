@@ -1,4 +1,4 @@
-"""Fields of a small posted form."""
+"""Parsing of small posted forms."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOST_BYTES = 1 << 20
 
 
 async def read_form(request: Request) -> Mapping[str, list[str]]:
-    """Values by field.
+    """Values of a posted form, by field.
 
     Raises:
-        HTTPException: it is too long, or not UTF-8.
+        HTTPException: the form is too large, or not UTF-8.
     """
     body = b""
     async for chunk in request.stream():
@@ -25,4 +25,4 @@ async def read_form(request: Request) -> Mapping[str, list[str]]:
     try:
         return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20_000)
     except ValueError as error:
-        raise HTTPException(400, "the form cannot be read") from error
+        raise HTTPException(400, "the form is invalid") from error

@@ -1,4 +1,4 @@
-"""The grid: its matrix, what changed in it, and what a person does to cells."""
+"""Page of a grid: its matrix, updates, and actions on experiments."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hacpo_core.errors import HacpoError
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
 FIRST_ANSWER_S = 0.3
 FIRST_CELLS = 150
-"""that are painted first; a browser takes half a second for a thousand"""
+"""number of cells in the first response; a browser takes half a second to render a thousand"""
 _UNKNOWN = "there is no such experiment"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an action on an experiment; `refusal` is "" where it was done."""
+    """Outcome of an action on an experiment; `refusal` is "" if it succeeded."""
 
     experiment: str
     refusal: str
 
 
 def grid_routes(site: Site) -> APIRouter:
-    """Matrix, changes, actions."""
+    """The page, its updates, and actions."""
     router = APIRouter()
 
     @router.get("/")
@@ -52,7 +52,7 @@ def grid_routes(site: Site) -> APIRouter:
         shown = beginning(matrix, FIRST_CELLS)
         is_whole = shown == matrix
         parts = _parts(shown, chooser, notice)
-        # Without a version, the page asks for the whole matrix as soon as its beginning is painted.
+        # Without a version, the page requests the whole matrix as soon as the first part is rendered.
         version = site.changes(name).note(parts).version if is_whole else ""
         return site.page(
             request,
@@ -106,7 +106,7 @@ def _matrix(site: Site, name: str) -> Matrix:
 
 
 def _parts(matrix: Matrix, chooser: Sequence[tuple[str, str]], notice: str) -> dict[str, str]:
-    """What can change, as text by name: cells as they are shown, totals, other grids, notices."""
+    """Parts of the page that can change, as text by name: rendered cells, totals, list of grids, notice."""
     live = macro("cell.html", "live")
     others = {"totals": repr(matrix.totals), "chooser": repr(chooser), "notice": notice}
     return {cell.key: live(cell) for cell in matrix.cells()} | others
@@ -117,7 +117,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
     known = {*site.runs.names(), *places}
     try:
         runs = site.scheduling.view().runs
-        do = _deed(site.scheduling.schedule(), action, runs)
+        perform = _operation(site.scheduling.schedule(), action, runs)
     except RefusedError as error:
         return [Outcome(experiment, str(error) if experiment in known else _UNKNOWN) for experiment in chosen]
     outcomes = []
@@ -128,13 +128,13 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
         place = places.get(experiment)
         unavailable = place.unavailable if place is not None else ""
         state = judge(site.runs.standing(experiment), runs.get(experiment), unavailable).state
-        outcomes.append(Outcome(experiment, _refusal(action, state) or _try(do, experiment)))
+        outcomes.append(Outcome(experiment, _refusal(action, state) or _try(perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes
 
 
-def _deed(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> Callable[[str], object]:
-    if action in ("retry", "run"):  # with the priority that it had
+def _operation(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> Callable[[str], object]:
+    if action in ("retry", "run"):  # keeps its priority
         return lambda experiment: schedule.start(
             experiment, runs[experiment].priority if experiment in runs else "normal"
         )
@@ -144,19 +144,19 @@ def _deed(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> 
 
 
 def _refusal(action: str, state: str) -> str:
-    """Why a word does not fit a state; what the schedule refuses, it says itself."""
+    """Why an action is not possible in a state, else ""; the schedule reports its own refusals."""
     if action == "retry" and state != "failed":
-        return f"it is {state}, and only what failed is retried"
+        return f"it is {state}; only failed experiments are retried"
     if action == "run" and state != "missing":
-        return f"it is {state}, and only what is missing is run"
+        return f"it is {state}; only missing experiments are run"
     return ""
 
 
-def _try(do: Callable[[str], object], experiment: str) -> str:
+def _try(perform: Callable[[str], object], experiment: str) -> str:
     try:
-        do(experiment)
+        perform(experiment)
     except HacpoError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001  a server that goes away in between must not cost the other outcomes
+    except Exception as error:  # noqa: BLE001  the outcomes of the other experiments must still be reported
         return f"the schedule could not be changed: {type(error).__name__}"
     return ""

@@ -1,4 +1,4 @@
-"""Log-in with the token, where one is required."""
+"""Log-in page, used if a token is required."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def login_routes(site: Site) -> APIRouter:
         guard: Guard = request.state.guard
         token = (await read_form(request)).get("token", [""])[0].strip()
         if not guard.is_token(token):
-            return HTMLResponse("That is not the token.", 403)
+            return HTMLResponse("Wrong token.", 403)
         cookie = cookie_header(request.scope, guard.signed("user"))
         return Response(status_code=204, headers={"HX-Redirect": "/", "set-cookie": cookie})
 

@@ -1,4 +1,4 @@
-"""One run: how far it is, its curves, who waited for whom, its settings, and why it failed."""
+"""Page of a run: progress, training curves, timeline, configuration, and failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_OFFERED = 200
 
 
 def run_routes(site: Site) -> APIRouter:
-    """The page of a run and its parts."""
+    """The page of a run and its updates."""
     router = APIRouter()
 
     @router.get("/run/{experiment}")
@@ -70,8 +70,8 @@ def run_routes(site: Site) -> APIRouter:
         version = version_of(facts, evaluations)
         if seen == version:
             return Response(status_code=204)
-        found = [asdict(chart) for chart in charts(metrics, evaluations, since)]
-        return JSONResponse({"charts": found, "version": version, **facts})
+        shown = [asdict(chart) for chart in charts(metrics, evaluations, since)]
+        return JSONResponse({"charts": shown, "version": version, **facts})
 
     @router.get("/run/{experiment}/timeline")
     def show_timeline(
@@ -86,21 +86,21 @@ def run_routes(site: Site) -> APIRouter:
 
 
 def _others(site: Site, experiment: str) -> list[str]:
-    """Runs to compare settings with, those of the same name but for the seed and the digest first."""
+    """Runs to compare the configuration with; those that differ only in seed and digest come first."""
     stem = experiment.rsplit("-", 2)[0]
     names = [name for name in site.runs.names() if name != experiment]
     return sorted(names, key=lambda name: (not name.startswith(stem), name))[:MOST_OFFERED]
 
 
 def _phases(site: Site, experiment: str, first: int | None, last: int | None) -> dict[str, Any]:
-    """The timeline of these steps; without any, of the newest ones, and then it goes on as they come."""
+    """Template values for the timeline of these steps; without a range, of the newest ones, updated live."""
     root = site.runs.root(experiment)
     newest = StepStore(root).last_step()
     is_live = first is None and last is None and site.runs.standing(experiment).state != "done"
     last = newest if last is None else min(max(last, first or 0), newest)
-    found = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
-    own = {"experiment": experiment, "timeline": found, "kinds": PHASE_KINDS, "is_live": is_live}
-    return own | {"version": version_of(found, is_live)}
+    shown = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
+    context = {"experiment": experiment, "timeline": shown, "kinds": PHASE_KINDS, "is_live": is_live}
+    return context | {"version": version_of(shown, is_live)}
 
 
 def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
     cell_state = judge(standing, run, "")
     links, tracked = site.links(request), _mlflow_run(root)
-    found: dict[str, Any] = {
+    context: dict[str, Any] = {
         "experiment": experiment,
         "cell_state": cell_state,
         "progress": standing.progress,
@@ -121,20 +121,20 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
         "mlflow": links.mlflow.to(f"/#/runs/{tracked}") if tracked else Link(),
     }
-    return found | {"version": version_of(*found.values())}
+    return context | {"version": version_of(*context.values())}
 
 
 def _replays(root: Path) -> list[dict[str, Any]]:
-    """Updates that were repeated after an interruption, the newest first."""
+    """Updates that were replayed after an interruption, newest first."""
     try:
-        found: list[dict[str, Any]] = read_json(root / REPLAYS_FILE)
-    except StoreError:  # there was none, or the file is torn, which the next replay says in the log
+        replays: list[dict[str, Any]] = read_json(root / REPLAYS_FILE)
+    except StoreError:  # missing, or damaged, which the next replay logs
         return []
-    return found[::-1]
+    return replays[::-1]
 
 
 def _mlflow_run(root: Path) -> str:
-    """Id of the experiment's run in MLflow, "" where it was not tracked."""
+    """Id of the experiment's run in MLflow, "" if it was not tracked."""
     try:
         run = str(read_json(root / STATE_FILE)["run"])
     except (StoreError, KeyError, TypeError):

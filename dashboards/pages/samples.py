@@ -1,4 +1,4 @@
-"""What the models said: one problem at a time, everybody's responses side by side."""
+"""Page of a step's responses: one problem at a time, the agents side by side."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ProblemNumber = Annotated[int, Query(ge=1, le=10**9)]
 
 
 def samples_routes(site: Site) -> APIRouter:
-    """The page of a step's answers, and what changed in it."""
+    """The page and its updates."""
     router = APIRouter()
 
     @router.get("/samples/{experiment}")
     def show(
         request: Request, experiment: str, step: Step = None, filter: FilterName = "all", problem: _ProblemNumber = 1
     ) -> Response:
-        found = find_answers(site, experiment, step, filter, problem)
-        own = {name: found[name] for name in ("experiment", "step", "filter")}
-        return site.page(request, "samples.html", **own, filters=FILTERS, answers=fragment("answers.html", **found))
+        context = find_answers(site, experiment, step, filter, problem)
+        page = {name: context[name] for name in ("experiment", "step", "filter")}
+        return site.page(request, "samples.html", **page, filters=FILTERS, answers=fragment("answers.html", **context))
 
     @router.get("/samples/{experiment}/changes")
     def changes(
@@ -44,17 +44,17 @@ def samples_routes(site: Site) -> APIRouter:
 def find_answers(
     site: Site, experiment: str, step: int | None = None, filter: FilterName = "all", problem: int = 1
 ) -> dict[str, Any]:
-    """What the template shows of a problem.
+    """Template values for one problem of a step.
 
     Args:
         site: readers.
         experiment: id.
-        step: None: the last one that has answers; shown as step 0 where there is none yet.
-        filter: of FILTERS.
-        problem: its place among those that pass the filter; beyond the end: the last one.
+        step: training step; None: the last one with advantages, or 0 if there is none yet.
+        filter: key of FILTERS.
+        problem: number of the problem among the filtered ones, from 1; beyond the end: the last one.
 
     Raises:
-        UnknownError: there is no such experiment, or the step has no complete answers.
+        UnknownError: there is no such experiment, or the step is incomplete.
     """
     root, runs_dir = site.runs.root(experiment), site.runs.runs_dir
     last = _last_answered(root)
@@ -62,8 +62,8 @@ def find_answers(
     answers = site.answers.read(runs_dir, experiment, shown) if shown else StepAnswers((), ())
     selected = answers.select(filter)
     place = min(problem, len(selected))
-    one = selected[place - 1] if selected else None
-    found: dict[str, Any] = {
+    answered = selected[place - 1] if selected else None
+    context: dict[str, Any] = {
         "experiment": experiment,
         "step": shown,
         "has_next_step": shown < last,
@@ -71,16 +71,16 @@ def find_answers(
         "place": place,
         "num": len(selected),
         "num_all": len(answers.problems),
-        "one": one,
-        "text": site.answers.problem_text(runs_dir, experiment, one.problem_id) if one is not None else "",
+        "answered": answered,
+        "text": site.answers.problem_text(runs_dir, experiment, answered.problem_id) if answered is not None else "",
         "agents": answers.by_strength,
         "is_live": site.runs.standing(experiment).state != "done",
     }
-    return found | {"version": version_of(*found.values())}
+    return context | {"version": version_of(*context.values())}
 
 
 def _last_answered(root: Path) -> int:
-    """Newest step whose advantages are committed; 0 where there is none."""
+    """Newest step with committed advantages; 0 if there is none."""
     store = StepStore(root)
     last = store.last_step()
     while last and "advantage" not in store.committed(last):

@@ -1,4 +1,4 @@
-// The grid's selection and its menu. Cells are replaced from the server; what a person chose is kept.
+// The grid's selection and menu. The server replaces cells; the selection is kept.
 "use strict";
 const menu = document.getElementById("menu");
 const boxes = () => [...document.querySelectorAll('#matrix input[name="experiment"]')];

@@ -1,4 +1,4 @@
-// Curves of a run: fetched once, then only the steps that are new.
+// Training curves of a run: fetched once, then only new steps.
 "use strict";
 const place = document.getElementById("curves");
 const note = document.getElementById("curves-note");
@@ -9,15 +9,15 @@ let seen = "";
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rows = (chart) => [chart.steps, ...chart.lines.values()];
 
-function take(chart) {
+function merge(chart) {
   const known = charts.get(chart.id);
-  // Accuracies come whole each time; the other charts bring new steps.
+  // The accuracy chart is sent whole each time; the other charts only with new steps.
   if (!known || chart.id === "accuracy") {
     const lines = new Map(chart.lines.map((line) => [line.label, line.values]));
     if (known) { known.steps = chart.steps; known.lines = lines; return known; }
-    const made = { ...chart, lines, plot: null, box: null };
-    charts.set(chart.id, made);
-    return made;
+    const added = { ...chart, lines, plot: null, box: null };
+    charts.set(chart.id, added);
+    return added;
   }
   const before = known.steps.length;
   known.steps = known.steps.concat(chart.steps);
@@ -33,17 +33,17 @@ function take(chart) {
 }
 
 function box(chart) {
-  const made = document.createElement("section");
-  made.className = "chart";
+  const section = document.createElement("section");
+  section.className = "chart";
   const title = document.createElement("h3");
   const about = document.createElement("p");
   title.textContent = chart.title;
   about.textContent = chart.about;
   about.className = "small";
-  made.append(title, about);
-  made.setAttribute("aria-label", chart.title);
-  place.append(made);
-  return made;
+  section.append(title, about);
+  section.setAttribute("aria-label", chart.title);
+  place.append(section);
+  return section;
 }
 
 function draw(chart) {
@@ -60,12 +60,12 @@ function draw(chart) {
     value: (_, value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString()),
   }));
   const size = { width: Math.max(chart.box.clientWidth, 240), height: 220 };
-  const options = { ...size, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(inWords) }], series: [{ label: "step" }, ...series] };
+  const options = { ...size, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(tickLabel) }], series: [{ label: "step" }, ...series] };
   chart.plot = new uPlot(options, rows(chart), chart.box);
 }
 
-// Differences of sampler and learner are of the order of 1e-6.
-function inWords(value) {
+// Exponents for small values: differences of sampler and learner are about 1e-6.
+function tickLabel(value) {
   if (value === null) return "";
   return value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 }
@@ -76,24 +76,24 @@ function redraw() {
   }
 }
 
-async function look() {
+async function poll() {
   let isDone = false;
   try {
     const answer = await fetch(`${place.dataset.source}?since=${last}&seen=${seen}`);
     if (answer.status === 200) {
-      const found = await answer.json();
-      for (const chart of found.charts) draw(take(chart));
-      last = Math.max(last, found.last);
-      seen = found.version;
-      isDone = found.is_done;
-      note.textContent = !last ? "No step is complete yet." : found.num_torn ? `${found.num_torn} steps are torn and left out.` : "";
+      const update = await answer.json();
+      for (const chart of update.charts) draw(merge(chart));
+      last = Math.max(last, update.last);
+      seen = update.version;
+      isDone = update.is_done;
+      note.textContent = !last ? "No step is complete yet." : update.num_torn ? `${update.num_torn} steps have damaged files and are not shown.` : "";
       place.dataset.last = last;
     }
-  } catch { /* the page says so itself */ }
-  if (!isDone) setTimeout(look, 2000);
+  } catch { /* app.js shows a notice */ }
+  if (!isDone) setTimeout(poll, 2000);
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 let timer = 0;
 addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(redraw, 200); });
-look();
+poll();

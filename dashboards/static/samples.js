@@ -1,4 +1,4 @@
-// Keys of the samples page; they follow the links that are there anyway.
+// Keyboard shortcuts of the samples page; each one clicks a link of the page.
 "use strict";
 const LINKS = { j: "next", ArrowRight: "next", k: "previous", ArrowLeft: "previous", n: "step-after", p: "step-before" };
 document.addEventListener("keydown", (event) => {

@@ -1,1 +1,1 @@
-"""What the paper prints, as data, and the functions that read it."""
+"""The paper's printed results and model shapes, as CSV files and functions that read them."""

@@ -1,4 +1,4 @@
-"""Shapes of the paper's models, as their config.json files say: memory can be reckoned without the weights."""
+"""Shapes of the paper's models, from their config.json files, to calculate memory without the weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hacpo_core.engines.models.memory import ModelShape, model_shape
 
 @cache
 def published_models() -> dict[str, dict[str, str]]:
-    """Fields of each model of the paper by its hub name."""
+    """Shape fields of each model of the paper, by hub name."""
     text = (files(__package__) / "model_shapes.csv").read_text(encoding="utf-8")
     return {row.pop("model"): row for row in csv.DictReader(text.splitlines())}
 
@@ -21,7 +21,7 @@ def published_models() -> dict[str, dict[str, str]]:
 @cache
 def published_shape(name: str) -> ModelShape:
     """Shape of a model of the paper."""
-    from transformers import AutoConfig  # two seconds, which plans of other models do without
+    from transformers import AutoConfig  # importing takes two seconds, and other models do not need it
 
     fields = dict(published_models()[name])
     kind = fields.pop("model_type")
@@ -29,6 +29,6 @@ def published_shape(name: str) -> ModelShape:
 
 
 def published_shapes(config: ExperimentConfig) -> dict[str, ModelShape]:
-    """Shapes of those of an experiment's agents that are models of the paper, by the agents' names."""
+    """Shapes of an experiment's agents that are models of the paper, by agent name."""
     agents = config.pair.agents.items()
     return {k: published_shape(agent.path) for k, agent in agents if agent.path in published_models()}

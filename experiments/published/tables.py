@@ -1,4 +1,4 @@
-"""The paper's tables as records, under the names that this project uses for methods and benchmarks."""
+"""The paper's tables as records, with this project's names of methods and benchmarks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import cache
 from importlib.resources import files
 
 AVERAGE = "avg"
-"""The column of the tables that holds the mean of the others."""
+"""name of the column with the mean of the others"""
 BENCHMARKS = ("math500", "math", "gsm8k", "aime2025", "amc23", "minerva", "olympiadbench")
-"""Columns of tables 1, 2, 3 and 7, in the printed order."""
+"""columns of tables 1, 2, 3 and 7, in printed order"""
 BEFORE = "base"
-"""The row of an agent before training."""
+"""name of the row of an agent before training"""
 
 _METHODS = {"hacpo_no_capability_advantage": "hacpo_no_adv", "hacpo_no_capability_weight": "hacpo_no_omega"}
 _BENCHMARKS = {"olympiad": "olympiadbench"}
@@ -43,7 +43,7 @@ class PairSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrintedRatios:
-    """A row of Table 6: over the steps of one training, the mean ratio of each step's responses."""
+    """A row of Table 6: mean, maximum, minimum and range over training steps of the step's mean ratio."""
 
     source: str
     mean: float
@@ -60,9 +60,9 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
 def printed_values() -> tuple[PrintedValue, ...]:
     """Tables 1, 2, 3, 7 (seven benchmarks and their average) and 4, in the printed order.
 
-    Table 4 does not name its benchmark; MATH-500 is our reading, because every value is a multiple of 1/500.
+    Table 4 does not name its benchmark; we assume MATH-500, because every value is a multiple of 1/500.
     """
-    found = [
+    values = [
         PrintedValue(
             table=row["table"],
             pair=row["pair"],
@@ -73,7 +73,7 @@ def printed_values() -> tuple[PrintedValue, ...]:
         )
         for row in _rows("results.csv")
     ]
-    found += [
+    values += [
         PrintedValue(
             table="table4",
             pair=row["pair"],
@@ -84,7 +84,7 @@ def printed_values() -> tuple[PrintedValue, ...]:
         )
         for row in _rows("table4_alpha.csv")
     ]
-    return tuple(found)
+    return tuple(values)
 
 
 def pair_settings() -> list[PairSettings]:

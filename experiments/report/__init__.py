@@ -1,4 +1,4 @@
-"""`hacpo report`: a grid's tables with one's own numbers beside the printed ones."""
+"""`hacpo report`: a grid's results beside the paper's."""
 
 from experiments.report.pages import write_report
 

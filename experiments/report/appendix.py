@@ -1,4 +1,4 @@
-"""The audit of the printed tables, in words and tables."""
+"""The report's appendix: consistency checks of the paper's printed tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TABLES = {"table1": "Table 1", "table2": "Table 2", "table3": "Table 3", "table
 
 
 def audit_blocks() -> Iterator[Block]:
-    """Everything that can be recomputed from what the paper prints; nothing here was measured by us."""
+    """All checks of `experiments.audit`; they use only the paper's printed numbers."""
     rows = printed_rows()
     yield Heading("Appendix: the printed tables, recomputed")
     yield Paragraph(words.AUDIT)
@@ -54,7 +54,7 @@ def _averages(rows: Sequence[PrintedRow]) -> Iterator[Block]:
         )
         for row in wrong
     ]
-    columns = ("table", "pair", "agent", "row", "printed", "mean of the row", "points too much")
+    columns = ("table", "pair", "agent", "row", "printed", "mean of the row", "difference, points")
     yield Table(columns, tuple(tuple(map(TableCell, line)) for line in cells), num_labels=4)
 
 
@@ -63,16 +63,16 @@ def _gains(rows: Sequence[PrintedRow]) -> Iterator[Block]:
     yield Paragraph(words.AUDIT_LEAD)
     cells = [
         (
-            " and ".join(_TABLES[name] for name in found.tables),
-            TITLES[found.against],
-            str(found.num_agents),
-            f"{found.printed:+.2f}",
-            f"{found.computed:+.2f}",
-            f"{found.least:+.2f}",
-            str(found.num_behind),
-            "{} of {}".format(*num_cells_behind(rows, found.tables, found.against)),
+            " and ".join(_TABLES[name] for name in gain.tables),
+            TITLES[gain.against],
+            str(gain.num_agents),
+            f"{gain.printed:+.2f}",
+            f"{gain.computed:+.2f}",
+            f"{gain.least:+.2f}",
+            str(gain.num_behind),
+            "{} of {}".format(*num_cells_behind(rows, gain.tables, gain.against)),
         )
-        for found in gains(rows)
+        for gain in gains(rows)
     ]
     columns = (
         "tables",
@@ -88,21 +88,21 @@ def _gains(rows: Sequence[PrintedRow]) -> Iterator[Block]:
 
 
 def _repetitions(rows: Sequence[PrintedRow]) -> Iterator[Block]:
-    yield Heading("Rows that agree or differ where they should not", 3)
+    yield Heading("Rows that agree or differ but should not", 3)
     yield Paragraph(words.AUDIT_REPETITIONS.format(values=len(BENCHMARKS)))
     items = []
-    for found in repetitions(rows):
-        places = f"beside {_partner(found.first)} and beside {_partner(found.second)}"
-        row = f"{found.first.agent}, {TITLES[found.first.method]}"
-        if found.is_expected:
+    for repetition in repetitions(rows):
+        places = f"beside {_partner(repetition.first)} and beside {_partner(repetition.second)}"
+        row = f"{repetition.first.agent}, {TITLES[repetition.first.method]}"
+        if repetition.is_expected:
             unequal = [
                 f"{HEADINGS[name]} {a:.3f} against {b:.3f}"
-                for name, a, b in zip(BENCHMARKS, found.first.values, found.second.values, strict=True)
+                for name, a, b in zip(BENCHMARKS, repetition.first.values, repetition.second.values, strict=True)
                 if a != b
             ]
-            items.append(f"{row}: one and the same model is printed with {', '.join(unequal)} {places}.")
+            items.append(f"{row}: the same model is printed with {', '.join(unequal)} {places}.")
         else:
-            items.append(f"{row}: {found.num_equal} equal to the last digit {places}.")
+            items.append(f"{row}: {repetition.num_equal} values are equal to the last digit {places}.")
     yield Bullets(tuple(items))
 
 
@@ -111,16 +111,16 @@ def _partner(row: PrintedRow) -> str:
 
 
 def _impossible(rows: Sequence[PrintedRow]) -> Iterator[Block]:
-    found = impossible_values(rows)
-    numbers = Counter(one.benchmark for one in found)
-    yield Heading("Cells that no whole number of right answers gives", 3)
+    impossible = impossible_values(rows)
+    numbers = Counter(cell.benchmark for cell in impossible)
+    yield Heading("Cells that no number of correct responses gives", 3)
     listed = ", ".join(f"{HEADINGS[name]} {number}" for name, number in numbers.items())
     yield Paragraph(words.AUDIT_COUNTS.format(numbers=listed))
     yield Paragraph(words.AUDIT_AIME.format(**asdict(aime_fit(rows))))
     items = [
-        f"{HEADINGS[one.benchmark]} {one.value:.3f}: {one.row.agent}, {TITLES[one.row.method]}"
-        for one in found
-        if one.benchmark != "aime2025"
+        f"{HEADINGS[cell.benchmark]} {cell.value:.3f}: {cell.row.agent}, {TITLES[cell.row.method]}"
+        for cell in impossible
+        if cell.benchmark != "aime2025"
     ]
     yield Bullets(tuple(items))
 
@@ -146,5 +146,5 @@ def _settings() -> Iterator[Block]:
 
 
 def _exponent(method: str) -> str:
-    """The words "α = 1" of a method of Table 4."""
+    """The part "α = 1" of the title of a method of Table 4."""
     return TITLES[method].rpartition(", ")[2]

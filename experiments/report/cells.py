@@ -1,4 +1,4 @@
-"""A grid's cells with what their experiments measured: scores, costs, curves, code versions, and what is missing.
+"""Results of a grid's cells: scores, costs, curves, code versions, and cells without a result.
 
 Shapes: S seed, P problem, K sample.
 """
@@ -40,14 +40,14 @@ COMMIT = "mlflow.source.git.commit"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A method, and the entry's label where a grid holds it more than once."""
+    """A method, and the label of its grid entry if the grid has it more than once."""
 
     method: str
     label: str = ""
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Display name of the method, with its label."""
         title = TITLES.get(self.method, self.method)
         return f"{title} ({self.label})" if self.label else title
 
@@ -57,7 +57,7 @@ REFERENCE = Variant("hacpo")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A complete cell: evaluations before and after training by benchmark, and its agent's metrics of every step."""
+    """A complete cell: evaluations before and after training, by benchmark, and all metrics of its agent."""
 
     cell: Cell
     plan: Plan
@@ -67,13 +67,13 @@ class Run:
     version: str
 
     def total(self, metric: str) -> float:
-        """Sum of a metric over all steps; nan where it was never measured."""
+        """Sum of a metric over all steps; nan if it was never measured."""
         return float(self.curves.loc[self.curves.metric == metric, "value"].sum(min_count=1))
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All complete cells of a grid, in its order, and the cells without a result."""
+    """All complete cells of a grid, in grid order, and the cells without a result."""
 
     grid: GridPlan
     runs: list[Run]
@@ -82,37 +82,37 @@ class Results:
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """(pair, agent) in the grid's order."""
+        """(pair, agent), in grid order."""
         return list(dict.fromkeys((cell.pair, cell.agent) for cell in self.grid.cells))
 
     @property
     def pairs(self) -> list[str]:
-        """In the grid's order."""
+        """All of the grid, in grid order."""
         return list(dict.fromkeys(pair for pair, _ in self.places))
 
     def agents(self, pair: str) -> list[str]:
-        """Of a pair, in the grid's order."""
+        """Agents of a pair, in grid order."""
         return [agent for where, agent in self.places if where == pair]
 
     def holds(self, place: tuple[str, str], variant: Variant) -> bool:
-        """Whether the grid has a cell of the method at this place."""
+        """Whether the grid has this method for a (pair, agent)."""
         return any(
             (cell.pair, cell.agent) == place and Variant(cell.method, cell.label) == variant for cell in self.grid.cells
         )
 
     @property
     def variants(self) -> list[Variant]:
-        """In the grid's order."""
+        """All of the grid, in grid order."""
         return list(dict.fromkeys(Variant(cell.method, cell.label) for cell in self.grid.cells))
 
     @property
     def benchmarks(self) -> list[str]:
-        """Evaluated after training: the paper's in its order, then all others in theirs."""
-        found = dict.fromkeys(name for run in self.runs for name in run.plan.config.evaluate.final)
-        return [*(name for name in BENCHMARKS if name in found), *(name for name in found if name not in BENCHMARKS)]
+        """Benchmarks evaluated after training: the paper's in its order, then the others."""
+        names = dict.fromkeys(name for run in self.runs for name in run.plan.config.evaluate.final)
+        return [*(name for name in BENCHMARKS if name in names), *(name for name in names if name not in BENCHMARKS)]
 
     def scores(self, run: Run, benchmark: str) -> pd.Series:
-        """Score of every problem after training, under the benchmark's own metric; nan where it is not known.
+        """Score of every problem after training, by the benchmark's metric; nan if it is unknown.
 
         Returns:
             score by problem id, in the benchmark's order.
@@ -128,7 +128,7 @@ class Results:
         return self._scores[key]
 
     def of(self, pair: str, agent: str, variant: Variant | None = None) -> dict[int, Run]:
-        """Complete runs of a place, by seed; of any variant where none is given."""
+        """Complete runs of a pair and agent, by seed; without a variant, one run of any variant per seed."""
         return {
             run.cell.seed: run
             for run in reversed(self.runs)
@@ -138,7 +138,7 @@ class Results:
 
 
 def read_results(grid: GridPlan) -> Results:
-    """Read every complete experiment of a grid once; one that cannot be read counts as missing, with the reason."""
+    """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
     loaded: dict[str, _Loaded | str] = {}
     runs, missing = [], []
     for cell in grid.cells:
@@ -151,19 +151,19 @@ def read_results(grid: GridPlan) -> Results:
                 loaded[cell.experiment] = _load(plan)
             except StoreError as error:
                 loaded[cell.experiment] = str(error)
-        found = loaded[cell.experiment]
-        if isinstance(found, str):
-            missing.append(replace(cell, status="unreadable", reason=found))
+        content = loaded[cell.experiment]
+        if isinstance(content, str):
+            missing.append(replace(cell, status="unreadable", reason=content))
             continue
-        own = [result for result in found.evaluations if result.agent == cell.agent]
+        own = [result for result in content.evaluations if result.agent == cell.agent]
         runs.append(
             Run(
                 cell=cell,
                 plan=plan,
                 before={result.benchmark: result for result in own if result.step == 0},
                 after={result.benchmark: result for result in own if result.step == plan.config.train.num_steps},
-                curves=found.curves[found.curves.agent == cell.agent],
-                version=found.version,
+                curves=content.curves[content.curves.agent == cell.agent],
+                version=content.version,
             )
         )
     return Results(grid, runs, missing)
@@ -179,32 +179,32 @@ class _Loaded:
 def _load(plan: Plan) -> _Loaded:
     final = read_final(plan)
     if final is None:
-        raise StoreError(f"{plan.root} has lost its result since it was planned")
+        raise StoreError(f"{plan.root}: the result was removed after the grid was planned; run the report again")
     return _Loaded(list(results(plan.root)), read_curves(plan.root, plan.config), _version(final.versions))
 
 
 def _version(versions: dict[str, str]) -> str:
-    """The code that made a result."""
+    """Version and commit of the code that produced a result."""
     package, commit = versions.get("version.hacpo", "unknown version"), versions.get(COMMIT)
     return f"hacpo {package}, commit {commit}" if commit else f"hacpo {package}"
 
 
 def average(evaluations: dict[str, EvaluationResult], benchmarks: Iterable[str]) -> float:
-    """Mean over benchmarks of each one's own metric; nan where one is missing, or all."""
+    """Mean over benchmarks of each one's main metric; nan if one is missing or there are none."""
     values = [evaluations[name].value if name in evaluations else np.nan for name in benchmarks]
     return float(np.mean(values)) if values else np.nan
 
 
 def paired_scores(results: Results, ours: Sequence[Run], theirs: Sequence[Run], benchmark: str) -> Floats | None:
-    """Difference of two methods' scores, run by run and problem by problem.
+    """Difference of two methods' scores per seed and problem.
 
     Args:
-        results: that they belong to.
-        ours, theirs: runs of one agent, the same seeds in the same order.
-        benchmark: its name.
+        results: results that the runs belong to.
+        ours, theirs: runs of one agent with the same seeds in the same order.
+        benchmark: name of the benchmark.
 
     Returns:
-        difference_SP; None where the runs did not answer the same problems.
+        difference_SP; None if the runs were not evaluated on the same problems.
     """
     rows = []
     for a, b in zip(ours, theirs, strict=True):

@@ -1,4 +1,4 @@
-"""Methods against each other, paired; and what a point of accuracy costs.
+"""Paired differences between methods, and the cost per point of accuracy.
 
 Shapes: A agent, S seed, P problem.
 """
@@ -29,21 +29,21 @@ _PairAgent = tuple[str, str]
 def paired_difference(
     results: Results, ours: Variant, theirs: Variant, places: Sequence[_PairAgent], benchmarks: Sequence[str]
 ) -> Difference | str:
-    """Ours − theirs over some places, on the seeds that all of them have of both methods.
+    """Ours − theirs over some (pair, agent) places, on the seeds that all of them have for both methods.
 
     Returns:
-        in units of accuracy, or why there is none.
+        difference in units of accuracy, or the reason why there is none.
     """
     runs = [(results.of(*place, ours), results.of(*place, theirs)) for place in places]
     common = [set(a) & set(b) for a, b in runs]
     seeds = sorted(set.intersection(*common)) if common else []
     if not seeds or not benchmarks:
-        return "no seed of both"
+        return "no common seed"
     if all(a[s].cell.experiment == b[s].cell.experiment for a, b in runs for s in seeds):
-        return "the same experiments"
+        return "same experiments"
     difference_ASP: dict[str, Floats] = {}
     for name in benchmarks:
-        if any(name not in found[s].after for pair in runs for found in pair for s in seeds):
+        if any(name not in by_seed[s].after for pair in runs for by_seed in pair for s in seeds):
             return f"no evaluation on {name}"
         try:
             rows = [paired_scores(results, [a[s] for s in seeds], [b[s] for s in seeds], name) for a, b in runs]
@@ -51,30 +51,30 @@ def paired_difference(
             return f"responses cannot be read: {error}"
         answered = [row for row in rows if row is not None]
         if len(answered) < len(rows) or len({row.shape for row in answered}) > 1:
-            return "other problems"
+            return "different problems"
         difference_ASP[name] = np.stack(answered)
         if np.isnan(difference_ASP[name]).any(axis=(0, 1)).all():
-            return "no scored problem of both"
+            return "no problem scored in both"
     return paired_bootstrap(difference_ASP)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A difference over one agent, or over all agents of all pairs (`pair` is then `ALL`)."""
+    """A difference for one agent, or over all agents of all pairs (`pair` is then `ALL`)."""
 
     pair: str
     agent: str
-    found: Difference | str
+    difference: Difference | str
     leads: Sequence[float | None]
-    """the paper's, in points"""
+    """the paper's leads, in points"""
 
 
 def difference_table(
     results: Results, printed: Printed, benchmarks: Sequence[str], comparisons: Sequence[tuple[Variant, Variant]]
 ) -> Table | None:
-    """One section per comparison of two methods, one row per agent and one over all; None where there is none.
+    """One section per comparison of two methods, one row per agent and one over all; None without comparisons.
 
-    p-values are corrected by Holm among the rows of single agents, and among those over all agents.
+    p-values are corrected by Holm's procedure, separately for rows of single agents and rows over all agents.
     """
     sections = {
         f"{ours.title} − {theirs.title}": _compared(results, printed, benchmarks, ours, theirs)
@@ -85,8 +85,8 @@ def difference_table(
     every = [row for rows in sections.values() for row in rows]
     corrected: dict[int, float] = {}
     for is_joint in (False, True):
-        family = [row for row in every if isinstance(row.found, Difference) and (row.pair == ALL) == is_joint]
-        p_values = [row.found.p_value for row in family if isinstance(row.found, Difference)]
+        family = [row for row in every if isinstance(row.difference, Difference) and (row.pair == ALL) == is_joint]
+        p_values = [row.difference.p_value for row in family if isinstance(row.difference, Difference)]
         corrected |= zip(map(id, family), holm(p_values), strict=True)
     lines: list[Section | tuple[TableCell, ...]] = []
     for title, rows in sections.items():
@@ -104,7 +104,7 @@ def difference_table(
 def _compared(
     results: Results, printed: Printed, benchmarks: Sequence[str], ours: Variant, theirs: Variant
 ) -> list[_Row]:
-    places = [place for place in results.places if all(results.holds(place, one) for one in (ours, theirs))]
+    places = [place for place in results.places if all(results.holds(place, variant) for variant in (ours, theirs))]
     rows = [
         _Row(
             *place,
@@ -120,46 +120,46 @@ def _compared(
 
 
 def _printed_lead(printed: Printed, place: _PairAgent, ours: Variant, theirs: Variant) -> float | None:
-    ahead, behind = (printed.get((*place, one.method, AVERAGE)) for one in (ours, theirs))
+    ahead, behind = (printed.get((*place, variant.method, AVERAGE)) for variant in (ours, theirs))
     return None if ahead is None or behind is None or ours.label or theirs.label else 100 * (ahead - behind)
 
 
 def _difference_row(row: _Row, corrected_p: float) -> tuple[TableCell, ...]:
-    printed, found = [lead for lead in row.leads if lead is not None], row.found
+    printed, difference = [lead for lead in row.leads if lead is not None], row.difference
     paper = f"{sum(printed) / len(row.leads):+.1f}" if row.leads and len(printed) == len(row.leads) else ""
-    if isinstance(found, str):
-        figures = [TableCell(f"{DASH} ({found})"), *[TableCell(DASH)] * 8]
+    if isinstance(difference, str):
+        figures = [TableCell(f"{DASH} ({difference})"), *[TableCell(DASH)] * 8]
     else:
         figures = [
-            TableCell(f"{100 * found.value:+.1f}"),
-            TableCell(f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"),
-            TableCell(p_text(found.p_value).removeprefix("= ")),
+            TableCell(f"{100 * difference.value:+.1f}"),
+            TableCell(f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"),
+            TableCell(p_text(difference.p_value).removeprefix("= ")),
             TableCell(p_text(corrected_p).removeprefix("= ")),
-            TableCell(known(100 * found.seed_std, ".1f")),
-            TableCell(known(100 * found.power(0.01), ".0f", " %")),
-            TableCell(str(found.num_seeds), _FEW_SEEDS if found.num_seeds < ENOUGH_SEEDS else ""),
-            TableCell(f"{found.num_problems:,}"),
-            TableCell(str(found.num_dropped)),
+            TableCell(known(100 * difference.seed_std, ".1f")),
+            TableCell(known(100 * difference.power(0.01), ".0f", " %")),
+            TableCell(str(difference.num_seeds), _FEW_SEEDS if difference.num_seeds < ENOUGH_SEEDS else ""),
+            TableCell(f"{difference.num_problems:,}"),
+            TableCell(str(difference.num_dropped)),
         ]
     return (TableCell(row.pair), TableCell(row.agent), *figures, TableCell(paper))
 
 
 def p_text(p_value: float) -> str:
-    """A p-value with its sign: "= 0.012" or "< 0.001", no smaller than the resamples can tell."""
+    """A p-value as "= 0.012" or "< 0.001", which is near the resolution of the resamples."""
     return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
 
 
 def has_few_seeds(table: Table) -> bool:
-    """Whether a row of a table of differences rests on a handful of seeds."""
+    """Whether a row of a table of differences has fewer than ENOUGH_SEEDS seeds."""
     return any(cell.note == _FEW_SEEDS for row in table.rows if not isinstance(row, Section) for cell in row)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What training a pair with a method took, mean over seeds, all agents together.
+    """Cost of training a pair with a method: mean over seeds, sum over agents.
 
-    `points` is the accuracy gained, in points, summed over the agents. What is not known is nan; `gpu_hours` are not
-    where the device is the CPU.
+    `points` is the gain in accuracy, in points (1/100), summed over agents. Unknown values are nan, and so are
+    `gpu_hours` on the CPU.
     """
 
     sampled_tokens: float
@@ -171,11 +171,11 @@ class Cost:
 
 
 def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequence[str]) -> Cost | None:
-    """Cost over the seeds that every agent of the pair has; None where there is none."""
+    """Cost over the seeds that every agent of the pair has; None if there are none."""
     agents = results.agents(pair)
     runs = [results.of(pair, agent, variant) for agent in agents]
-    seeds = sorted(set.intersection(*(set(found) for found in runs)))
-    chosen = [[found[seed] for found in runs] for seed in seeds]
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in runs)))
+    chosen = [[by_seed[seed] for by_seed in runs] for seed in seeds]
     if not chosen:
         return None
 
@@ -183,11 +183,11 @@ def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequenc
         return float(np.mean(totals))
 
     return Cost(
-        sampled_tokens=mean([sum(run.total("tokens/sampled") for run in one) for one in chosen]),
-        trained_tokens=mean([sum(run.total("tokens/trained") for run in one) for one in chosen]),
-        gpu_hours=mean([sum(map(gpu_hours, one)) for one in chosen]),
+        sampled_tokens=mean([sum(run.total("tokens/sampled") for run in team) for team in chosen]),
+        trained_tokens=mean([sum(run.total("tokens/trained") for run in team) for team in chosen]),
+        gpu_hours=mean([sum(map(gpu_hours, team)) for team in chosen]),
         points=mean(
-            [sum(100 * (average(r.after, benchmarks) - average(r.before, benchmarks)) for r in one) for one in chosen]
+            [sum(100 * (average(r.after, benchmarks) - average(r.before, benchmarks)) for r in team) for team in chosen]
         ),
         num_agents=len(agents),
         num_seeds=len(seeds),
@@ -195,27 +195,27 @@ def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequenc
 
 
 def gpu_hours(run: Run) -> float:
-    """GPU-hours of a run's models; nan on the CPU, where only seconds on the wall are measured."""
+    """GPU-hours of a run's models; nan on the CPU, where only wall time is measured."""
     if is_on_cpu(run):
         return math.nan
-    of_teachers = run.total("gpu/teach_s")  # nan without any
+    teach_s = run.total("gpu/teach_s")  # nan without teachers
     seconds = sum(run.total(f"gpu/{phase}_s") for phase in ("rollout", "update"))
-    return (seconds + (0.0 if math.isnan(of_teachers) else of_teachers)) / 3600
+    return (seconds + (0.0 if math.isnan(teach_s) else teach_s)) / 3600
 
 
 def cost_table(results: Results, benchmarks: Sequence[str]) -> Table:
-    """One section per pair: tokens and GPU-hours of every method, and per point of accuracy gained.
+    """One section per pair: tokens and GPU-hours of every method, in total and per point of accuracy gained.
 
-    Without hours where all runs are on the CPU.
+    The hours are omitted if all runs are on the CPU.
     """
     rows: list[Section | tuple[TableCell, ...]] = []
     for pair in results.pairs:
         costs = {variant: pair_cost(results, pair, variant, benchmarks) for variant in results.variants}
-        found = {variant: cost for variant, cost in costs.items() if cost is not None}
-        if found:
+        known_costs = {variant: cost for variant, cost in costs.items() if cost is not None}
+        if known_costs:
             rows.append(Section(pair))
-            rows += [_cost_row(variant, cost, found.get(REFERENCE)) for variant, cost in found.items()]
-    columns = ("method", "sampled tokens", "of HACPO's", "trained tokens", "points gained per agent")
+            rows += [_cost_row(variant, cost, known_costs.get(REFERENCE)) for variant, cost in known_costs.items()]
+    columns = ("method", "sampled tokens", "relative to HACPO", "trained tokens", "points gained per agent")
     table = Table((*columns, "sampled tokens per point", "seeds", *HOURS), tuple(rows))
     if not all(map(is_on_cpu, results.runs)):
         return table
@@ -224,7 +224,7 @@ def cost_table(results: Results, benchmarks: Sequence[str]) -> Table:
 
 
 def is_on_cpu(run: Run) -> bool:
-    """Whether a run's device was the CPU."""
+    """Whether a run used the CPU."""
     return run.plan.config.engine.device == "cpu"
 
 
@@ -244,17 +244,17 @@ def _cost_row(variant: Variant, cost: Cost, reference: Cost | None) -> tuple[Tab
 
 
 def tokens_share(cost: Cost, reference: Cost | None) -> float:
-    """Sampled tokens over the reference's; nan where either is unknown or the reference sampled none."""
+    """Sampled tokens relative to the reference's; nan if either is unknown or the reference sampled none."""
     return cost.sampled_tokens / reference.sampled_tokens if reference and reference.sampled_tokens else math.nan
 
 
 def known(value: float, form: str, unit: str = "") -> str:
-    """A number with its unit, or a dash where it is nan."""
+    """A number with its unit, or a dash for nan."""
     return DASH if math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def _tokens_text(value: float) -> str:
-    """A number of tokens with its unit."""
+    """A number of tokens with an SI prefix."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -262,13 +262,13 @@ def _tokens_text(value: float) -> str:
 
 
 def gained_for_half(results: Results, benchmarks: Sequence[str]) -> Mapping[str, tuple[float, Difference | str]]:
-    """The claim of half the rollout cost: by pair, HACPO's share of GSPO x 2's sampled tokens, and its lead."""
-    found = {}
+    """Check of "half the rollout cost": by pair, HACPO's sampled tokens relative to GSPO x 2, and its lead."""
+    by_pair = {}
     for pair in results.pairs:
         ours = pair_cost(results, pair, REFERENCE, benchmarks)
         theirs = pair_cost(results, pair, Variant("gspo_x2"), benchmarks)
         if ours is not None and theirs is not None:
             places = [(pair, agent) for agent in results.agents(pair)]
             lead = paired_difference(results, REFERENCE, Variant("gspo_x2"), places, benchmarks)
-            found[pair] = (tokens_share(ours, theirs), lead)
-    return found
+            by_pair[pair] = (tokens_share(ours, theirs), lead)
+    return by_pair

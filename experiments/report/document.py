@@ -1,6 +1,6 @@
-"""A report as a list of blocks, and its two forms: Markdown with figures beside it, and one HTML page without network.
+"""A report as a list of blocks, written as Markdown with figure files, or as one self-contained HTML page.
 
-All text is plain; both writers escape it. Figures are SVG that `experiments.report.figures` drew.
+Blocks hold plain text; both writers escape it. Figures are SVG from `experiments.report.figures`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Of level 2 or 3; the report's title is level 1."""
+    """A heading of level 2 or 3; the report's title is level 1."""
 
     text: str
     level: int = 2
@@ -31,14 +31,14 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Running text."""
+    """A paragraph of text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    """A list; may be empty."""
+    """A bulleted list; may be empty."""
 
     items: tuple[str, ...]
 
@@ -52,7 +52,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """A value, and a smaller note under it."""
+    """A value, and a note in small type below it."""
 
     text: str
     note: str = ""
@@ -60,14 +60,14 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table's row that heads the rows below it."""
+    """A table row that is a heading for the rows below it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of as many cells as there are columns; the first `num_labels` columns hold words."""
+    """A table; every row has one cell per column, and the first `num_labels` columns are left-aligned text."""
 
     columns: tuple[str, ...]
     rows: tuple[Section | tuple[TableCell, ...], ...]
@@ -76,7 +76,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An SVG element, the file name (without ending) that Markdown links to, and what it shows."""
+    """A figure as an SVG element, with its file name (without suffix) for Markdown, and a caption."""
 
     name: str
     svg: str
@@ -87,12 +87,12 @@ Block: TypeAlias = Heading | Paragraph | Bullets | Listing | Table | Picture
 
 
 def to_markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The report as GitHub Markdown; pictures are links to `figures/<name>.svg`."""
+    """The report as GitHub Markdown; figures are links to `figures/<name>.svg`."""
     return "\n\n".join([f"# {_plain(title)}", *(_markdown(block) for block in blocks)]) + "\n"
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
-    """The report as one page that loads nothing."""
+    """The report as one HTML page that loads nothing."""
     head = (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f'<meta http-equiv=Content-Security-Policy content="{POLICY}">'
@@ -102,7 +102,7 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown sees no markup."""
+    """Text on one line with Markdown's special characters escaped."""
     one_line = " ".join(text.split())
     escaped = re.sub(r"([\\`*|<>\[\]$])", r"\\\1", one_line)
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)

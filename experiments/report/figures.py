@@ -1,4 +1,4 @@
-"""Training curves as SVG: one panel per agent, one line per method, with the range between seeds."""
+"""Training curves as SVG: one panel per agent, one line per method, with the range over seeds as a band."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _CURVE_LABELS = {
     "reward/mean": "mean reward of the step's rollouts (mean of 5 steps)",
     "capability/smoothed": "capability: mean reward of the last K steps",
     "ratio_cross/mean": "mean ratio of cross-agent responses",
-    "clip_cross/stopped_share": "share of cross-agent rows whose gradient a bound took away",
+    "clip_cross/stopped_share": "share of cross-agent rows whose gradient is clipped",
     "response/length_tokens": "mean response length, tokens",
 }
 SMOOTHED = {"reward/mean": 5}
 LINES_AT_MOST = 5
 _settings = threading.Lock()
-"""matplotlib's are the process's, and the dashboard draws in several threads"""
+"""matplotlib's settings are global, and the dashboard draws in several threads"""
 
 
 def training_curves(results: Results) -> Iterator[Picture]:
-    """One picture per metric (accuracies on the way first), and per handful of methods; HACPO is in each."""
+    """One figure per metric, accuracies first, and per LINES_AT_MOST methods; each shows HACPO if the grid has it."""
     accuracies = sorted({m for run in results.runs for m in run.curves.metric if m.startswith("evaluate/")})
     labels = {
         metric: f"accuracy on {metric.removeprefix('evaluate/').removesuffix('_accuracy')}"
@@ -38,7 +38,7 @@ def training_curves(results: Results) -> Iterator[Picture]:
         if metric.endswith("_accuracy") and _is_curve(results, metric)
     }
     for metric, label in {**labels, **_CURVE_LABELS}.items():
-        for number, variants in enumerate(_handfuls(results.variants)):
+        for number, variants in enumerate(_batches(results.variants)):
             svg = _draw(results, variants, metric, label)
             if svg:
                 name = re.sub(r"[^A-Za-z0-9]+", "_", metric) + (f"_{number + 1}" if number else "")
@@ -46,11 +46,11 @@ def training_curves(results: Results) -> Iterator[Picture]:
 
 
 def svg_of(figure: Figure, *, salt: str) -> str:
-    """The figure as an SVG element; the same figure gives the same text.
+    """The figure as an SVG element; deterministic.
 
     Args:
-        figure: with a canvas for SVG.
-        salt: ids inside are hashed with it; one for each picture of a page, so that they do not share any.
+        figure: with an SVG canvas.
+        salt: element ids are hashed with it; must differ between the figures of a page.
     """
     out = io.StringIO()
     with _settings, mpl.rc_context({"svg.hashsalt": salt}):
@@ -59,7 +59,7 @@ def svg_of(figure: Figure, *, salt: str) -> str:
 
 
 def _is_curve(results: Results, metric: str) -> bool:
-    """Whether anything was measured between the first and the last step."""
+    """Whether the metric was measured between the first and the last step."""
     return any(
         0 < step < run.plan.config.train.num_steps
         for run in results.runs
@@ -67,7 +67,7 @@ def _is_curve(results: Results, metric: str) -> bool:
     )
 
 
-def _handfuls(variants: Sequence[Variant]) -> Iterator[list[Variant]]:
+def _batches(variants: Sequence[Variant]) -> Iterator[list[Variant]]:
     if len(variants) <= LINES_AT_MOST or REFERENCE not in variants:
         for first in range(0, len(variants), LINES_AT_MOST):
             yield list(variants[first : first + LINES_AT_MOST])
@@ -78,7 +78,7 @@ def _handfuls(variants: Sequence[Variant]) -> Iterator[list[Variant]]:
 
 
 def _draw(results: Results, variants: Sequence[Variant], metric: str, label: str) -> str:
-    """Rows of panels are pairs, columns their agents; empty where nothing was measured."""
+    """Draw a metric with a row of panels per pair and a column per agent; "" if nothing was measured."""
     tables = {
         (place, variant): _by_seed(results, place, variant, metric) for place in results.places for variant in variants
     }
@@ -86,7 +86,7 @@ def _draw(results: Results, variants: Sequence[Variant], metric: str, label: str
     if not pairs:
         return ""
     agents = {pair: results.agents(pair) for pair in pairs}
-    num_columns = max(len(found) for found in agents.values())
+    num_columns = max(map(len, agents.values()))
     figure = Figure(figsize=(5.2 * num_columns, 3.4 * len(pairs)), layout="constrained")
     FigureCanvasSVG(figure)
     panels = figure.subplots(len(pairs), num_columns, sharey="row", squeeze=False)
@@ -111,7 +111,7 @@ def _has_any(tables: dict[tuple[tuple[str, str], Variant], pd.DataFrame], pair: 
 
 
 def _by_seed(results: Results, place: tuple[str, str], variant: Variant, metric: str) -> pd.DataFrame:
-    """A metric of one agent under one method: a row per step, a column per seed."""
+    """A metric of one agent and method: a row per step, a column per seed."""
     runs = results.of(*place, variant)
     columns = {
         seed: run.curves[run.curves.metric == metric].set_index("step")["value"] for seed, run in sorted(runs.items())
@@ -120,7 +120,7 @@ def _by_seed(results: Results, place: tuple[str, str], variant: Variant, metric:
 
 
 def _line(axes: Axes, table: pd.DataFrame, title: str, color: str, window: int) -> None:
-    """The mean over seeds, and the range between them."""
+    """Plot the mean over seeds, and their range as a band."""
     if table.empty:
         return
     smooth = table.rolling(window, min_periods=1).mean() if window > 1 else table

@@ -1,4 +1,4 @@
-"""A grid's report: what is measured beside what is printed, what is missing and why, and with which settings."""
+"""A grid's report: results beside the paper's, missing cells with reasons, and the configuration."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
         path of the HTML page.
 
     Raises:
-        StoreError: the folder cannot be written; a result that cannot be read is named in the report as missing.
+        StoreError: the folder cannot be written. (An unreadable result is listed in the report as missing.)
     """
     title, blocks = grid.config.title, list(report_blocks(grid))
     texts = {folder / "report.html": to_html(title, blocks), folder / "report.md": to_markdown(title, blocks)}
@@ -57,7 +57,7 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
 
 
 def report_blocks(grid: GridPlan) -> Iterator[Block]:
-    """The report from its first sentence to the settings."""
+    """All blocks of the report, in order."""
     layout = grid.config.report.table
     results, printed = read_results(grid), printed_in(layout)
     is_of_paper = layout != "plain"
@@ -92,16 +92,17 @@ def report_blocks(grid: GridPlan) -> Iterator[Block]:
 def _summary(results: Results) -> str:
     cells = results.grid.cells
     done, total = len(results.runs), len(cells)
-    trainings = len({cell.experiment for cell in cells})
+    experiments = len({cell.experiment for cell in cells})
     seeds = ", ".join(str(seed) for seed in results.grid.config.seeds)
     return (
-        f"Grid {results.grid.name}: {done} of {total} cells (pair x method x seed x agent) are measured, out of "
-        f"{trainings} trainings. Seeds: {seeds}. Hardware: {results.grid.config.hardware}{_devices(results.runs)}."
+        f"Grid {results.grid.name}: {done} of {total} cells (pair x method x seed x agent) are measured, from "
+        f"{experiments} experiments. Seeds: {seeds}. Hardware: {results.grid.config.hardware}"
+        f"{_devices(results.runs)}."
     )
 
 
 def _devices(runs: Sequence[Run]) -> str:
-    """What the runs really used, behind the name of the hardware file."""
+    """Devices and dtypes that the runs used, to follow the name of the hardware file."""
     engines = [run.plan.config.engine for run in runs]
     used = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
     return f" (run on {', '.join(used)})" if used else ""
@@ -115,25 +116,25 @@ def _versions(runs: Sequence[Run]) -> Iterator[Block]:
         yield Paragraph(words.VERSIONS)
         yield Bullets(tuple(f"{version}: {', '.join(sorted(names))}" for version, names in by_version.items()))
     elif by_version:
-        yield Paragraph(f"Made by {next(iter(by_version))}.")
+        yield Paragraph(f"Produced by {next(iter(by_version))}.")
     if any(version.endswith("-dirty") for version in by_version):
         yield Paragraph(words.DIRTY)
 
 
 def _questions(results: Results) -> Iterator[Block]:
-    """Benchmarks that not all runs were asked alike."""
+    """Warn about benchmarks whose problems or settings differ between runs."""
     items = []
     for name in results.benchmarks:
-        asked: dict[tuple[str, str], list[str]] = {}
+        ids_by_version: dict[tuple[str, str], list[str]] = {}
         for run in results.runs:
-            for found in (run.before.get(name), run.after.get(name)):
-                if found is not None:
-                    declared = json.dumps(found.declaration, sort_keys=True)
-                    asked.setdefault((found.digest, declared), []).append(run.plan.id)
-        if len(asked) > 1:
+            for result in (run.before.get(name), run.after.get(name)):
+                if result is not None:
+                    declared = json.dumps(result.declaration, sort_keys=True)
+                    ids_by_version.setdefault((result.digest, declared), []).append(run.plan.id)
+        if len(ids_by_version) > 1:
             items += [
-                f"{name}, questions {digest[:12]}: {', '.join(dict.fromkeys(ids))}"
-                for (digest, _), ids in asked.items()
+                f"{name}, version {digest[:12]}: {', '.join(dict.fromkeys(ids))}"
+                for (digest, _), ids in ids_by_version.items()
             ]
     if items:
         yield Paragraph(words.QUESTIONS)
@@ -147,13 +148,13 @@ def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for cell in cells:
         reason = cell.reason.strip().splitlines()[-1] if cell.reason.strip() else ""
-        found = by_reason.setdefault((cell.status, reason), {})
-        found.setdefault(f"{Variant(cell.method, cell.label).title} seed {cell.seed}", []).append(cell.agent)
+        agents_by_run = by_reason.setdefault((cell.status, reason), {})
+        agents_by_run.setdefault(f"{Variant(cell.method, cell.label).title} seed {cell.seed}", []).append(cell.agent)
     yield Bullets(
         tuple(
             f"{status}{': ' if reason else ''}{reason} — "
-            + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in found.items())
-            for (status, reason), found in by_reason.items()
+            + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in agents_by_run.items())
+            for (status, reason), agents_by_run in by_reason.items()
         )
     )
 
@@ -161,16 +162,16 @@ def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
 def _differences(
     results: Results, benchmarks: Sequence[str], printed: Printed, against: Sequence[str]
 ) -> Iterator[Block]:
-    """HACPO against all others; or, where baselines are named, all others against each of them."""
-    asked: dict[str, list[tuple[Variant, Variant]]] = {}
+    """HACPO against all others; or, if the grid names baselines, all others against each of them."""
+    comparisons: dict[str, list[tuple[Variant, Variant]]] = {}
     if against:
         for baseline in map(Variant, against):
             others = [variant for variant in results.variants if variant != baseline]
-            asked[f"The other methods against {baseline.title}"] = [(other, baseline) for other in others]
+            comparisons[f"The other methods against {baseline.title}"] = [(other, baseline) for other in others]
     elif REFERENCE in results.variants:
         others = [variant for variant in results.variants if variant != REFERENCE]
-        asked[f"{REFERENCE.title} against the other methods"] = [(REFERENCE, other) for other in others]
-    tables = {title: difference_table(results, printed, benchmarks, pairs) for title, pairs in asked.items()}
+        comparisons[f"{REFERENCE.title} against the other methods"] = [(REFERENCE, other) for other in others]
+    tables = {title: difference_table(results, printed, benchmarks, pairs) for title, pairs in comparisons.items()}
     for number, (title, table) in enumerate((title, table) for title, table in tables.items() if table is not None):
         yield Heading(title)
         if number == 0:
@@ -181,7 +182,7 @@ def _differences(
 
 
 def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
-    yield Heading("What a point of accuracy costs")
+    yield Heading("Cost per point of accuracy")
     yield Paragraph(words.COSTS)
     if not all(map(is_on_cpu, results.runs)):
         yield Paragraph(words.GPU_HOURS)
@@ -192,7 +193,7 @@ def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
     for pair, (share, lead) in gained_for_half(results, benchmarks).items():
         tokens = known(share, ".2f")
         ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead.p_value)})"
-        items.append(f"{pair}: HACPO samples {tokens} of the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
+        items.append(f"{pair}: HACPO samples {tokens} times the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
     if items:
         yield Paragraph(words.HALF)
         yield Bullets(tuple(items))
@@ -216,7 +217,7 @@ def _curves(results: Results) -> Iterator[Block]:
 
 
 def _settings(results: Results) -> Iterator[Block]:
-    """The whole configuration of one experiment, and what is different in each other one."""
+    """The complete configuration of one experiment, and the differences of each other one."""
     plans = results.grid.plans
     if not plans:
         return
@@ -235,7 +236,7 @@ def _settings(results: Results) -> Iterator[Block]:
             if not name.startswith("pair.") and (name not in base or base[name] != value)
         ]
         if plan is not first:
-            lines.append(f"{plan.id}: {', '.join(changed) or 'the same'}")
+            lines.append(f"{plan.id}: {', '.join(changed) or 'no difference'}")
     if lines:
-        yield Paragraph("What is different in the others, their agents aside:")
+        yield Paragraph("Differences of the other experiments, apart from their agents:")
         yield Listing("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Intervals over seeds and the paired bootstrap, as pure functions.
+"""Intervals over seeds and the paired bootstrap.
 
 Shapes: A agent, S seed, P problem, R resample.
 """
@@ -17,7 +17,7 @@ from hacpo_core.evaluation.metrics import LEVEL, Floats
 
 NUM_PAIRED_RESAMPLES = 4000
 _RESAMPLES_AT_ONCE = 250
-_NOISE = 1e-12  # two orders of summing the same differences
+_NOISE = 1e-12  # rounding error between two orders of summation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A paired difference with its bootstrap interval (95 %, percentile) and two-sided p-value, of the same resamples.
+    """A paired difference with its 95 % percentile bootstrap interval and two-sided p-value.
 
-    `standard_error` is the standard deviation of the resamples; `seed_std` that of the difference between seeds, nan
-    with one. `num_dropped` counts problems left out because a response of theirs could not be scored.
+    `standard_error` is the standard deviation of the resamples, `seed_std` that of the difference over seeds (nan with
+    one seed). `num_dropped` counts problems left out because one of their responses could not be scored.
     """
 
     value: float
@@ -48,7 +48,7 @@ class Difference:
     seed_std: float = math.nan
 
     def power(self, effect: float) -> float:
-        """Probability that a test at 5 % sees a true difference of that size, as if resamples were normal.
+        """Power of a test at 5 % for a true difference of this size, if resamples are normally distributed.
 
         power = Phi(effect / se - z) + Phi(-effect / se - z),   z = 1.96
         """
@@ -60,7 +60,7 @@ class Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number by Holm's step-down procedure, in the order given.
+    """P-values corrected for multiple tests by Holm's step-down procedure, in the given order.
 
         p'(i) = max over j <= i of min(1, (n - j + 1) p(j)),   p(1) <= ... <= p(n)
 
@@ -75,8 +75,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @cache
 def t_quantile(degrees: int) -> float:
-    """Quantile of Student's t distribution that bounds an interval of 95 %; degrees of freedom >= 1."""
-    from scipy.special import stdtrit  # a third of a second that commands without a report do without
+    """Quantile of Student's t distribution for a two-sided 95 % interval; degrees of freedom >= 1."""
+    from scipy.special import stdtrit  # importing takes 0.3 s, and most commands do not need it
 
     return float(stdtrit(degrees, (1 + LEVEL) / 2))
 
@@ -96,24 +96,24 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> Difference:
-    """Mean paired difference over agents, seeds, problems and benchmarks, and how sure its sign is.
+    """Mean paired difference over agents, seeds, problems and benchmarks, with interval and p-value.
 
         d = mean over benchmarks of the mean over A, S, P
         interval = 2.5 % and 97.5 % quantile of d*
         p = min(1, 2 (1 + min(#{ d* <= 0 }, #{ d* >= 0 })) / (1 + R))
 
-    Both are of one distribution: p < 0.05 where the interval leaves 0 out, but for the granularity of R resamples.
-    One resample draws the seeds with replacement, once for all benchmarks, and within each benchmark the problems with
-    replacement, the same ones for all agents and seeds. Agents are not resampled: the result is about these agents.
-    With one seed only problems vary, with one problem only seeds.
+    Both come from the same resamples, so p < 0.05 if the interval excludes 0, up to the resolution of R resamples.
+    A resample draws seeds with replacement, the same for all benchmarks, and problems of each benchmark with
+    replacement, the same for all agents and seeds. Agents are not resampled: the result holds for these agents only.
+    With one seed only problems are resampled, with one problem only seeds.
 
     Args:
-        difference_ASP: by benchmark, this method's score minus the other's on the same problem, agent and seed; the
-            same agents and seeds in every benchmark; nan where either is unknown.
-        seed: of the resampling.
+        difference_ASP: by benchmark, this method's score minus the other's for the same agent, seed and problem; the
+            same agents and seeds in every benchmark; nan if either is unknown.
+        seed: of the random generator.
 
     Raises:
-        ValueError: there is no benchmark, or one without a problem that all know.
+        ValueError: there is no benchmark, or a benchmark has no problem with a score for all agents and seeds.
     """
     mean_SP, num_dropped = {}, 0
     for name, array in difference_ASP.items():
@@ -121,9 +121,11 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         num_dropped += int((~is_known_P).sum())
         mean_SP[name] = array[:, :, is_known_P].mean(axis=0)
     if not mean_SP or any(array.shape[1] == 0 for array in mean_SP.values()):
-        raise ValueError(f"expected problems that every agent and seed has a score of, got {list(difference_ASP)}")
+        raise ValueError(
+            f"got benchmarks {list(difference_ASP)}, expected each to have a problem scored for all agents and seeds"
+        )
     num_seeds = len(next(iter(mean_SP.values())))
-    of_seeds_S = np.mean([array.mean(axis=1) for array in mean_SP.values()], axis=0)
+    difference_S = np.mean([array.mean(axis=1) for array in mean_SP.values()], axis=0)
     value = float(np.mean([array.mean() for array in mean_SP.values()]))
     rng = np.random.default_rng(seed)
     chunks = []
@@ -144,11 +146,11 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         num_problems=sum(array.shape[1] for array in mean_SP.values()),
         num_dropped=num_dropped,
         standard_error=float(drawn_R.std()),
-        seed_std=float(of_seeds_S.std(ddof=1)) if num_seeds > 1 else math.nan,
+        seed_std=float(difference_S.std(ddof=1)) if num_seeds > 1 else math.nan,
     )
 
 
 def _shares(rng: np.random.Generator, num_R: int, num: int) -> Floats:
-    """How often each of `num` things is drawn in `num` draws with replacement, as a share; one row per resample."""
+    """Bootstrap weights: the share of `num` draws with replacement that falls on each of `num` items, per resample."""
     drawn = rng.integers(0, num, size=(num_R, num)) + num * np.arange(num_R)[:, None]
     return np.bincount(drawn.ravel(), minlength=num_R * num).reshape(num_R, num) / num

@@ -1,4 +1,4 @@
-"""The paper's table layouts, measured beside printed."""
+"""Tables in the paper's layouts, with its values beside ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hacpo_core.evaluation.results import EvaluationResult
 
 DASH = "—"
 MUCH_CUT = 0.1
-"""a larger share of responses that end at the limit is said beside the accuracy"""
+"""a larger share of truncated responses is noted beside the accuracy"""
 HEADINGS = {
     "math500": "MATH-500",
     "math": "MATH",
@@ -24,11 +24,11 @@ HEADINGS = {
     "olympiadbench": "OlympiadBench",
 }
 Printed = Mapping[tuple[str, str, str, str], float]
-"""(pair, agent, method, benchmark) to what the paper prints."""
+"""the paper's values by (pair, agent, method, benchmark)"""
 
 
 def printed_in(table: str) -> Printed:
-    """Cells of a printed table; empty for a name that is no printed table."""
+    """Cells of a printed table; empty if there is no table of that name."""
     return {_key(cell): cell.value for cell in printed_values() if cell.table == table}
 
 
@@ -37,7 +37,7 @@ def _key(cell: PrintedValue) -> tuple[str, str, str, str]:
 
 
 def with_interval(summary: Summary, digits: int = 3) -> str:
-    """Mean ± half width; the mean alone with one seed."""
+    """Mean ± half width as text; with one seed only the mean."""
     if math.isnan(summary.mean):
         return DASH
     width = "" if math.isnan(summary.half_width) else f" ± {summary.half_width:.{digits}f}"
@@ -45,14 +45,14 @@ def with_interval(summary: Summary, digits: int = 3) -> str:
 
 
 def accuracy_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> Table:
-    """Rows: an agent before training and with every method; columns: benchmarks and, of several, their average."""
+    """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average."""
     rows: list[Section | tuple[TableCell, ...]] = []
     for pair in results.pairs:
         rows.append(Section(pair))
         for agent in results.agents(pair):
             before = [run.before for run in results.of(pair, agent).values()]
             rows.append(_accuracy_row(pair, agent, Variant(BEFORE), before, printed, benchmarks, ""))
-            for variant in (one for one in results.variants if results.holds((pair, agent), one)):
+            for variant in (each for each in results.variants if results.holds((pair, agent), each)):
                 after = [run.after for run in results.of(pair, agent, variant).values()]
                 seeds = f"{len(after)} of {len(results.grid.config.seeds)}"
                 rows.append(_accuracy_row(pair, agent, variant, after, printed, benchmarks, seeds))
@@ -74,28 +74,29 @@ def _accuracy_row(
     cells = [TableCell(agent), TableCell(variant.title)]
     averaged = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
     for columns, name in [*(((name,), name) for name in benchmarks), *averaged]:
-        values = [average(found, columns) for found in evaluations]
+        values = [average(own, columns) for own in evaluations]
         known = [value for value in values if not math.isnan(value)]
-        if known and variant.method == BEFORE:  # one model, read in several runs: no seeds that could vary
+        # Before training, all runs have the same model, so there is no variation over seeds.
+        if known and variant.method == BEFORE:
             known = [sum(known) / len(known)]
         text = with_interval(summarize(known)) if known else DASH
         paper = None if variant.label else printed.get((pair, agent, variant.method, name))
         notes = [] if paper is None else [f"paper {paper:.3f}"]
-        shown = [found[column] for found in evaluations for column in columns if column in found]
+        shown = [own[column] for own in evaluations for column in columns if column in own]
         cells.append(TableCell(text, ", ".join([*notes, *_caveats(shown)])))
     return (*cells, TableCell(seeds))
 
 
-def _caveats(found: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Shares of responses that make a figure doubtful: unscored ones, which it leaves out, and many cut ones."""
-    for share, least, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "cut at the limit")):
-        mean = sum(getattr(result, share) for result in found) / max(1, len(found))
+def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
+    """Notes on an accuracy: the share of unscored responses, which it excludes, and of truncated ones if large."""
+    for share, least, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "truncated")):
+        mean = sum(getattr(result, share) for result in evaluations) / max(1, len(evaluations))
         if mean > least:
             yield f"{100 * mean:.1f} % {label}"
 
 
 def exponent_table(results: Results) -> Table:
-    """Table 4: agents by exponent, on MATH-500."""
+    """Table 4: accuracy on MATH-500 by agent and exponent."""
     printed, variants = printed_in("table4"), results.variants
     rows: list[Section | tuple[TableCell, ...]] = []
     for pair in results.pairs:
@@ -114,11 +115,11 @@ def exponent_table(results: Results) -> Table:
 
 
 def ratio_table(results: Results, *, is_printed: bool) -> Table:
-    """Table 6: over steps and seeds, the mean ratio of a step's own and cross-agent responses, and what bounds took.
+    """Table 6: ratios of own and cross-agent responses over steps and seeds, and shares beyond the bounds.
 
     Args:
         results: of the grid.
-        is_printed: put the paper's figures beside those of qwen3-1.7b-base.
+        is_printed: show the paper's values beside those of qwen3-1.7b-base.
     """
     paper = {row.source: row for row in printed_ratios()} if is_printed else {}
     rows: list[tuple[TableCell, ...]] = []
@@ -139,7 +140,7 @@ def ratio_table(results: Results, *, is_printed: bool) -> Table:
                             TableCell(figure, "" if p is None else f"paper {p:.5f}")
                             for figure, p in zip(_spread(values), printed, strict=True)
                         ),
-                        *(TableCell(f"{100 * sum(found) / len(found):.1f} %" if found else DASH) for found in shares),
+                        *(TableCell(f"{100 * sum(own) / len(own):.1f} %" if own else DASH) for own in shares),
                     )
                 )
     columns = ("pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient")
@@ -147,7 +148,7 @@ def ratio_table(results: Results, *, is_printed: bool) -> Table:
 
 
 def _spread(values: Sequence[float]) -> list[str]:
-    """Mean, largest, least and range."""
+    """Mean, maximum, minimum and range, as text."""
     if not values:
         return [DASH] * 4
     least, largest = min(values), max(values)

@@ -14,11 +14,11 @@ from flows.commands.options import EXIT_RUN, AsJson, RunsDir
 def doctor(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
-    gpu: Annotated[bool, typer.Option(help="try what a hardware file uses on a tiny model, step by step")] = False,
+    gpu: Annotated[bool, typer.Option(help="test the engines of a hardware file step by step on a tiny model")] = False,
     hardware: Annotated[str, typer.Option(help="with --gpu: the hardware file")] = "one_gpu_vllm",
-    model: Annotated[Path | None, typer.Option(help="with --gpu: a model folder to try as well")] = None,
+    model: Annotated[Path | None, typer.Option(help="with --gpu: a model folder to test as well")] = None,
 ) -> None:
-    """Say what is installed and works: packages, engines, ports, disk, GPU, data."""
+    """Check the installation: packages, engines, ports, disk, GPU, data."""
     if gpu:
         _try_gpu(runs_dir, hardware, model, as_json)
         return
@@ -35,7 +35,7 @@ def doctor(
 
 
 def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -> None:
-    """Print the verdict of each step of each trial, and keep it as JSON."""
+    """Print the result of each step of each trial, and save all of them as JSON."""
     from flows.doctor.engine_trial import trial_report
     from hacpo_core.store.files import write_json
 

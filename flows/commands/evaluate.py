@@ -14,43 +14,49 @@ from hacpo_core.errors import ConfigError
 
 def evaluate(
     experiment: ExperimentId,
-    tasks: Annotated[list[str] | None, typer.Argument(help="with --with: tasks of that harness")] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(help="with --with: tasks of the harness")] = None,
     benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
-    step: Annotated[int | None, typer.Option(help="after this training step, 0: before; default: the last")] = None,
-    harness: Annotated[str | None, typer.Option("--with", help="lm-eval: its tasks, in place of benchmarks")] = None,
-    agent: Annotated[str | None, typer.Option(help="with --with: this agent alone")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="with --with: problems of each task")] = None,
-    num_fewshot: Annotated[int | None, typer.Option(min=0, help="with --with: examples in each prompt")] = None,
-    include_path: Annotated[str | None, typer.Option(help="with --with: folder with YAML files of own tasks")] = None,
-    batch_size: Annotated[
-        str | None, typer.Option(help="with --with: sequences at a time, or auto; default: 1")
+    step: Annotated[
+        int | None, typer.Option(help="training step to evaluate after; 0: before training; default: the last")
     ] = None,
-    apply_chat_template: Annotated[bool, typer.Option("--apply-chat-template", help="with --with: as trained")] = False,
+    harness: Annotated[
+        str | None, typer.Option("--with", help="lm-eval: evaluate on tasks of lm-eval-harness, not on benchmarks")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="with --with: evaluate only this agent")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="with --with: problems per task; default: all")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="with --with: few-shot examples per prompt")] = None,
+    include_path: Annotated[str | None, typer.Option(help="with --with: folder with YAML files of more tasks")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(help="with --with: sequences per batch, or auto; default: 1")
+    ] = None,
+    apply_chat_template: Annotated[
+        bool, typer.Option("--apply-chat-template", help="with --with: use the chat template, as in training")
+    ] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate an experiment's agents on benchmarks; what was interrupted goes on where it was.
+    """Evaluate an experiment's agents on benchmarks; an interrupted evaluation is resumed.
 
-    With `--with lm-eval`, evaluate agents of a checkpoint on tasks of lm-eval-harness.
+    With `--with lm-eval`, evaluate the agents of a checkpoint on tasks of lm-eval-harness.
     """
-    of_harness = {
+    harness_options = {
         "limit": limit,
         "num_fewshot": num_fewshot,
         "include_path": include_path,
         "batch_size": batch_size,
         "apply_chat_template": apply_chat_template or None,
     }
-    given = {name: value for name, value in of_harness.items() if value is not None}
+    chosen = {name: value for name, value in harness_options.items() if value is not None}
     if harness is not None:
         if harness != "lm-eval":
             raise ConfigError(f"--with: got {harness!r}, expected lm-eval")
         if benchmarks is not None:
-            raise ConfigError("--benchmarks: has no effect with --with lm-eval, which takes names of its tasks")
-        _evaluate_with_harness(experiment, tasks or [], given, agent, step, runs_dir, as_json)
+            raise ConfigError("--benchmarks: has no effect with --with lm-eval; name lm-eval's tasks as arguments")
+        _evaluate_with_harness(experiment, tasks or [], chosen, agent, step, runs_dir, as_json)
         return
-    alone = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in given), *(["--agent"] if agent else [])]
-    if alone:
-        raise ConfigError(f"{', '.join(alone)}: no effect without --with lm-eval; benchmarks are named by --benchmarks")
+    unused = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in chosen), *(["--agent"] if agent else [])]
+    if unused:
+        raise ConfigError(f"{', '.join(unused)}: no effect without --with lm-eval; name benchmarks with --benchmarks")
     from flows.planning.plans import find_plan
     from flows.runs.display import format_table
     from flows.service.server import ensure_server, use_server
@@ -80,7 +86,7 @@ def _evaluate_with_harness(
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    """Print the rows of lm-eval's figures."""
+    """Run lm-eval and print its results."""
     from flows.exports.harness import HarnessOptions, run_harness
     from flows.planning.plans import find_plan
     from flows.runs.display import format_table

@@ -14,13 +14,13 @@ from flows.commands.options import AsJson, ExperimentId, RunsDir
 def export(
     experiment: ExperimentId,
     agent: Annotated[str, typer.Argument(help="name of the agent")],
-    folder: Annotated[Path, typer.Argument(help="written here; must not exist yet, or be empty")],
-    step: Annotated[int | None, typer.Option(help="of the checkpoint; default: the last")] = None,
-    push: Annotated[str | None, typer.Option(help="upload it to this hub repository, owner/model, too")] = None,
+    folder: Annotated[Path, typer.Argument(help="folder to write; must not exist yet, or be empty")],
+    step: Annotated[int | None, typer.Option(help="training step of the checkpoint; default: the last")] = None,
+    push: Annotated[str | None, typer.Option(help="also upload it to this hub repository, owner/model")] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Write an agent of a checkpoint as a Hugging Face folder with a model card; nothing is loaded."""
+    """Export an agent from a checkpoint as a Hugging Face folder with a model card; the model is not loaded."""
     from flows.exports.export import export_agent
     from flows.exports.export import push as push_folder
     from flows.planning.plans import find_plan

@@ -12,7 +12,7 @@ from hacpo_core.errors import ConfigError
 
 
 def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = Path("runs")) -> None:
-    """Two tiny language models learn arithmetic, alone and from each other; a few minutes on a laptop."""
+    """Train two tiny language models on arithmetic, alone and together; takes a few minutes on a laptop."""
     from experiments.run import run_grid
 
     run_grid("demo", runs_dir=runs_dir, seeds=numbers(seeds), overrides=overrides or [])
@@ -21,17 +21,23 @@ def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = P
 def grid(
     name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the matrix and the estimate, run nothing")] = False,
-    run: Annotated[str, typer.Option(help="missing, failed or all; what is done is never run again")] = "missing",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print experiments and estimated cost; run nothing")
+    ] = False,
+    run: Annotated[
+        str, typer.Option(help="missing, failed or all; complete experiments are never run again")
+    ] = "missing",
     seeds: Seeds = None,
-    hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
+    hardware: Annotated[str | None, typer.Option(help="replaces the grid's hardware")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="experiments at a time; default: one per GPU, without GPUs one per core")
+    ] = None,
     priority: Annotated[str, typer.Option(help="queue: high, normal or low")] = "normal",
-    submit: Annotated[bool, typer.Option("--submit", help="only put them into the queue of `hacpo worker`")] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="only submit the experiments; do not wait")] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train a grid of pairs, methods and seeds, skipping what is done; then print the table and write the report."""
+    """Train a grid of pairs, methods and seeds; skip what is complete; print the table and write the report."""
     if dry_run:
         stay_offline()
     from experiments.planner import plan_grid

@@ -1,4 +1,7 @@
-"""Arguments and options that several commands share; a command imports what it needs when it runs."""
+"""Arguments and options shared by several commands.
+
+Commands import their dependencies when they run, so that `hacpo --help` stays fast.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ if TYPE_CHECKING:
     from flows.records.watcher import Watcher
 
 EXIT_RUN = 3
-"""exit code of a run that failed"""
+"""exit code if a run failed"""
 
 Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
 MethodName = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value, as many as you like")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value; any number")]
 Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
-AsJson = Annotated[bool, typer.Option("--json", help="machine-readable lines on standard output")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON to standard output")]
 RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
 Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
-ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or its beginning")]
+ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or an unambiguous prefix")]
 
 
 def watcher_of(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
@@ -34,15 +37,15 @@ def watcher_of(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
 
 
 def stay_offline() -> None:
-    """Download no model; to be called before anything imports the hub's library."""
+    """Prevent model downloads. Call before anything imports huggingface_hub."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def numbers(text: str | None) -> list[int] | None:
-    """Comma-separated seeds.
+    """Parse comma-separated seeds.
 
     Raises:
-        ConfigError: one of them is no whole number.
+        ConfigError: one of them is not an integer.
     """
     try:
         return None if text is None else [int(part) for part in text.split(",")]

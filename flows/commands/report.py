@@ -14,11 +14,11 @@ def report(
     name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
     overrides: Overrides = None,
     seeds: Seeds = None,
-    hardware: Annotated[str | None, typer.Option(help="in place of the grid's own")] = None,
+    hardware: Annotated[str | None, typer.Option(help="replaces the grid's hardware")] = None,
     runs_dir: RunsDir = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
 ) -> None:
-    """Write a grid's report, measured beside printed, as an HTML page and as Markdown; nothing is run or downloaded."""
+    """Write a grid's report, results beside the paper's, as HTML and Markdown; runs and downloads nothing."""
     stay_offline()
     from experiments.planner import plan_grid
     from experiments.report import write_report

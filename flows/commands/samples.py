@@ -12,13 +12,13 @@ from flows.commands.options import AsJson, ExperimentId, RunsDir
 
 def samples(
     experiment: ExperimentId,
-    step: Annotated[int | None, typer.Option(help="training step; default: 1, or the last evaluated one")] = None,
-    benchmark: Annotated[str | None, typer.Option(help="show an evaluation, in place of training")] = None,
-    num: Annotated[int, typer.Option(min=1, help="problems shown")] = 2,
+    step: Annotated[int | None, typer.Option(help="training step; default: 1, with --benchmark the last one")] = None,
+    benchmark: Annotated[str | None, typer.Option(help="show responses to this benchmark, not from training")] = None,
+    num: Annotated[int, typer.Option(min=1, help="number of problems")] = 2,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Show what the agents answered in a training step and what it did to each learner, or on a benchmark."""
+    """Show the agents' responses of a training step with their advantages and ratios, or those on a benchmark."""
     from flows.planning.plans import find_plan
     from flows.runs.samples import benchmark_samples, print_answers, print_samples, step_samples
 

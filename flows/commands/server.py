@@ -8,12 +8,12 @@ import typer
 
 from flows.commands.options import RunsDir
 
-server_app = typer.Typer(no_args_is_help=True, help="The managed local Prefect server.")
+server_app = typer.Typer(no_args_is_help=True, help="Manage the local Prefect server.")
 
 
 @server_app.command("start")
 def server_start(runs_dir: RunsDir = Path("runs")) -> None:
-    """Start the server, or find the one that runs."""
+    """Start the server unless it is running, and print its address."""
     from flows.service.server import ensure_server, log_in_hint
 
     print(f"{ensure_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
@@ -29,7 +29,7 @@ def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
 
 @server_app.command("status")
 def server_status(runs_dir: RunsDir = Path("runs")) -> None:
-    """Say whether the server runs and answers; exit code 1 when it does not."""
+    """Print whether the server runs and responds; exit code 1 if it does not."""
     from flows.service.server import find_reconciler, find_server, is_healthy
     from flows.service.worker import find_worker
 

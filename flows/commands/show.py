@@ -13,15 +13,17 @@ from hacpo_core.errors import ConfigError
 
 
 def show(
-    pair: Annotated[str | None, typer.Argument(help="pair, or nothing to list what there is")] = None,
-    method: Annotated[str | None, typer.Argument(help="method")] = None,
+    pair: Annotated[str | None, typer.Argument(help="pair, `fields` or `methods`; default: list everything")] = None,
+    method: Annotated[str | None, typer.Argument(help="method; after `fields`: prefix of the names")] = None,
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Print the resolved configuration of a pair and a method; `show fields [PREFIX]`: what each field is; `show
-    methods`: what each method is; nothing given: list pairs, methods and experiments.
+    """Print the resolved configuration of a pair and a method.
+
+    `show fields [PREFIX]` describes the configuration fields, `show methods` the methods. Without arguments, list
+    pairs, methods and experiments.
     """
     from flows.planning.compose import DECLARATION_FOLDERS, available, compose, to_yaml
     from hacpo_core.config import as_dict

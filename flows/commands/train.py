@@ -12,7 +12,7 @@ from flows.commands.options import AsJson, ExperimentId, Hardware, MethodName, O
 def train(
     pair: Pair, method: MethodName, overrides: Overrides = None, hardware: Hardware = "cpu", as_json: AsJson = False
 ) -> None:
-    """Train a pair with a method; a run that was broken off is continued, a complete one is shown."""
+    """Train a pair with a method; an interrupted run is resumed, a complete one is shown."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
 

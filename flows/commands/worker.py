@@ -12,22 +12,24 @@ from flows.commands.options import AsJson, RunsDir
 
 
 def worker(
-    slots: Annotated[int | None, typer.Option(min=1, help="experiments at a time; default: GPUs or cores")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="experiments at a time; default: one per GPU, without GPUs one per core")
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Train what is in the queue on this machine, until Ctrl-C; what was under way goes on later."""
+    """Train queued experiments on this machine until Ctrl-C; running experiments stop then and can be resumed."""
     from flows.service.processes import home_of
     from flows.service.worker import default_slots, find_worker, run_worker
 
     number = slots or default_slots()
-    print(f"worker of {home_of(runs_dir).parent}: {number} experiments at a time; Ctrl-C ends it and them", flush=True)
+    print(f"worker of {home_of(runs_dir).parent}: {number} experiments at a time; Ctrl-C stops all", flush=True)
     if not run_worker(runs_dir, num_slots=number):
         running = find_worker(runs_dir)
-        print(f"it runs already{f' (process {running.pid})' if running is not None else ''}; nothing to do")
+        print(f"already running{f' (process {running.pid})' if running is not None else ''}; nothing to do")
 
 
 def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
-    """Find runs whose process died unseen and put them back into the queue; the server does so every 30 s by itself."""
+    """Find runs whose process died unnoticed and resubmit them; a background process does this every 30 s."""
     from flows.service.server import ensure_server, use_server
 
     server = ensure_server(runs_dir)

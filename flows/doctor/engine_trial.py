@@ -1,8 +1,8 @@
-"""One agent's life on this machine's engines, step by step: what `hacpo doctor --gpu` tries and a benchmark measures.
+"""Step-by-step test of the engines on this machine with one agent, for `hacpo doctor --gpu` and a benchmark.
 
     load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ checkpoint ─▶ resume ─▶ replay
 
-Everything goes the way that a training goes: a hardware file, a placement, its agents.
+It uses the same code path as training: a hardware file, a placement and its agents.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TINY = TinyModelConfig(
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How much is sampled and trained: problems x samples responses, cut into that many updates."""
+    """Amount of work: num_problems x num_samples responses, trained on in `num_updates` updates."""
 
     num_problems: int = 16
     num_samples: int = 4
@@ -58,7 +58,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """What came of one step; `figures` are named `<what>_<unit>`."""
+    """Outcome of one step; keys of `figures` end in their unit."""
 
     name: str
     is_ok: bool
@@ -70,7 +70,7 @@ class TrialStep:
 def trial_config(
     hardware: str, *, model: Path | None, workload: Workload, overrides: Sequence[str]
 ) -> ExperimentConfig:
-    """The configuration of a hardware file for one agent: a model folder, or a tiny model with random weights.
+    """Configuration of a hardware file with one agent: a model folder, or a tiny model with random weights.
 
     Raises:
         ConfigError: the hardware file or an override cannot be used.
@@ -83,11 +83,11 @@ def trial_config(
 
 
 def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> list[TrialStep]:
-    """Go through an agent's life; the first step that fails is the last one.
+    """Run the steps in order; stop after the first one that fails.
 
     Args:
-        config: of `trial_config`.
-        root: an empty folder, for models and checkpoints.
+        config: from `trial_config`.
+        root: an empty folder for models and checkpoints.
         workload: what to sample and train.
     """
     trial = _Trial(config, root, workload)
@@ -99,7 +99,7 @@ def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> lis
                 begun = time.perf_counter()
                 detail, figures = work()
                 steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
-    except Exception as error:  # noqa: BLE001  whatever an engine says is the verdict
+    except Exception as error:  # noqa: BLE001  any error of an engine is the outcome of its step
         message = " ".join(str(error).split())
         steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {message}"))
     return steps
@@ -108,11 +108,11 @@ def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> lis
 def trial_report(
     hardware: str, *, model: Path | None = None, workload: Workload | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A trial as a JSON-able value: what was tried, on what, and the verdict of each step.
+    """Run a trial and return it as a JSON-serialisable value: settings, device and the outcome of each step.
 
     Args:
         hardware: name or path of a hardware file.
-        model: folder of the agent's model; None: a tiny one is made.
+        model: folder of the agent's model; None: make a tiny one.
         workload: what to sample and train.
         overrides: each "section.field=value".
 
@@ -141,7 +141,7 @@ _Outcome = tuple[str, dict[str, float]]
 
 
 class _Trial:
-    """The steps of a trial, and what each leaves to the next."""
+    """The steps of a trial and the state that they share."""
 
     def __init__(self, config: ExperimentConfig, root: Path, workload: Workload) -> None:
         self._config, self._root, self._workload = config, root, workload
@@ -152,7 +152,7 @@ class _Trial:
         self._trace: UpdateTrace | None = None
 
     def steps(self) -> list[tuple[str, Callable[[], _Outcome]]]:
-        """In order."""
+        """Names and functions of the steps, in order."""
         return [
             ("load", self._load),
             ("hand over and sample", self._sample),
@@ -165,15 +165,15 @@ class _Trial:
         ]
 
     def close(self) -> None:
-        """End the agent and free its device."""
+        """Close the agent and free its device memory."""
         if self._placement is not None:
             self._placement.close()
             self._placement = None
-        gc.collect()  # DeepSpeed's engine holds itself in a circle
+        gc.collect()  # DeepSpeed's engine is part of a reference cycle
         release_unused(torch.device(self._config.engine.device))
 
     def _open(self, root: Path) -> int:
-        """Load the agent from what lies in a folder; returns the version of its weights."""
+        """Load the agent from a folder, and return the version of its weights."""
         self.close()
         root.mkdir(exist_ok=True)
         if self._config.placement.kind == "local":
@@ -184,10 +184,10 @@ class _Trial:
         return checkpoint.step if checkpoint is not None else 0
 
     def _agent(self, version: int) -> Any:
-        assert self._placement is not None, "loaded first"
+        assert self._placement is not None, "the agent is loaded first"
 
         def replays(*_: object) -> None:
-            raise AssertionError("a trial asks for versions that are there")
+            raise AssertionError("a trial only requests existing versions")
 
         return self._placement.agent_at(AGENT, version, replay=replays)
 
@@ -211,7 +211,7 @@ class _Trial:
 
     @property
     def _sampled(self) -> Responses:
-        assert self._responses is not None, "sampled first"
+        assert self._responses is not None, "responses are sampled first"
         return self._responses
 
     def _score(self) -> _Outcome:
@@ -235,7 +235,7 @@ class _Trial:
         return f"{len(outcome.minibatches)} updates, rms log s {noise:.1e} before the first", figures
 
     def _apply(self) -> Any:
-        """Update the agent on its responses, every second one with a positive advantage."""
+        """Update the agent on its responses, with advantages of alternating sign."""
         rows = TokenRows.of(list(self._sampled.prompt_ids), self._sampled.token_ids)
         minibatches = [
             own_minibatch(
@@ -250,7 +250,7 @@ class _Trial:
 
     def _checkpoint(self) -> _Outcome:
         placement, begun = self._placement, time.perf_counter()
-        assert placement is not None, "loaded first"
+        assert placement is not None, "the agent is loaded first"
         save_checkpoint(self._root, 1, [AGENT], placement.save, {}, keep=1)
         size = sum(path.stat().st_size for path in (self._root / "checkpoints").rglob("*") if path.is_file())
         rate = size / (time.perf_counter() - begun)
@@ -260,21 +260,21 @@ class _Trial:
         version = self._open(self._root)
         agent = self._agent(version)
         limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
-        found = agent.sample([SampleSpec(self._problems[0], 0, limits)], step=2, purpose="rollout")
+        responses = agent.sample([SampleSpec(self._problems[0], 0, limits)], step=2, purpose="rollout")
         if version != 1:
-            raise RuntimeError(f"the checkpoint of version 1 was not found, the agent has version {version}")
-        return f"version {version}, digests equal; {found.num_tokens} tokens sampled", self._memory()
+            raise RuntimeError(f"expected the checkpoint of version 1, but the agent has version {version}")
+        return f"version {version}, digests equal; {responses.num_tokens} tokens sampled", self._memory()
 
     def _replay(self) -> _Outcome:
-        assert self._trace is not None, "updated first"
+        assert self._trace is not None, "the agent is updated first"
         self._open(self._root / "from the initial model")
         replay = compare(self._trace, self._apply()[1])
         if replay.kind == "different":
-            raise RuntimeError(f"the same update ended elsewhere, {replay.distance:.1e} of its length apart")
-        return f"{replay.kind}, {replay.distance:.1e} of the update's length apart", {"distance": replay.distance}
+            raise RuntimeError(f"replaying the update gives other weights: relative distance {replay.distance:.1e}")
+        return f"{replay.kind}, relative distance {replay.distance:.1e}", {"distance": replay.distance}
 
     def _memory(self) -> dict[str, float]:
-        """GiB of this process's device that are in use, by whatever process."""
+        """Device memory in use by all processes, GiB; empty on the CPU and with Ray."""
         if self._config.engine.device == "cpu" or self._config.placement.kind != "local":
             return {}
         free, total = torch.cuda.mem_get_info()

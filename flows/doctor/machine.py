@@ -1,4 +1,4 @@
-"""What is installed here and really works."""
+"""Checks of this machine for `hacpo doctor`: what is installed and whether it works."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hacpo_core.errors import HacpoError
 LEAST_FREE_GB = 2.0
 _PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
 ENDING_S = 5.0
-"""how long a trial that hangs may take to end by itself"""
+"""time in which a trial that hangs may still exit by itself"""
 TRIAL_S = 120.0
-"""an engine's trial takes some ten seconds alone on two cores; vLLM may compile, and gets longer"""
+"""time limit of an engine's trial, which takes about ten seconds on two idle cores; vLLM gets more, to compile"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was examined."""
+    """Result of one check."""
 
     subject: str
     is_ok: bool
@@ -48,8 +48,8 @@ class Finding:
 
 
 def examine(runs_dir: Path) -> list[Finding]:
-    """Packages, the engine that is always there, verifier, disk, ports, server, GPU, data, extras, in that order."""
-    with ThreadPoolExecutor() as pool:  # each waits for a process of its own
+    """Check packages, the built-in engine, verifier, disk, ports, server, GPU, data and the extras, in that order."""
+    with ThreadPoolExecutor() as pool:  # each thread waits for a subprocess
         engines = [pool.submit(look) for look in (_vllm, _deepspeed, _ray, _peft)]
         findings = [*_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
         findings += [_disk(runs_dir), _ports(), _server(runs_dir), _gpu(), _data()]
@@ -63,13 +63,13 @@ def _packages() -> list[Finding]:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            found = version(requirement.name)
+            installed = version(requirement.name)
         except PackageNotFoundError:
             findings.append(Finding(requirement.name, False, f"missing; pip install '{requirement}'"))
             continue
-        is_ok = requirement.specifier.contains(found, prereleases=True)
-        wanted = "" if is_ok else f", expected {requirement.specifier}"
-        findings.append(Finding(requirement.name, is_ok, f"{found}{wanted}"))
+        is_ok = requirement.specifier.contains(installed, prereleases=True)
+        remedy = "" if is_ok else f", expected {requirement.specifier}; pip install '{requirement}'"
+        findings.append(Finding(requirement.name, is_ok, f"{installed}{remedy}"))
     return findings
 
 
@@ -81,7 +81,7 @@ def _try(subject: str, check: Callable[[], str]) -> Finding:
 
 
 def _train_something() -> str:
-    """Sample from and score with a random model of a few thousand parameters."""
+    """Sample from a random model of a few thousand parameters, and score the samples with the learner."""
     from hacpo_core.columns import TokenRows
     from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
     from hacpo_core.engines.base import SampleRequest
@@ -101,7 +101,7 @@ def _train_something() -> str:
     scored = learner.logprobs(TokenRows.of([prompt], sampled.token_ids))
     error = float(abs(scored.value_N - sampled.logprobs.value_N).max())
     if error > 1e-4:
-        raise RuntimeError(f"sampler and learner disagree by {error:.1e} nats")
+        raise RuntimeError(f"sampler and learner differ by {error:.1e} nats, expected at most 1e-4")
     return f"transformers and torch agree to {error:.0e} nats"
 
 
@@ -124,14 +124,16 @@ def _peft() -> Finding:
 def _engine(
     name: str, check: Callable[[], str], *, extra: str | None = None, limit_s: float = TRIAL_S, hint: str = ""
 ) -> Finding:
-    """Whether an extra's package is installed, fits, and works: tried in a process that can be ended.
+    """Check whether an extra's package is installed, has a compatible version, and works.
+
+    The check runs in a subprocess, which is killed if it hangs.
 
     Args:
         name: of the module.
-        check: a function of a module, without arguments.
-        extra: its name, where it is not the module's.
-        limit_s: how long the check may take.
-        hint: what else to say of its installation.
+        check: a module-level function without arguments.
+        extra: name of the extra, if it differs from the module's.
+        limit_s: time limit of the check.
+        hint: added to the installation remedy.
     """
 
     def finding(is_ok: bool, detail: str) -> Finding:
@@ -142,24 +144,24 @@ def _engine(
         return finding(False, f"not installed (pip install 'hacpo[{extra}]'{hint})")
     package = packages_distributions()[name][0]
     title = f"{package} {version(package)}"
-    wrong = _misfits(package, extra)
-    if wrong:
-        return finding(False, f"{title}: {', '.join(wrong)}")
+    conflicts = _conflicts(package, extra)
+    if conflicts:
+        return finding(False, f"{title}: {', '.join(conflicts)}")
     code = f"import {check.__module__} as module; print(module.{check.__name__}())"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
     ) as trial:
         try:
-            output, complaint = trial.communicate(timeout=limit_s)
+            output, errors = trial.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             end_family(psutil.Process(trial.pid), limit_s=ENDING_S)
             return finding(False, f"{title} did not answer within {limit_s:g} s")
-    last = ((complaint if trial.returncode else output).strip().splitlines() or ["no word"])[-1]
-    return finding(trial.returncode == 0, f"{title}: {last}")
+    last_line = ((errors if trial.returncode else output).strip().splitlines() or ["no output"])[-1]
+    return finding(trial.returncode == 0, f"{title}: {last_line}")
 
 
-def _misfits(package: str, extra: str) -> list[str]:
-    """What is not of a version that goes together: the package for us, torch and transformers for the package."""
+def _conflicts(package: str, extra: str) -> list[str]:
+    """Version conflicts: of the package with hacpo's extra, and of torch and transformers with the package."""
     ours = [Requirement(line) for line in requires("hacpo") or []]
     wanted = [(package, r) for r in ours if r.name == package and r.marker and r.marker.evaluate({"extra": extra})]
     for line in requires(package) or []:
@@ -169,14 +171,14 @@ def _misfits(package: str, extra: str) -> list[str]:
         ):
             wanted.append((requirement.name, requirement))
     return [
-        f"{found} is {version(found)}; pip install '{found}{requirement.specifier}'"
-        for found, requirement in wanted
-        if not requirement.specifier.contains(version(found), prereleases=True)
+        f"{name} is {version(name)}; pip install '{name}{requirement.specifier}'"
+        for name, requirement in wanted
+        if not requirement.specifier.contains(version(name), prereleases=True)
     ]
 
 
 def sample_with_vllm() -> str:
-    """Start an engine on a random model of a few thousand parameters, sample, and score with the learner."""
+    """Sample from a random model of a few thousand parameters with vLLM, and score the samples with the learner."""
     import torch
 
     from hacpo_core.columns import TokenRows
@@ -208,12 +210,12 @@ def sample_with_vllm() -> str:
     scored = learner.logprobs(TokenRows.of([(2, 3, 4)], sampled.token_ids))
     error = float(abs(scored.value_N - sampled.logprobs.value_N).max())
     if error > 1e-3:
-        raise RuntimeError(f"it disagrees with the learner by {error:.1e} nats")
+        raise RuntimeError(f"differs from the learner by {error:.1e} nats, expected at most 1e-3")
     return f"samples, and agrees with torch to {error:.0e} nats"
 
 
 def train_with_deepspeed() -> str:
-    """Update a random model of a few thousand parameters once, and compare with the plain learner."""
+    """Update a random model of a few thousand parameters once, and compare with the torch learner."""
     import numpy as np
     import torch
 
@@ -232,7 +234,7 @@ def train_with_deepspeed() -> str:
     engine = EngineConfig(
         learner="deepspeed", device="cuda" if torch.cuda.is_available() else "cpu", deepspeed=DeepspeedConfig(stage=2)
     )
-    found = []
+    trained = []
     for kind in (TorchLearner, DeepspeedLearner):
         model = build_model(
             TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1), build_tokenizer("character")
@@ -243,24 +245,24 @@ def train_with_deepspeed() -> str:
             model, optimizer=OptimizerConfig(learning_rate=1e-2), engine=engine, temperature=1.0, total_updates=1
         )
         learner.update([minibatch], objective, measures_cosine=False)
-        found.append(model.get_output_embeddings().weight.detach())
-    error = float((found[0] - found[1]).abs().max())
-    if not error <= 1e-5 or torch.equal(found[1], before):
-        raise RuntimeError(f"its update differs from torch's by {error:.1e}")
+        trained.append(model.get_output_embeddings().weight.detach())
+    error = float((trained[0] - trained[1]).abs().max())
+    if not error <= 1e-5 or torch.equal(trained[1], before):
+        raise RuntimeError(f"the update differs from torch's by {error:.1e}, or changes nothing")
     return f"trains, and agrees with torch to {error:.0e}"
 
 
 def place_with_ray() -> str:
-    """Have a Ray of its own start one process of an agent, and let it answer."""
+    """Start a separate Ray cluster with one agent process, and call it."""
     from hacpo_core.placement.ray_actors import place_and_ask
 
     if place_and_ask() == os.getpid():
-        raise RuntimeError("its actor is this very process")
-    return "starts here, places an agent's process, and ends"
+        raise RuntimeError("the actor runs in this process, expected a separate one")
+    return "starts, runs an agent's process, and stops"
 
 
 def merge_with_peft() -> str:
-    """Give a random model of a few thousand parameters adapters, merge them, and compare."""
+    """Add adapters to a random model of a few thousand parameters, merge them, and compare the logits."""
     import torch
 
     from hacpo_core.config import LoraConfig, TinyModelConfig
@@ -276,14 +278,14 @@ def merge_with_peft() -> str:
     with torch.no_grad():
         before = model(ids).logits
         for name, parameter in model.named_parameters():
-            if ".lora_B." in name:  # 0 at first
+            if ".lora_B." in name:  # initialised to 0
                 parameter.fill_(0.1)
         merged.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
         adapted = model(ids).logits
         error = float((adapted - merged(ids).logits).abs().max())
     if not error <= 1e-5 or torch.equal(adapted, before):
-        raise RuntimeError(f"merged weights differ from its adapters by {error:.1e}")
-    return f"adapts, and merged weights agree to {error:.0e}"
+        raise RuntimeError(f"logits of merged weights and adapters differ by {error:.1e}, or adapters have no effect")
+    return f"adapters work, and merged weights agree to {error:.0e}"
 
 
 def _verify_something() -> str:
@@ -292,8 +294,8 @@ def _verify_something() -> str:
     with VerifierPool(num_workers=1, timeout_s=20.0, memory_mb=2048, style="boxed") as pool:
         (verdict,) = pool.verify([r"\boxed{\frac{1}{2}}"], ["0.5"])
     if verdict.status != "correct":
-        raise RuntimeError(f"math-verify says {verdict.status} of 1/2 = 0.5 ({verdict.reason})")
-    return "math-verify takes 1/2 for 0.5, in a process of its own"
+        raise RuntimeError(f"math-verify returns {verdict.status} for 1/2 = 0.5 ({verdict.reason})")
+    return "math-verify accepts 1/2 for 0.5, in a worker process"
 
 
 def _disk(runs_dir: Path) -> Finding:
@@ -303,17 +305,15 @@ def _disk(runs_dir: Path) -> Finding:
 
 
 def _ports() -> Finding:
-    taken = [f"{port} of {page}" for page, port in _PORTS.items() if free_port(port) != port]
-    said = (
-        f"{' and '.join(taken)} taken, by what runs or by others; what starts takes the next" if taken else "all free"
-    )
-    return Finding("ports", True, said, is_required=False)
+    taken = [f"{port} ({service})" for service, port in _PORTS.items() if free_port(port) != port]
+    detail = f"{' and '.join(taken)} in use; a service that starts uses another free port" if taken else "all free"
+    return Finding("ports", True, detail, is_required=False)
 
 
 def _server(runs_dir: Path) -> Finding:
     server = find_server(runs_dir)
     if server is None:
-        return Finding("Prefect server", True, "not running; started when it is needed")
+        return Finding("Prefect server", True, "not running; it is started when needed")
     is_up = is_healthy(server)
     return Finding("Prefect server", is_up, f"{server.url} {'is healthy' if is_up else 'does not answer'}")
 
@@ -329,7 +329,7 @@ def _gpu() -> Finding:
 def _data() -> Finding:
     folder = data_path("", None).absolute()
     if not folder.is_dir():
-        detail = f"{folder} is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"
+        detail = f"{folder} is not a folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"
         return Finding("data", False, detail, is_required=False)
     files = [path for path in folder.iterdir() if path.suffix in (".jsonl", ".parquet")]
     return Finding("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)

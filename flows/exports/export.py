@@ -1,8 +1,9 @@
-"""An agent of a checkpoint as a plain Hugging Face folder with a model card: `hacpo export`.
+"""Export an agent from a checkpoint as a Hugging Face folder with a model card: `hacpo export`.
 
-    checkpoints/000010/<agent>/ ─copied, compared with its digests─▶ .FOLDER.<pid>.tmp ─card, rename─▶ FOLDER ─▶ hub
+    checkpoints/000010/<agent>/ ─copy, check digests─▶ .FOLDER.<pid>.tmp ─card, rename─▶ FOLDER ─▶ hub
 
-A checkpoint holds each agent as `save_pretrained` writes it, adapters merged and ranks gathered, so nothing is loaded.
+A checkpoint holds each agent as `save_pretrained` writes it, with adapters merged and ranks gathered, so the model
+need not be loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """A folder that was written, and what it holds: an agent after a training step; `digest` is of the weights."""
+    """An exported agent after a training step; `digest` is of the weights."""
 
     folder: Path
     experiment: str
@@ -35,19 +36,19 @@ class ExportedModel:
 
 
 def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = None) -> ExportedModel:
-    """Write an agent's model and tokenizer of a checkpoint into a new folder, with a model card.
+    """Write an agent's model and tokenizer from a checkpoint into a new folder, with a model card.
 
-    The folder appears when it is complete.
+    The folder is renamed into place when it is complete.
 
     Args:
-        plan: of an experiment in the runs folder; it may be running.
-        agent: its name.
-        folder: does not exist yet, or is empty.
-        step: training step that the checkpoint was taken after; None: the last checkpoint.
+        plan: of an experiment in the runs folder, which may be running.
+        agent: name of the agent.
+        folder: must not exist yet, or be empty.
+        step: training step of the checkpoint; None: the last checkpoint.
 
     Raises:
-        ConfigError: there is no such agent or no such checkpoint, or the folder is not empty.
-        StoreError: there is no checkpoint yet, a file differs from its digest, or the folder cannot be written.
+        ConfigError: no such agent or checkpoint, or the folder is not empty.
+        StoreError: there is no checkpoint yet, a file does not match its digest, or the folder cannot be written.
     """
     model = find_model_of(plan, agent, step=step)
     folder = folder.resolve()
@@ -67,14 +68,14 @@ def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = Non
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
             is_full = error.errno in FULL_DISK
-            what = "the disk is full; free some space" if is_full else f"{error.strerror}; name another folder"
-            raise StoreError(f"cannot write {folder}: {what}") from error
+            reason = "the disk is full; free some space" if is_full else f"{error.strerror}; name another folder"
+            raise StoreError(f"cannot write {folder}: {reason}") from error
         raise
     return ExportedModel(folder, plan.id, agent, model.step, model.digest)
 
 
 def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:
-    """The agent's model in a checkpoint; arguments and errors as `export_agent` has them."""
+    """The agent's model in a checkpoint; arguments and errors as in `export_agent`."""
     agents = plan.config.pair.agents
     if agent not in agents:
         raise ConfigError(f"agent {agent!r}: expected one of {', '.join(agents)}, the agents of {plan.id}")
@@ -88,43 +89,43 @@ def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:
 
 
 def _copy(source: Path, target: Path, *, digest: str) -> None:
-    """Copy a file in blocks.
+    """Copy a file and check its SHA-256 digest.
 
     Raises:
-        StoreError: the source does not have that SHA-256 digest, or is gone.
+        StoreError: the digest differs, or the source no longer exists.
     """
-    found = hashlib.sha256()
+    copied = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         reader = source.open("rb")
     except FileNotFoundError as error:
-        raise StoreError(f"{source} is gone; a running training removes old checkpoints, so export again") from error
+        raise StoreError(f"{source} no longer exists; training removes old checkpoints, so export again") from error
     with reader, target.open("wb") as writer:
         while block := reader.read(_BLOCK):
-            found.update(block)
+            copied.update(block)
             writer.write(block)
-    if found.hexdigest() != digest:
+    if copied.hexdigest() != digest:
         raise StoreError(
-            f"{source} has digest {found.hexdigest()[:12]}, expected {digest[:12]}: it was altered after it was "
+            f"{source} has digest {copied.hexdigest()[:12]}, expected {digest[:12]}: it was changed after it was "
             "written; name another checkpoint with --step"
         )
     sync(target)
 
 
 def push(folder: Path, repository: str) -> str:
-    """Upload an exported folder to the hub; a repository that does not exist yet is made, a private one.
+    """Upload an exported folder to the hub; a missing repository is created as private.
 
     Args:
         folder: written by `export_agent`.
         repository: hub name, owner/model.
 
     Returns:
-        address of the commit.
+        URL of the commit.
 
     Raises:
-        ServerError: there is no token, the name is none, or the hub is silent or refuses; the folder stays.
+        ServerError: no token, an invalid name, or the hub does not answer or refuses; the folder is kept.
     """
-    import httpx  # the library of the hub takes half a second
+    import httpx  # importing huggingface_hub takes half a second
     from huggingface_hub import HfApi
 
     hub = HfApi()
@@ -133,7 +134,7 @@ def push(folder: Path, repository: str) -> str:
         commit = hub.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Export {folder.name}")
     except (OSError, ValueError, httpx.HTTPError) as error:
         raise ServerError(
-            f"{folder} is written but not pushed to {repository}: {first_line(error).rstrip('.')}; look at the network "
-            f"and at `hf auth login`, then `hf upload {repository} {folder}`"
+            f"{folder} is written but not pushed to {repository}: {first_line(error).rstrip('.')}; check the network "
+            f"and `hf auth login`, then run `hf upload {repository} {folder}`"
         ) from error
     return str(commit.commit_url)

@@ -1,9 +1,9 @@
-"""Agents on the tasks of lm-eval-harness: `hacpo evaluate --with lm-eval TASK ...`. Nothing but this file imports it.
+"""Evaluate agents on tasks of lm-eval-harness: `hacpo evaluate --with lm-eval TASK ...`. Only this file imports it.
 
     checkpoint ─export─▶ temporary folder ─lm_eval.simple_evaluate─▶ lm-eval/000010/<agent>.<time>.json
 
-These figures are lm-eval's own: its prompts, its sampling, its way to read an answer. They are kept apart from the
-step store's evaluations, and no report reads them.
+Results use lm-eval's own prompts, sampling and answer extraction. They are stored apart from hacpo's evaluations and
+are not used in reports.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from hacpo_core.errors import ConfigError, EngineError, first_line
 from hacpo_core.store.files import write_json
 
 NAME = "lm-eval"
-"""of the harness on the command line, and of the folder of its results in an experiment's folder"""
+"""name of the harness on the command line, and of its results folder in an experiment's folder"""
 
 
 @dataclass(frozen=True, slots=True)
 class HarnessOptions:
-    """What lm-eval is asked for; None: what each task declares."""
+    """Options of lm-eval; None: the task's own setting."""
 
     tasks: Sequence[str]
     limit: int | None = None
-    """problems of each task; None: all"""
+    """problems per task; None: all"""
     num_fewshot: int | None = None
     include_path: str | None = None
     """folder with YAML files of more tasks"""
     batch_size: str = "1"
-    """sequences at a time, or "auto" """
+    """sequences per batch, or "auto" """
     apply_chat_template: bool = False
 
 
 def check_options(options: HarnessOptions) -> None:
-    """Raise a ConfigError where an option has no meaning."""
+    """Raise a ConfigError if an option is invalid."""
     if not options.tasks:
         raise ConfigError("--with lm-eval: got no task; name some, for example gsm8k")
     if options.include_path is not None and not Path(options.include_path).is_dir():
-        raise ConfigError(f"--include-path: {options.include_path} is no folder; name one that holds YAML files")
+        raise ConfigError(f"--include-path: {options.include_path} is not a folder; name one that holds YAML files")
     if not re.fullmatch(r"auto(:\d+)?|[1-9]\d*", options.batch_size):
         raise ConfigError(f"--batch-size: got {options.batch_size!r}, expected a number such as 8, or auto")
 
@@ -57,19 +57,19 @@ def check_options(options: HarnessOptions) -> None:
 def run_harness(
     plan: Plan, options: HarnessOptions, *, agent: str | None = None, step: int | None = None
 ) -> list[dict[str, Any]]:
-    """Evaluate agents of a checkpoint with lm-eval and keep everything that it returns as JSON.
+    """Evaluate agents of a checkpoint with lm-eval and save its complete output as JSON.
 
     Args:
         plan: of the experiment.
         options: of the harness.
-        agent: this one alone; None: all.
-        step: training step that the checkpoint was taken after; None: the last checkpoint.
+        agent: evaluate only this agent; None: all.
+        step: training step of the checkpoint; None: the last checkpoint.
 
     Returns:
         rows of a table: agent, step, task, metric, filter, num_fewshot, value, stderr.
 
     Raises:
-        ConfigError: an option, an agent, a step or a task that there is not, or this machine lacks the device.
+        ConfigError: an invalid option, an unknown agent, step or task, or a device that this machine lacks.
         EngineError: lm-eval is not installed, or fails.
         StoreError: an agent cannot be exported, or the results cannot be written.
     """
@@ -84,12 +84,12 @@ def run_harness(
         for name in names:
             with tempfile.TemporaryDirectory(prefix="hacpo-lm-eval-") as folder:
                 model = export_agent(plan, name, Path(folder) / name, step=step)
-                found = _evaluate(plan, model, options, manager)
+                output = _evaluate(plan, model, options, manager)
             time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-            asked = {"experiment": plan.id, "agent": name, "step": model.step, "weights": model.digest}
+            subject = {"experiment": plan.id, "agent": name, "step": model.step, "weights": model.digest}
             path = plan.root / NAME / f"{model.step:06d}" / f"{name}.{time}.json"
-            write_json(path, {**asked, "options": asdict(options), **found})
-            rows += _rows(model, found)
+            write_json(path, {**subject, "options": asdict(options), **output})
+            rows += _rows(model, output)
     return rows
 
 
@@ -98,7 +98,7 @@ def _task_manager(options: HarnessOptions) -> Any:
 
     Raises:
         EngineError: lm-eval is not installed.
-        ConfigError: it knows no task of a name.
+        ConfigError: a task is unknown.
     """
     try:
         from lm_eval.tasks import TaskManager
@@ -110,20 +110,20 @@ def _task_manager(options: HarnessOptions) -> Any:
     unknown = [task for task in options.tasks if task not in manager.all_tasks and not Path(task).is_file()]
     if unknown:
         raise ConfigError(
-            f"--with lm-eval: no task is named {', '.join(unknown)}; `lm-eval ls tasks` lists them, and --include-path "
-            "names a folder with more"
+            f"--with lm-eval: no task is named {', '.join(unknown)}; `lm-eval ls tasks` lists the tasks, and "
+            "--include-path adds a folder with more"
         )
     return manager
 
 
 def _evaluate(plan: Plan, model: ExportedModel, options: HarnessOptions, manager: Any) -> dict[str, Any]:
-    """What lm-eval returns, as a JSON-able value."""
+    """lm-eval's output as a JSON-serialisable value."""
     from lm_eval import simple_evaluate
     from lm_eval.utils import handle_non_serializable
 
     device = plan.config.engine.device
     try:
-        found = simple_evaluate(
+        output = simple_evaluate(
             model="hf",
             model_args=_model_arguments(plan.config.pair.agents[model.agent], model.folder),
             tasks=list(options.tasks),
@@ -138,21 +138,21 @@ def _evaluate(plan: Plan, model: ExportedModel, options: HarnessOptions, manager
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise EngineError(
             f"lm-eval failed for {model.agent} on {', '.join(options.tasks)}: {type(error).__name__}: "
-            f"{first_line(error)}; look at the task's data and at the options"
+            f"{first_line(error)}; check the task's data and the options"
         ) from error
-    value: dict[str, Any] = json.loads(json.dumps(found, default=handle_non_serializable))
+    value: dict[str, Any] = json.loads(json.dumps(output, default=handle_non_serializable))
     return value
 
 
 def _model_arguments(agent: AgentConfig, folder: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {"pretrained": str(folder), "trust_remote_code": agent.trust_remote_code}
-    of_template = {key: value for key, value in agent.chat_template_kwargs.items() if value is not None}
-    return {**arguments, "chat_template_args": of_template} if of_template else arguments
+    template_arguments = {key: value for key, value in agent.chat_template_kwargs.items() if value is not None}
+    return {**arguments, "chat_template_args": template_arguments} if template_arguments else arguments
 
 
-def _rows(model: ExportedModel, found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(model: ExportedModel, output: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """One row per task and metric; lm-eval names a metric "acc,none", its standard error "acc_stderr,none"."""
-    for task, figures in found["results"].items():
+    for task, figures in output["results"].items():
         for label, value in figures.items():
             metric, comma, name = label.partition(",")
             if not comma or metric.endswith("_stderr"):
@@ -164,7 +164,7 @@ def _rows(model: ExportedModel, found: Mapping[str, Any]) -> Iterator[dict[str, 
                 "task": task,
                 "metric": metric,
                 "filter": name,
-                "num_fewshot": found["n-shot"].get(task),
+                "num_fewshot": output["n-shot"].get(task),
                 "value": value,
                 "stderr": error if isinstance(error, float) else None,
             }

@@ -1,4 +1,4 @@
-"""The model card of an exported agent: what it is, its figures, digests and configuration, as Markdown."""
+"""Model card of an exported agent, as Markdown: description, results, digests, configuration."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _log = logging.getLogger(__name__)
 
 
 def model_card(plan: Plan, agent: str, model: SavedModel) -> str:
-    """The card of an agent's model, with the front matter that a hub reads.
+    """The model card of an agent, with the hub's YAML front matter.
 
     Args:
         plan: of the experiment that trained it.
         agent: its name.
-        model: its weights.
+        model: its saved weights.
     """
     config = plan.config
     start = _start_of(config.pair.agents[agent])
     sections = [
         _front_matter(plan, agent),
         f"# {agent} of {plan.id}",
-        f"A causal language model, agent `{agent}` of the hacpo experiment `{plan.id}` after training step "
+        f"A causal language model: agent `{agent}` of the hacpo experiment `{plan.id}` after training step "
         f"{model.step} of {config.train.num_steps}. It started from {start} and was trained by reinforcement learning "
-        f"with verifiable rewards, method `{config.method.name}`, seed {config.seed}. {_partners(plan, agent)}",
+        f"with verifiable rewards (method `{config.method.name}`, seed {config.seed}). {_partners(plan, agent)}",
         *([_adapters(config.engine.lora.rank)] if config.engine.lora.rank > 0 else []),
-        "Prompts are rendered with the chat template of this folder.",
+        "Prompts are rendered with the chat template in this folder.",
         "## Figures",
         _table(("figure", "value"), _figures(plan, agent, model.step)),
         _evaluations(plan, agent, model.step),
@@ -58,7 +58,7 @@ def model_card(plan: Plan, agent: str, model: SavedModel) -> str:
 
 
 def _front_matter(plan: Plan, agent: str) -> str:
-    """A hub refuses a base model that is no hub name, so that a local folder is named in the text alone."""
+    """YAML front matter. The hub rejects a base_model that is not a hub name, so a local folder is left out."""
     path = plan.config.pair.agents[agent].path
     values: dict[str, Any] = {"base_model": path} if path is not None and is_hub_name(path) else {}
     values |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
@@ -67,9 +67,9 @@ def _front_matter(plan: Plan, agent: str) -> str:
 
 
 def _start_of(agent: AgentConfig) -> str:
-    warmed = "" if agent.weak_warmup is None else ", after a supervised warm-up against a weak checkpoint of it (WMSS)"
+    warmed = "" if agent.weak_warmup is None else ", after a supervised warm-up against its weak checkpoint (WMSS)"
     if agent.tiny is not None:
-        return f"a tiny {agent.tiny.family} model that hacpo made{warmed}"
+        return f"a tiny {agent.tiny.family} model made by hacpo{warmed}"
     return f"`{agent.path}`{warmed}"
 
 
@@ -84,9 +84,9 @@ def _partners(plan: Plan, agent: str) -> str:
             "own. The partners' weights are not in this folder."
         )
     if trains_alone(method):
-        return f"The experiment also trained {others}, but shared no responses: this model learned from its own alone."
+        return f"The experiment also trained {others}, but this model learned only from its own responses."
     return (
-        f"It was trained together with {others}, on its own responses; what these carried, or how they were asked for, "
+        f"It was trained together with {others}, on its own responses; their advantages or prompts "
         f"depended on the partners (method {method.name})."
     )
 
@@ -101,7 +101,7 @@ def _figures(plan: Plan, agent: str, step: int) -> Iterator[tuple[str, str]]:
     try:
         metrics = [store.metrics(number)["agents"][agent] for number in range(1, step + 1)]
     except StoreError as error:
-        _log.warning("the model card lacks reward and tokens: %s", error)
+        _log.warning("the model card has no reward and token counts: %s", error)
         return
     yield f"mean reward of step {step}", f"{metrics[-1]['reward/mean']:.4f}"
     yield "tokens sampled", f"{int(sum(values['tokens/sampled'] for values in metrics)):,}"
@@ -109,16 +109,18 @@ def _figures(plan: Plan, agent: str, step: int) -> Iterator[tuple[str, str]]:
 
 
 def _evaluations(plan: Plan, agent: str, step: int) -> str:
-    """Each benchmark's own metric before training and after the step, as far as they were measured."""
-    found: dict[str, dict[int, str]] = {}
+    """Table of each benchmark's main metric before training and after the step, where measured."""
+    scores: dict[str, dict[int, str]] = {}
     for result in intact_results(plan.root):
         if result.agent == agent and result.step in (0, step):
             value = result.headline_estimate
             label = f"{result.benchmark}, {value.metric}, {result.num_problems} problems"
-            found.setdefault(label, {})[result.step] = f"{value.value:.4f} ({value.low:.4f} to {value.high:.4f})"
-    if not found:
+            scores.setdefault(label, {})[result.step] = f"{value.value:.4f} ({value.low:.4f} to {value.high:.4f})"
+    if not scores:
         return f"There is no evaluation of step {step}."
-    rows = [(label, values.get(0, "not measured"), values.get(step, "not measured")) for label, values in found.items()]
+    rows = [
+        (label, values.get(0, "not measured"), values.get(step, "not measured")) for label, values in scores.items()
+    ]
     intervals = "In parentheses: 95 % bootstrap intervals over problems."
     return _table(("benchmark", "before training", f"after step {step}"), rows) + f"\n\n{intervals}"
 
@@ -144,7 +146,7 @@ def _recorded(plan: Plan) -> dict[str, str]:
 
 
 def _initial(plan: Plan, agent: str, recorded: Mapping[str, str]) -> str:
-    """The initial model's fingerprint as the run recorded it; a tiny model's name, which holds its recipe's digest."""
+    """The recorded fingerprint of the initial model; for a tiny model its name, which contains its recipe's digest."""
     tiny = plan.config.pair.agents[agent].tiny
     return recorded.get(agent, "not recorded") if tiny is None else tiny_model_folder(tiny, plan.root).name
 

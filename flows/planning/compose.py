@@ -1,4 +1,4 @@
-"""From YAML declarations and the command line's overrides to one validated configuration."""
+"""Build one validated configuration from YAML declarations and command-line overrides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hacpo_core.methods.registry import SHIPPED, find
 _ProblemSet = TypeVar("_ProblemSet", bound=ProblemSetConfig)
 
 _RETIRED = (("engine", "pack_tokens"), ("engine.vllm", "sync_prompts"))
-"""fields of earlier versions that took no effect in experiments that can still be loaded"""
+"""fields of earlier versions, ignored when a saved configuration is loaded; they had no effect"""
 _MOVED = {
     "clip": "method.objective",
     "objective": "method.objective",
@@ -53,7 +53,7 @@ _MOVED = {
         for name in ("cross_exponent", "cross_bounds", "cross_is_pessimistic")
     },
 }
-"""fields and sections of earlier versions, and where they are now"""
+"""fields and sections of earlier versions, and their new names"""
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
 DECLARATION_FOLDERS = {
@@ -68,21 +68,24 @@ DECLARATION_FOLDERS = {
 
 
 def available(kind: str) -> list[str]:
-    """Names of a kind's declarations (of `DECLARATION_FOLDERS`); one that begins with "_" is only to be extended."""
+    """Names of the declarations of a kind (a key of `DECLARATION_FOLDERS`).
+
+    Files that begin with "_" are bases for `extends` and are not listed.
+    """
     names = [item.name for item in (files("experiments") / DECLARATION_FOLDERS[kind]).iterdir()]
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
 def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
-    """A declaration by name, or from a YAML file by path; `extends: <name>` in it lays it over another of its kind.
+    """Read a declaration; with `extends: <name>` its fields override those of another declaration of its kind.
 
     Args:
-        kind: of `DECLARATION_FOLDERS`.
-        name: see there, or a path.
-        above: files that extend this one, directly or not.
+        kind: key of `DECLARATION_FOLDERS`.
+        name: name of a declaration, or path of a YAML file.
+        above: files that extend this one, directly or indirectly.
 
     Raises:
-        ConfigError: there is none, it is no YAML mapping, or it extends itself.
+        ConfigError: there is no such declaration, it is not a YAML mapping, or it extends itself.
     """
     path: Any = Path(name)
     if path.suffix not in (".yaml", ".yml"):
@@ -99,7 +102,7 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
     if base is None:
         return tree
     below = read_declaration(kind, str(base), above=(*above, path))
-    for seam in SEAMS:  # fields of another implementation than the one that this file names
+    for seam in SEAMS:  # drop inherited fields of an implementation that this file replaces
         name, inherited = _section(tree, "method", seam).get("name"), _section(below, "method", seam)
         if name is not None and inherited.get("name") not in (None, name):
             below["method"][seam] = {}
@@ -110,9 +113,9 @@ def _read(path: Any) -> DictConfig:
     try:
         tree = OmegaConf.create(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no YAML: {first_line(error)}; fix it") from error
+        raise ConfigError(f"{path} is not valid YAML: {first_line(error)}; fix it") from error
     if not isinstance(tree, DictConfig):
-        raise ConfigError(f"{path}: expected a YAML mapping of sections")
+        raise ConfigError(f"{path}: expected a YAML mapping of sections, got a list or a scalar; rewrite it")
     return tree
 
 
@@ -121,7 +124,7 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
         name, equals, _ = override.partition("=")
         if not equals or not name:
             raise ConfigError(f"{override!r}: expected section.field=value, for example rollout.num_samples=4")
-    # OmegaConf would split qwen3-1.7b at its dot; brackets keep an agent's name in one piece.
+    # OmegaConf would split qwen3-1.7b at its dot; brackets keep an agent's name whole.
     bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(each), count=1) for each in overrides]
     try:
         return OmegaConf.from_dotlist(bracketed)
@@ -130,7 +133,7 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
 
 
 def _quoted(override: str) -> str:
-    """The override; a template is taken as it is, though its braces would be YAML's."""
+    """The override, with a template's value quoted: YAML would parse its braces."""
     name, _, value = override.partition("=")
     is_template = (
         name.endswith((".chat_template", ".template", ".system"))
@@ -143,15 +146,17 @@ def _quoted(override: str) -> str:
 def compose(
     pair: str, method: str, *, hardware: str = "cpu", entry: Any = None, overrides: Sequence[str] = ()
 ) -> ExperimentConfig:
-    """Base < conformance < pair < method < hardware < grid entry < command line, validated.
+    """Merge all layers into one configuration and validate it.
+
+        base < conformance < pair < method < hardware < grid entry < command line (the last one wins)
 
     Args:
         pair, method, hardware: name of a declaration in `experiments/`, or path of a YAML file.
-        entry: a grid entry's own settings, a nested mapping.
+        entry: settings of a grid entry, a nested mapping.
         overrides: each "section.field=value".
 
     Raises:
-        ConfigError: an unknown name or field, a value of the wrong kind, a contradiction, a field without effect.
+        ConfigError: an unknown name or field, a value of the wrong type, a contradiction, or a field without effect.
     """
     override_layer = _read_overrides(overrides)
     entry = OmegaConf.create(entry or {})
@@ -169,16 +174,16 @@ def compose(
     _check_agent_overrides(override_layer, layers[2][1])
     _check_moved(layers)
     if not any(_section(layer, "method").get("name") for _, layer in layers[2:]):
-        raise ConfigError(f"method {method}: has no method.name, which tells its runs from others'; add one")
+        raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
     config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo show lists all fields"), layers)
     config = _with_problem_sets(config, [layer for _, layer in layers])
-    typed = [*_typed_names(override_layer), *_typed_names(entry)]
-    validate(config, overrides=typed)
+    explicit = [*_field_names(override_layer), *_field_names(entry)]
+    validate(config, overrides=explicit)
     return config
 
 
 def _section(layer: DictConfig, *names: str) -> DictConfig:
-    """A layer's section, empty where it has none, or something else, which merging will refuse."""
+    """A layer's section; empty if it has none or if it is not a mapping, which merging rejects later."""
     for name in names:
         layer = layer.get(name)
         if not isinstance(layer, DictConfig):
@@ -187,27 +192,27 @@ def _section(layer: DictConfig, *names: str) -> DictConfig:
 
 
 def _check_moved(layers: Sequence[tuple[str, DictConfig]]) -> None:
-    """Name the new place of fields that earlier versions had elsewhere."""
+    """Raise a ConfigError that gives the new name of a field that has been renamed."""
     for source, layer in layers:
-        for name in _typed_names(layer):
+        for name in _field_names(layer):
             section, _, field = name.rpartition(".")
             target = _MOVED.get(name) or _MOVED.get(section)
             if target is not None:
                 target = target if name in _MOVED else f"{target}.{field}"
-                raise ConfigError(f"{name} (in {source}): the field is {target} now; rename it")
+                raise ConfigError(f"{name} (in {source}): the field is now {target}; rename it")
 
 
 def _with_seams(config: ExperimentConfig, layers: Sequence[tuple[str, DictConfig]]) -> ExperimentConfig:
-    """The same with the dataclass that is named for each seam of the method, filled from the layers."""
-    found: dict[str, Any] = {seam: _seam(seam, layers) for seam in SEAMS}
-    return replace(config, method=replace(config.method, **found))
+    """The configuration with each seam of the method replaced by the chosen implementation."""
+    parts: dict[str, Any] = {seam: _seam(seam, layers) for seam in SEAMS}
+    return replace(config, method=replace(config.method, **parts))
 
 
 def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
-    """One seam's implementation.
+    """One seam's implementation, with its fields filled from the layers.
 
-    A layer below the one that names the implementation may set fields of another one: a pair has the clip of GSPO's
-    ratios, whatever the method.
+    A layer below the one that names the implementation may set fields of a different implementation: a pair sets the
+    clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
     for source, layer in layers:
         given = _section(layer, "method").get(seam)
@@ -221,29 +226,31 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
         raise ConfigError(f"method.{seam}.name: got none, expected one of {', '.join(SHIPPED[seam])}; add it")
     kind = find(seam, str(sections[named[-1]][1].get("name")))
     known = {field.name for field in fields(kind)}
-    of_others = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
+    known_elsewhere = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
     for place, (source, section) in enumerate(sections):
         for name in [name for name in map(str, section) if name not in known]:
-            if place >= named[-1] or name not in of_others:
+            if place >= named[-1] or name not in known_elsewhere:
                 names = ", ".join(sorted(known - {"name"})) or "none"
                 chosen = sections[named[-1]][1].get("name")
                 raise ConfigError(
-                    f"method.{seam}.{name} (in {source}): {chosen} has no such field, it has {names}; leave it out"
+                    f"method.{seam}.{name} (in {source}): {chosen} has no such field, it has {names}; remove it"
                 )
             section.pop(name)
     return merged(kind, sections, remedy=f"see method.{seam} of hacpo show")  # type: ignore[no-any-return]
 
 
 def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None:
-    """An override may change an agent and not add one."""
+    """Raise a ConfigError if an override names an agent that the pair does not have."""
     declared = [str(name) for name in _section(pair, "pair", "agents")]
     for name in map(str, _section(override_layer, "pair", "agents")):
         if name not in declared:
-            raise ConfigError(f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}")
+            raise ConfigError(
+                f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}; name one of them"
+            )
 
 
 def _with_problem_sets(config: ExperimentConfig, layers: Sequence[DictConfig]) -> ExperimentConfig:
-    """The same with a declaration of each training set and benchmark that is named, and their names without paths."""
+    """The configuration with the declarations of its training sets and benchmarks; paths are replaced by names."""
     data, evaluate = config.data, config.evaluate
     sets = _by_name("data.train", data.train)
     benchmarks = _by_name("evaluate", [*evaluate.during, *evaluate.final])
@@ -264,16 +271,16 @@ def _with_problem_sets(config: ExperimentConfig, layers: Sequence[DictConfig]) -
 
 
 def _by_name(field: str, names: Sequence[str]) -> dict[str, str]:
-    """Each of these, a name or the path of a YAML file, by its name."""
+    """Map the name of each declaration to how it was given, a name or the path of a YAML file."""
     named: dict[str, str] = {}
     for given in names:
         if Path(named.setdefault(file_stem(given), given)).absolute() != Path(given).absolute():
-            raise ConfigError(f"{field}: {named[file_stem(given)]} and {given} have one name; rename a file")
+            raise ConfigError(f"{field}: {named[file_stem(given)]} and {given} have the same name; rename one of them")
     return named
 
 
 def file_stem(name: str) -> str:
-    """Name of a declaration: the name as it is given, or the stem of its YAML file."""
+    """Name of a declaration: the name itself, or the stem of its YAML file."""
     return Path(name).stem if Path(name).suffix in (".yaml", ".yml") else name
 
 
@@ -281,51 +288,50 @@ def benchmark(name: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
     """The declaration of one benchmark.
 
     Args:
-        name: one in `experiments/benchmarks`, path of a YAML file, or a name that a layer declares.
-        layers: settings of an experiment; what they say under `evaluate.benchmarks.<name>` wins, the last one most.
+        name: one in `experiments/benchmarks`, path of a YAML file, or a name declared in a layer.
+        layers: settings of an experiment; those under `evaluate.benchmarks.<name>` override the file, the last wins.
 
     Raises:
-        ConfigError: nobody declares it, or its file has an unknown field or a value of the wrong kind.
+        ConfigError: it is not declared, or its declaration has an unknown field or a value of the wrong type.
     """
     return _problem_set(BenchmarkConfig, "evaluate.benchmarks", name, layers)
 
 
 def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Sequence[DictConfig]) -> _ProblemSet:
-    """A declaration: its own file < what the layers say about it."""
+    """A declaration: its file, overridden by the layers."""
     kind = {TrainSetConfig: "train_set", BenchmarkConfig: "benchmark"}[schema]
     parts = [OmegaConf.select(layer, f"{section}[{file_stem(name)}]") for layer in layers]
     parts = [part for part in parts if part is not None]
     if name in available(kind) or file_stem(name) != name or not parts:
         parts.insert(0, read_declaration(kind, name))
-    layers_of_it = [(f"{kind} {name}", part) for part in parts]
-    declared: _ProblemSet = merged(schema, layers_of_it, remedy="fix the declaration")
+    declared: _ProblemSet = merged(schema, [(f"{kind} {name}", part) for part in parts], remedy="fix the declaration")
     return declared
 
 
 def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str) -> Any:
-    """A filled configuration: the schema's defaults < each layer, the last one most.
+    """An instance of `schema` with its defaults overridden by each layer in turn.
 
     Args:
         schema: a dataclass.
-        layers: where each comes from, in words, and what it says.
-        remedy: for a field that is unknown or of the wrong kind.
+        layers: description of the source and content of each layer.
+        remedy: end of the message about an unknown field or a value of the wrong type.
 
     Raises:
-        ConfigError: such a field, or ${...} that names nothing.
+        ConfigError: such a field or value, or a ${...} that refers to nothing.
     """
     tree = OmegaConf.structured(schema)
     for source, layer in layers:
         try:
-            tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))  # which takes the copy's nodes over
+            tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))  # unsafe_merge reuses the nodes that it is given
         except OmegaConfBaseException as error:
             raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
         except TypeError as error:
             raise ConfigError(
-                f"{source}: a list where a mapping belongs, or the reverse ({error}); {remedy}"
+                f"{source}: got a list where a mapping is expected, or the reverse ({error}); {remedy}"
             ) from error
     try:
         return OmegaConf.to_object(tree)
-    except OmegaConfBaseException as error:  # missing, ${...} that names nothing, or a value of the wrong kind
+    except OmegaConfBaseException as error:  # a missing value, ${...} that refers to nothing, or a wrong type
         where = f" (in {layers[0][0]})" if len(layers) == 1 else ""
         raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
 
@@ -334,26 +340,26 @@ def _key(error: OmegaConfBaseException) -> str:
     return getattr(error, "full_key", None) or "a field"
 
 
-def _typed_names(tree: DictConfig) -> list[str]:
+def _field_names(tree: DictConfig) -> list[str]:
     plain: Any = OmegaConf.to_container(tree)
     return list(flatten(plain))
 
 
 def load_config(path: Path) -> ExperimentConfig:
-    """A resolved configuration that `flows.planning.plans.save_plan` wrote.
+    """Load a resolved configuration written by `flows.planning.plans.save_plan`.
 
     Raises:
         ConfigError: it is missing or does not fit this version's schema.
     """
     if not path.is_file():
-        raise ConfigError(f"{path} is not there; hacpo show lists the experiments")
+        raise ConfigError(f"{path} does not exist; hacpo show lists the experiments")
     plain: Any = OmegaConf.to_container(_read(path))
     for sections, name in _RETIRED:
-        found = plain
+        node = plain
         for section in sections.split("."):
-            found = found.get(section) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            found.pop(name, None)
+            node = node.get(section) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(name, None)
     layers = [(str(path), OmegaConf.create(plain))]
     _check_moved(layers)
     config = _with_seams(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)

@@ -1,4 +1,4 @@
-"""Experiments before anything is loaded: checked, named, saved, found again; needs no torch."""
+"""Plans of experiments: check, identify, save and find them before any model is loaded; does not import torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hacpo_core.errors import ConfigError, DataError, StoreError
 from hacpo_core.store.files import read_json, sha256_of, write_atomically, write_json
 
 CONTENTS_FILE = "contents.json"
-"""digests of what the configuration names by path"""
-_ANEW = "the command that planned the experiment writes it anew"
+"""digests of the models, data files and user code that the configuration refers to"""
+_REWRITE = "run the command that planned the experiment again to rewrite it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Plan:
 
 
 def models_dir(config: ExperimentConfig) -> Path:
-    """Where tiny models are kept."""
+    """Folder of the tiny models."""
     return Path(config.runtime.runs_dir) / "models"
 
 
 def plan(config: ExperimentConfig) -> Plan:
-    """Check everything that can be checked without loading a model, and name the experiment.
+    """Check everything that can be checked without loading a model, and compute the experiment's id.
 
     Raises:
-        HacpoError: a model folder or a data file cannot be used, or the models do not fit into the GPU.
+        HacpoError: a model folder or a data file cannot be used, or the models do not fit into GPU memory.
     """
-    config = _anchored(config)
+    config = _with_absolute_paths(config)
     agents, folders = config.pair.agents, _model_folders(config)
     for name, folder in folders.items():
         check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
@@ -76,18 +76,18 @@ def plan(config: ExperimentConfig) -> Plan:
 
 
 def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:
-    """The same with a number of ranks for every agent that `placement.num_ranks: auto` leaves without one.
+    """The configuration with the ranks of `placement.num_ranks: auto` assigned to agents, by model size.
 
-    One that trains alone gets half of `placement.total_ranks`, so that two such trainings fill a machine.
+    A single agent gets half of `placement.total_ranks`, so that two such experiments fill a machine.
 
     Args:
         config: a valid configuration.
-        parameters: of each agent's model; where one is not known, all agents count alike.
+        parameters: number of parameters of each agent's model; if one is unknown, all agents count equally.
     """
     sharers, agents, total = sharing_agents(config), config.pair.agents, config.placement.total_ranks
     if not sharers:
         return config
-    assert total is not None, "validate() lets no auto pass without it"
+    assert total is not None, "validate() requires total_ranks for auto"
     left = total - sum(agent.num_ranks or 0 for agent in agents.values())
     is_known = all(k in parameters for k in sharers)
     ranks = shared_out({k: parameters[k] if is_known else 1 for k in sharers}, left, least=1)
@@ -98,16 +98,17 @@ def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> Exper
 
 
 def _tiny_sizes(config: ExperimentConfig) -> dict[str, int]:
-    """Parameters of those agents that share ranks and are made on this machine."""
-    from hacpo_core.tiny.models import num_parameters  # brings torch
+    """Number of parameters of the tiny models among the agents that share ranks."""
+    from hacpo_core.tiny.models import num_parameters  # imports torch
 
     tiny = {k: config.pair.agents[k].tiny for k in sharing_agents(config)}
     return {k: num_parameters(model) for k, model in tiny.items() if model is not None}
 
 
-def _anchored(config: ExperimentConfig) -> ExperimentConfig:
-    """The same with absolute paths: a worker trains in a folder of its own. HACPO_DATA_DIR stays each machine's own,
-    unless it is relative.
+def _with_absolute_paths(config: ExperimentConfig) -> ExperimentConfig:
+    """The configuration with absolute paths, because a worker runs in another working directory.
+
+    An absolute HACPO_DATA_DIR is not stored, since it may differ between machines.
     """
     data, tracking = config.data, config.tracking
     directory = Path(data.directory or os.environ.get("HACPO_DATA_DIR") or "data")
@@ -137,46 +138,46 @@ def _weak_warmups(config: ExperimentConfig) -> dict[str, WeakWarmupConfig]:
 
 
 def contents_of(config: ExperimentConfig) -> dict[str, str]:
-    """Digests of models, data files and the modules of a user's own seams, by what they are for.
+    """Digests of models, data files and user code, keyed by what they are used for.
 
     Raises:
-        HacpoError: one of them is not there.
+        HacpoError: one of them does not exist.
     """
-    found = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
+    digests = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
     for name, warmup in _weak_warmups(config).items():
-        found[f"{name} weak_warmup.weak"] = model_fingerprint(find_weak_model(warmup.weak, agent=name))
+        digests[f"{name} weak_warmup.weak"] = model_fingerprint(find_weak_model(warmup.weak, agent=name))
         file = solutions_file(f"pair.agents.{name}.weak_warmup", warmup, config.data.directory)
-        found[f"{name} weak_warmup.file"] = sha256_of(file)
-    found |= {context: digest for context, (_, digest) in data_files(config).items()}
+        digests[f"{name} weak_warmup.file"] = sha256_of(file)
+    digests |= {context: digest for context, (_, digest) in data_files(config).items()}
     named = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
     named |= {f"reward {name}": name for name in config.reward.functions}
     for context, name in named.items():
         module, colon, _ = name.partition(":")
         if colon:
-            found[context] = code_digest(context, module)
-    return found
+            digests[context] = code_digest(context, module)
+    return digests
 
 
 def check_contents(plan: Plan) -> None:
-    """Raise a DataError where a model, a data file or a user's own code changed since the experiment was planned."""
+    """Raise a DataError if a model, a data file or user code has changed since the experiment was planned."""
     path = plan.root / CONTENTS_FILE
-    if not path.is_file():  # of a version that kept none
+    if not path.is_file():  # planned by a version that did not write this file
         return
     try:
         before: dict[str, str] = read_json(path)
     except StoreError as error:
-        raise StoreError(f"{error}; {_ANEW}") from error
+        raise StoreError(f"{error}; {_REWRITE}") from error
     now = contents_of(plan.config)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     if changed:
         raise DataError(
-            f"{plan.id}: {', '.join(changed)} changed since the experiment was planned; put back what was there, or "
-            "run `hacpo train` again, which begins an experiment of its own"
+            f"{plan.id}: {', '.join(changed)} changed since the experiment was planned; restore the previous contents, "
+            "or run `hacpo train` again to start a new experiment"
         )
 
 
 def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
-    """Path and SHA-256 (hex) of every data file, by what it is for: a training set or a benchmark."""
+    """Path and SHA-256 (hex) of every data file, keyed by "train <set>" or "benchmark <name>"."""
     directory = config.data.directory
     paths = {
         f"train {name}": problem_file(f"data.sets.{name}", config.data.sets[name], directory)
@@ -188,33 +189,33 @@ def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
 
 
 def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
-    """Every benchmark that the configuration declares, by name."""
+    """Load every benchmark that the configuration declares, by name."""
     benchmarks = config.evaluate.benchmarks
     return {name: load_benchmark(name, benchmark, config.data) for name, benchmark in benchmarks.items()}
 
 
 def save_plan(plan: Plan) -> None:
-    """Write the resolved configuration into the experiment's folder, where flows and `resume` find it."""
+    """Write the resolved configuration and the digests into the experiment's folder."""
     write_json(plan.root / CONTENTS_FILE, contents_of(plan.config))
     write_atomically(plan.root / CONFIG_FILE, to_yaml(plan.config).encode())
 
 
 def find_plan(runs_dir: Path, experiment: str) -> Plan:
-    """The plan of an experiment that was started before, by its id or an unambiguous beginning of it.
+    """The plan of an existing experiment, by its id or an unambiguous prefix.
 
     Raises:
-        ConfigError: there is none, or several.
+        ConfigError: none or several match.
     """
     folder, known = experiments_dir(runs_dir), experiment_ids(runs_dir)
-    found = [experiment] if experiment in known else [name for name in known if name.startswith(experiment)]
-    if len(found) != 1:
-        names = ", ".join(found or known) or "none"
+    matching = [experiment] if experiment in known else [name for name in known if name.startswith(experiment)]
+    if len(matching) != 1:
+        names = ", ".join(matching or known) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
-    path = folder / found[0] / CONFIG_FILE
+    path = folder / matching[0] / CONFIG_FILE
     try:
         config = load_config(path)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}; if the file is damaged, {_ANEW}") from error
-    # The folder may have been moved, or named from another working directory, since the configuration was saved.
+        raise ConfigError(f"{path}: {error}; if the file is damaged, {_REWRITE}") from error
+    # The runs folder may have been moved, or the saved path may be relative to another working directory.
     config = replace(config, runtime=replace(config.runtime, runs_dir=str(runs_dir)))
-    return Plan(found[0], config, folder / found[0])
+    return Plan(matching[0], config, folder / matching[0])

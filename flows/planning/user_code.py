@@ -1,4 +1,4 @@
-"""A user's own code as a part of an experiment's id: the module that is named, and what it imports beside itself."""
+"""Digest of user code (seams, reward functions), which is part of an experiment's id."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hacpo_core.errors import ConfigError
 
 
 def code_digest(context: str, module: str) -> str:
-    """SHA-256 (hex) of a user's module and of the modules in the same folder or package that it imports, in turn.
+    """SHA-256 (hex) of a user's module and of all modules that it imports from its own folder or package, recursively.
 
     Args:
-        context: field that names it, for messages.
+        context: configuration field that names the module, for messages.
         module: dotted name.
 
     Raises:
-        ConfigError: there is no such module, or it is no Python.
+        ConfigError: there is no such module, or it is not valid Python.
     """
     path = _file_of(context, module)
     root = path.parents[len(module.split(".")) - (path.name != "__init__.py")]
@@ -49,11 +49,11 @@ def _file_of(context: str, module: str) -> Path:
         ) from error
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise ConfigError(f"{context}: there is no module {module}; put it on PYTHONPATH, or correct its name")
-    return Path(spec.origin).absolute()  # a link's target may lie in another tree
+    return Path(spec.origin).absolute()  # not resolve(): a symlink may point outside the tree
 
 
 def _imported(tree: ast.AST, file: Path, root: Path) -> Iterator[Path]:
-    """Files below `root` that a module imports."""
+    """Files under `root` that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,4 +1,4 @@
-"""Why an experiment failed, kept in its folder for tables and pages."""
+"""The error that ended an experiment, stored in its folder for tables and the dashboard."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _FAILURE = TypeAdapter(Failure)
 
 
 def read_failure(root: Path) -> Failure | None:
-    """Why the last attempt failed; None if it did not, or where the file is torn."""
+    """Why the last attempt failed; None if it did not fail or the file is damaged."""
     return read_record(root / FAILURE_FILE, _FAILURE)
 
 
 def record_failure(root: Path, error: BaseException) -> None:
-    """Keep the error; where it cannot be written (a full disk), it is logged."""
+    """Store the error; if that fails (a full disk), log a warning."""
     lines = "".join(traceback.format_exception(error))
     failure = Failure(type(error).__name__, str(error), lines)
     try:
@@ -53,7 +53,7 @@ def record_failure(root: Path, error: BaseException) -> None:
 
 @contextmanager
 def failures_recorded(root: Path) -> Iterator[None]:
-    """Record what ends the attempt inside; another process's lock, a server's outage and Ctrl-C are no failures."""
+    """Record an exception raised in the block; a lock held elsewhere, a server outage and Ctrl-C are not recorded."""
     (root / FAILURE_FILE).unlink(missing_ok=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where experiments lie in a runs folder; needs nothing else of them."""
+"""Where the experiments are in a runs folder."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def experiments_dir(runs_dir: Path) -> Path:
-    """Where the folders of a runs folder's experiments lie."""
+    """Folder that holds one folder per experiment."""
     return runs_dir / "experiments"
 
 
 def experiment_ids(runs_dir: Path) -> list[str]:
-    """Ids of all experiments that were planned in a runs folder, sorted."""
+    """Sorted ids of all experiments planned in a runs folder."""
     return sorted(path.name for path in experiments_dir(runs_dir).glob("*-*") if path.is_dir())

@@ -1,4 +1,4 @@
-"""What `hacpo grid` was asked for, kept beside the runs, so that a page can show a grid without planning it again."""
+"""Record of each planned grid, stored beside the runs, so that the dashboard need not plan it again."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from hacpo_core.store.files import write_json
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One agent's place in a grid's table, and the experiment that fills it; several places may share one."""
+    """One agent's cell in a grid's table and the experiment that fills it; several cells may share an experiment."""
 
     pair: str
     method: str
     label: str
-    """tells variants of one method apart"""
+    """distinguishes variants of one method"""
     seed: int
     agent: str
     experiment: str
     unavailable: str = ""
-    """why it cannot be run here; empty: it can"""
+    """why it cannot be run on this machine; empty if it can"""
 
 
 @dataclass(frozen=True, slots=True)
 class GridRecord:
-    """A grid as it was last asked for."""
+    """A grid as it was last planned."""
 
     name: str
     title: str
     table: str
-    """layout of its report, and with it the printed table of the paper that it is compared to"""
+    """layout of its report, which also selects the published table to compare with"""
     benchmarks: list[str] = field(default_factory=list)
-    """that count in comparisons"""
+    """those that comparisons use"""
     places: list[Place] = field(default_factory=list)
 
 
@@ -47,12 +47,12 @@ def _folder(runs_dir: Path) -> Path:
 
 
 def save_grid(runs_dir: Path, record: GridRecord) -> None:
-    """Keep a grid, in place of an earlier one of its name."""
+    """Store a grid's record; replaces an earlier one of the same name."""
     write_json(_folder(runs_dir) / f"{record.name}.json", asdict(record))
 
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:
-    """All grids that were asked for, the latest first; a torn file is left out and logged."""
+    """All recorded grids, latest first; a damaged file is logged and skipped."""
     paths = sorted(_folder(runs_dir).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    found = (read_record(path, _GRID) for path in paths)
-    return [record for record in found if record is not None]
+    records = (read_record(path, _GRID) for path in paths)
+    return [record for record in records if record is not None]

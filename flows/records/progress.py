@@ -1,4 +1,4 @@
-"""How far an experiment is and what it has cost, in one small file: a page of a thousand runs reads no store."""
+"""An experiment's progress and cost in one small file, so that a page of a thousand runs need not read their stores."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.json"
 _SECONDS = ("time/rollout_s", "time/verify_s", "time/update_s")
 _GPU_SECONDS = ("gpu/rollout_s", "gpu/update_s")
-"""of every step; those with teachers have teach_s, too"""
+"""reported for every step; methods with teachers also report teach_s"""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an agent's training has cost so far, evaluations left out."""
+    """What an agent's training has cost so far, without evaluations."""
 
     tokens: int = 0
-    """sampled"""
+    """tokens sampled"""
     seconds: float = 0.0
-    """of its phases, on the wall"""
+    """wall time of its phases"""
     gpu_s: float = 0.0
+    """GPU seconds"""
 
     def plus(self, metrics: Mapping[str, float]) -> Spent:
-        """After one more step with these metrics."""
+        """The cost after one more step with these metrics."""
         return Spent(
             self.tokens + int(metrics["tokens/sampled"]),
             self.seconds + sum(metrics[name] for name in _SECONDS) + metrics.get("time/teach_s", 0.0),
@@ -46,14 +47,14 @@ class Spent:
 
     @classmethod
     def sum(cls, parts: Iterable[Spent]) -> Spent:
-        """All of them together."""
-        found = list(parts)
-        return cls(sum(s.tokens for s in found), sum(s.seconds for s in found), sum(s.gpu_s for s in found))
+        """Total of several costs."""
+        costs = list(parts)
+        return cls(sum(s.tokens for s in costs), sum(s.seconds for s in costs), sum(s.gpu_s for s in costs))
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An agent's value on a benchmark after a step, and what its training had cost by then."""
+    """An agent's score on a benchmark after a step, and the cost of its training up to then."""
 
     step: int
     benchmark: str
@@ -64,7 +65,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """An experiment at one moment; rewards are of the last step, all mappings by agent."""
+    """Snapshot of an experiment; `rewards` are means of the last step; mappings are keyed by agent."""
 
     pair: str
     method: str
@@ -83,14 +84,14 @@ _PROGRESS = TypeAdapter(Progress)
 
 
 def read_progress(root: Path) -> Progress | None:
-    """Progress of the experiment in this folder; None where no file says it, or a torn one."""
+    """Progress of the experiment in this folder; None if the file is missing or damaged."""
     return read_record(root / PROGRESS_FILE, _PROGRESS)
 
 
 class ProgressFile:
-    """A watcher that keeps an experiment's progress file, and passes everything on to another watcher.
+    """A watcher that updates an experiment's progress file and forwards every event to another watcher.
 
-    It begins with what the store holds up to a step, so a resumed run counts nothing twice.
+    It starts from the committed metrics up to `step`, so that a resumed run counts nothing twice.
     """
 
     def __init__(
@@ -108,11 +109,11 @@ class ProgressFile:
         self._rewards: dict[str, float] = {}
         self._spent = dict.fromkeys(config.pair.agents, Spent())
         self._evaluations: dict[tuple[int, str, str], Evaluated] = {}
-        found = list(evaluations)
+        results = list(evaluations)
         for past in range(step + 1):
             if past:
                 self._count(store.metrics(past))
-            for result in found:
+            for result in results:
                 if result.step == past:
                     self._note(past, result.benchmark, result.agent, result.value)
         self._write()
@@ -140,21 +141,21 @@ class ProgressFile:
         )
         try:
             write_json(self._path, asdict(progress), syncs=False)
-        except StoreError as error:  # the store itself stops the run where it cannot write
-            _log.warning("progress is not shown: %s", error)
+        except StoreError as error:  # if the disk is full, the step store stops the run
+            _log.warning("progress file not updated: %s", error)
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Passed on."""
+        """Forward the event."""
         self._inner.warmed_up(agent, step, num_steps, loss)
 
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
-        """Another point of the accuracy's curve."""
+        """Record an accuracy."""
         self._inner.evaluated(step, benchmark, agent, accuracy)
         self._note(step, benchmark, agent, accuracy)
         self._write()
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """One step further."""
+        """Record a committed step."""
         self._inner.stepped(step, num_steps, metrics, seconds_left)
         self._step, self._seconds_left = step, seconds_left
         self._count(metrics)

@@ -1,4 +1,4 @@
-"""The state of an experiment, from its folder alone: what a table, a page and the reconciler go by."""
+"""The state of an experiment, determined from its folder alone; used by tables, the dashboard and the reconciler."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from hacpo_core.store.lock import is_locked
 
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
-"""the result table; it makes an experiment complete, unless a power cut has torn it"""
+"""the result table; its presence marks an experiment as complete, unless it is damaged"""
 STATES = ("done", "running", "failed", "missing", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One of STATES, how far it is, and why it failed; "unavailable" only a planner can say."""
+    """State of an experiment (one of STATES), its progress and its failure.
+
+    Only the grid planner uses "unavailable".
+    """
 
     state: str
     progress: Progress | None
@@ -27,19 +30,19 @@ class Standing:
 
     @property
     def reason(self) -> str:
-        """One line for a table: why it is not done, or how far it is."""
+        """One line for a table: why it is not done, or its progress."""
         if self.state == "done":
             return ""
         if self.state == "failed" and self.failure is not None:
             return self.failure.reason
         so_far = f"step {self.progress.step} of {self.progress.num_steps}" if self.progress is not None else ""
         if self.state == "running":
-            return so_far or "starts"
-        return f"broken off at {so_far}" if so_far else "not run"
+            return so_far or "starting"
+        return f"interrupted at {so_far}" if so_far else "not run"
 
 
 def standing_of(root: Path) -> Standing:
-    """State of the experiment in this folder, which need not exist."""
+    """State of the experiment in this folder; the folder need not exist."""
     if not root.is_dir():
         return Standing("missing", None, None)
     progress = read_progress(root)
@@ -54,6 +57,6 @@ def standing_of(root: Path) -> Standing:
 def _has_result(root: Path) -> bool:
     try:
         read_json(root / RESULT_FILE)
-    except StoreError:  # there is none, or it is torn
+    except StoreError:  # missing or damaged
         return False
     return True

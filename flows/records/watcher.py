@@ -1,4 +1,4 @@
-"""Whoever is told how far an experiment is."""
+"""Interface for progress displays: called at each event of a running experiment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """Told what happens, to show it to a person."""
+    """Receives the events of a running experiment."""
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """A warm-up went one step further."""
+        """A warm-up step is done."""
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
         """A training step is committed."""
@@ -20,13 +20,13 @@ class Watcher(Protocol):
 
 
 class QuietWatcher:
-    """Shows nothing."""
+    """Ignores every event."""
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
-        """Nothing."""
+        """Ignore it."""

@@ -1,4 +1,4 @@
-"""From a plan to an experiment that can run: models, data, verifier, store."""
+"""Load everything that a planned experiment needs to run: models, data, verifier, store."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _log = logging.getLogger(__name__)
 def open_experiment(
     plan: Plan, *, progress: Mapping[str, WarmupProgress] | None = None
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
-    """Lock the experiment's folder, load everything, and hand it out with its benchmarks by name.
+    """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 
     Args:
         plan: what to open.
-        progress: per agent, called during a warm-up.
+        progress: callback per agent, called during a warm-up.
 
     Raises:
-        LockedError: another process is writing to it.
+        LockedError: another process holds the lock.
         ConfigError: this machine lacks the engine's device.
         HacpoError: a model or a data file cannot be used.
     """
@@ -90,7 +90,7 @@ def open_experiment(
 
 
 def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
-    """Workers as the configuration has them, with that rule of equality."""
+    """A pool of verifier workers with the configured limits and this equality rule."""
     verifier = config.verifier
     return VerifierPool(
         num_workers=verifier.num_workers,
@@ -103,7 +103,7 @@ def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
 
 
 def rewards_of(config: ExperimentConfig, pool: VerifierPool) -> Rewards:
-    """The reward functions that the configuration names; the pool is shared with evaluations."""
+    """The configured reward functions; evaluations use the same pool."""
     equalities = {"math_verify": "math_verify", "exact_match": "normalised"}
 
     def function(name: str) -> RewardFunction:
@@ -120,7 +120,7 @@ def rewards_of(config: ExperimentConfig, pool: VerifierPool) -> Rewards:
 
 @contextmanager
 def _synced(store: StepStore) -> Iterator[None]:
-    """What is committed inside is on the disk at the end."""
+    """Flush everything committed in the block to disk at its end."""
     try:
         yield
     except BaseException:
@@ -133,10 +133,10 @@ def _synced(store: StepStore) -> Iterator[None]:
 
 
 def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:
-    """Where the configuration places its agents; nothing is loaded yet."""
+    """The configured placement of the agents; nothing is loaded yet."""
     if config.placement.kind == "local":
         return LocalPlacement(config, root=root, initial=initial)
-    from hacpo_core.placement.ray_actors import RayPlacement  # Ray is an extra, and takes a third of a second
+    from hacpo_core.placement.ray_actors import RayPlacement  # an extra; the import takes 0.3 s
 
     return RayPlacement(config, root=root, initial=initial)
 
@@ -144,16 +144,16 @@ def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Pat
 def _short_enough(
     name: str, problems: list[Problem], agents: list[AgentTokenizer], limit: int, *, least: int
 ) -> list[Problem]:
-    """Problems of a set whose prompt every agent can read within `limit` tokens; the others are counted."""
+    """The problems of a set whose prompt has at most `limit` tokens for every agent; logs how many are dropped."""
     kept = problems
     for agent in agents:
         agent.render(kept)
         kept = [problem for problem in kept if len(agent.prompt_ids(problem)) <= limit]
     if len(kept) < len(problems):
-        _log.warning("dropped %d problems of %s whose prompt is over %d tokens", len(problems) - len(kept), name, limit)
+        _log.warning("dropped %d problems of %s with prompts over %d tokens", len(problems) - len(kept), name, limit)
     if len(kept) < least:
         raise DataError(
             f"only {len(kept)} of {len(problems)} training problems of {name} have prompts of at most {limit} tokens, "
-            f"fewer than the {least} of a step; raise rollout.max_prompt_tokens"
+            f"but a step needs {least}; raise rollout.max_prompt_tokens"
         )
     return kept

@@ -1,4 +1,4 @@
-"""What a person sees while something runs: progress bars, or JSON lines for a program."""
+"""Progress output of commands: bars for a terminal, or JSON lines for a program."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:  # see hacpo_core.store.steps
 
 
 class JsonWatcher:
-    """One JSON object a line on standard output."""
+    """Prints one JSON object per line on standard output."""
 
     def _print(self, event: str, **fields: Any) -> None:
         print(json.dumps({"event": event, **fields}), flush=True)
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Every tenth step."""
+        """Print every tenth step."""
         if step % 10 == 0 or step == num_steps:
             self._print("warmup", agent=agent, step=step, num_steps=num_steps, loss=loss)
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """Step, reward per agent, time left."""
+        """Print step, mean reward per agent and time left (s)."""
         rewards = {agent: value["reward/mean"] for agent, value in metrics["agents"].items()}
         self._print("step", step=step, num_steps=num_steps, reward=rewards, seconds_left=seconds_left)
 
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
-        """Accuracy."""
+        """Print the accuracy."""
         self._print("evaluation", step=step, benchmark=benchmark, agent=agent, accuracy=accuracy)
 
 
 class TerminalWatcher:
-    """Progress bars on standard error."""
+    """Shows progress bars on standard error."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -56,27 +56,27 @@ class TerminalWatcher:
         return self._bars[name]
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Bar of the agent's warm-up."""
+        """Update the bar of the agent's warm-up."""
         move(self._bar(f"warm-up {agent}", num_steps), step, f"loss {loss:.3f}")
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """Bar of the training steps."""
+        """Update the bar of the training steps."""
         rewards = " ".join(f"{k} {value['reward/mean']:.2f}" for k, value in metrics["agents"].items())
         move(self._bar(self._title, num_steps), step, f"reward {rewards}")
 
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
-        """A line above the bars."""
+        """Print the accuracy above the bars."""
         tqdm.write(f"step {step}: {agent} on {benchmark} {accuracy:.3f}", file=sys.stderr)
 
 
 def move(bar: tqdm[Any], position: int, note: str) -> None:
-    """Put a bar at a position, with a note beside it."""
+    """Set a bar's position and the note beside it."""
     bar.set_postfix_str(note, refresh=False)
     bar.update(position - bar.n)
 
 
 def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:
-    """Rows as text, fractions with three digits and large numbers with separators."""
+    """Format rows as text: fractions with three decimals, large numbers with thousands separators."""
     import pandas as pd
 
     frame = pd.DataFrame(rows).drop(columns=["gpu_seconds"], errors="ignore")

@@ -1,4 +1,4 @@
-"""Evaluations of an experiment that was trained, or is half trained, on any benchmark: `hacpo evaluate`."""
+"""Evaluate the agents of an experiment, fully trained or not, on any benchmark: `hacpo evaluate`."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from hacpo_core.store.steps import StepStore
 
 
 def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
-    """The plan with these benchmarks and no others: the experiment's own declarations where it has them.
+    """The plan with only these benchmarks; the experiment's own declaration of a benchmark is preferred.
 
     Args:
         plan: of an experiment in the runs folder.
-        names: names in the experiment, names in `experiments/benchmarks`, or YAML files; none: the experiment's all.
+        names: names in the experiment or in `experiments/benchmarks`, or YAML files; empty: all of the experiment.
 
     Raises:
-        ConfigError: nobody declares a benchmark, one name is declared twice, or a declaration contradicts itself.
+        ConfigError: a benchmark is not declared, is declared twice, or its declaration is inconsistent.
     """
     own = plan.config.evaluate.benchmarks
     declared: dict[str, BenchmarkConfig] = {} if names else own
     for given in names:
         name = file_stem(given)
-        found = own[given] if given in own else benchmark(given)
-        if found != {**declared, **own}.get(name, found):
+        declaration = own[given] if given in own else benchmark(given)
+        if declaration != {**declared, **own}.get(name, declaration):
             owner = plan.id if name in own else "another of these files"
             raise ConfigError(
                 f"--benchmarks: {owner} declares {name} differently than {given}; give the file another name"
             )
-        declared[name] = found
+        declared[name] = declaration
     if not declared:
         raise ConfigError(f"--benchmarks: got none, and {plan.id} declares none; name some, for example math500")
     evaluate = replace(plan.config.evaluate, during=[], final=list(declared), benchmarks=dict(declared))
@@ -65,30 +65,30 @@ def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def last_trained_step(plan: Plan) -> int:
-    """The last step that every agent was updated in; 0 before training."""
+    """The last step in which every agent was updated; 0 before training."""
     store, updates = StepStore(plan.root), {f"update.{agent}" for agent in plan.config.pair.agents}
     steps = range(store.last_step(), 0, -1)
     return next((step for step in steps if updates <= set(store.committed(step))), 0)
 
 
 def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher) -> pd.DataFrame:
-    """Evaluate every agent on the plan's benchmarks, from wherever the store stands.
+    """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
-    Weights of an earlier step come from a checkpoint and stored rollouts.
+    Weights of an earlier step are restored from a checkpoint and stored rollouts.
 
     Args:
         plan: with the benchmarks to evaluate on.
-        step: training step after which the agents are evaluated, 0: before training; None: the last one.
-        runner: where and when the shards run.
-        watcher: told every result.
+        step: training step to evaluate after; 0: before training; None: the last one.
+        runner: runs the shards.
+        watcher: called with every result.
 
     Returns:
-        these evaluations' rows of `read_evaluations`.
+        rows of these evaluations, as in `read_evaluations`.
 
     Raises:
-        ConfigError: the experiment has not come to that step, was evaluated on something else under a name, or is
-            tracked at an address that holds a password.
-        TrackingError: the store that it is tracked in does not answer, or refuses what it is sent.
+        ConfigError: the experiment has not reached that step, was evaluated on other problems under the same name, or
+            is tracked at an address that contains a password.
+        TrackingError: the tracking store does not answer or rejects data.
     """
     configure_process()
     store_of(plan)
@@ -102,10 +102,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         _check_questions(experiment, benchmarks)
         with waited_for(experiment, runner):
             evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
-        if read_progress(plan.root) is not None:  # what was never trained has no progress, and is not broken off
+        if read_progress(plan.root) is not None:  # without training there is no progress file to update
             store, past = experiment.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
-            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # is written as it is made
+            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # writes the file
         tracking = ExperimentTracking(plan, experiment)
         try:
             tracking.log_evaluations()
@@ -116,7 +116,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
 
 
 def _check_questions(experiment: Experiment, benchmarks: Mapping[str, Benchmark]) -> None:
-    """Refuse to ask something else under the name of an evaluation of any step: no curve mixes two questions."""
+    """Raise if a benchmark's problems or settings differ from an earlier evaluation of that name.
+
+    Otherwise one curve could mix two different benchmarks.
+    """
     digests = {name: question_digest(experiment, benchmark) for name, benchmark in benchmarks.items()}
     store = experiment.ledger.store
     for step, name, agent in itertools.product(range(store.last_step() + 1), digests, experiment.agents):
@@ -129,13 +132,13 @@ def _check_questions(experiment: Experiment, benchmarks: Mapping[str, Benchmark]
 def evaluate_flow(
     experiment: str, runs_dir: str, benchmarks: list[str] | None = None, step: int | None = None
 ) -> list[dict[str, Any]]:
-    """Evaluate an experiment, shard by shard as tasks.
+    """Evaluate an experiment; each shard is a task.
 
     Args:
         experiment: id.
-        runs_dir: folder that holds `experiments/<id>/`.
-        benchmarks: as `with_benchmarks` takes them; none: the experiment's own.
-        step: after which training step; none: the last one.
+        runs_dir: folder that contains `experiments/<id>/`.
+        benchmarks: as in `with_benchmarks`; default: the experiment's own.
+        step: training step to evaluate after; default: the last one.
 
     Returns:
         rows of the evaluations' table.

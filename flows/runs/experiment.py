@@ -1,4 +1,4 @@
-"""One experiment from its first to its last step, under any runner."""
+"""Train one experiment from its first to its last step, with any runner."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from hacpo_core.versions import version_tags
 
 
 def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
-    """Train to the end, from wherever the store stands; a complete experiment is returned as it is.
+    """Train to the end, continuing from the last committed phase; a complete experiment is returned unchanged.
 
     Raises:
-        HacpoError: with its remedy; everything committed so far stays, and `hacpo resume` goes on from it.
+        HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
     configure_process()
     done = read_final(plan)
@@ -44,7 +44,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         return done
     store_of(plan)
     if not (plan.root / CONFIG_FILE).is_file():
-        save_plan(plan)  # without it nobody finds the experiment again
+        save_plan(plan)  # needed to find and resume the experiment
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (experiment, benchmarks):
         past = intact_results(plan.root)
@@ -65,9 +65,9 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
 
 @contextmanager
 def waited_for(experiment: Experiment, runner: Runner) -> Iterator[None]:
-    """At the end nothing that the runner has started is under way.
+    """Wait at the end of the block for everything that the runner has started.
 
-    When a phase fails, the others that have begun end and commit what they make; Ctrl-C and SIGTERM break them off.
+    If a phase fails, phases in progress finish and are committed; Ctrl-C and SIGTERM interrupt them.
     """
     try:
         yield
@@ -114,21 +114,21 @@ def evaluate_agents(
     runner: Runner,
     watcher: Watcher,
 ) -> list[EvaluationResult]:
-    """Evaluate every agent, as it is after `step`, on the named benchmarks; a name that comes twice counts once."""
+    """Evaluate every agent as of `step` on the named benchmarks; duplicate names count once."""
     started: dict[tuple[str, str], Handle | None] = {}
-    busy: dict[str, Handle] = {}  # an agent's benchmarks come one after the other
-    # Agents outside, so that those that share a device change places once.
+    busy: dict[str, Handle] = {}  # an agent's benchmarks run one after the other
+    # Agents are the outer loop, so that agents that share a device are swapped only once.
     for agent, name in itertools.product(experiment.agents, dict.fromkeys(names)):
         after = [busy[agent]] if agent in busy else []
         last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
         if last is not None:
             busy[agent] = last
-    found = []
+    results = []
     for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):
         result = finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent])
         watcher.evaluated(step, name, agent, result.value)
-        found.append(result)
-    return found
+        results.append(result)
+    return results
 
 
 def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
@@ -138,7 +138,7 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
     }
     tracking.log_evaluations()
     tracking.log_result(table)
-    tracking.finish("FINISHED")  # before the result: killed in between, a run that is complete would stay open
+    tracking.finish("FINISHED")  # before the result file, which marks the experiment complete
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {
         "id": plan.id,

@@ -1,4 +1,4 @@
-"""Many experiments in the queue of the workers: tiny models made first, then a bar for each until all have ended."""
+"""Run many experiments through the workers' queue: make tiny models first, then show progress until all have ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _messages: Any = None
 
 
 def make_tiny_models(plans: Sequence[Plan], *, num_workers: int) -> None:
-    """Make the tiny models that are missing, side by side.
+    """Make the missing tiny models in parallel.
 
     Raises:
         HacpoError: one of them could not be made.
@@ -43,7 +43,7 @@ def make_tiny_models(plans: Sequence[Plan], *, num_workers: int) -> None:
     if not cold:
         return
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hacpo_core.tiny.models"])  # imported once for all
+    context.set_forkserver_preload(["hacpo_core.tiny.models"])  # imported once for all processes
     messages = context.SimpleQueue()
     workers = ProcessPoolExecutor(
         min(num_workers, len(cold)), mp_context=context, initializer=_start_process, initargs=(messages,)
@@ -82,16 +82,16 @@ def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
 def watch(
     plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], Schedule], check: Callable[[], None]
 ) -> dict[str, str]:
-    """Show how far submitted experiments are until each is complete, has failed or was cancelled.
+    """Show the progress of submitted experiments until each is complete, has failed or was cancelled.
 
     Args:
-        plans: all in the queue, or under way.
+        plans: experiments that are queued or running.
         schedule: of their runs folder.
-        revive: brings the server back, maybe elsewhere; called when it does not answer.
-        check: raises what makes waiting senseless.
+        revive: restarts a server that does not answer, possibly at another address.
+        check: called regularly; raises if waiting is pointless.
 
     Returns:
-        why those failed that did, by id; the others are complete.
+        reason by id of the experiments that failed or were cancelled; the others are complete.
     """
     waiting = {planned.id: planned.root for planned in plans}
     failed: dict[str, str] = {}
@@ -122,19 +122,19 @@ def watch(
 
 
 def _why_ended(run: ScheduledRun | None, failure: Failure | None) -> str | None:
-    """Why a run that is neither complete nor alive will not go on; None: it will."""
+    """Why an experiment that is neither complete nor being trained has ended; None if it will be continued."""
     if run is None or run.is_live:
         return None
     if run.state == "Cancelled":
         return "cancelled"
     if failure is not None:
         return failure.reason
-    # A crashed run comes back into the queue, or the reconciler gives it up and records that.
+    # The reconciler resubmits a crashed run, or gives up and records a failure.
     return None if run.state == "Crashed" else f"{run.state.lower()}: {run.message}"
 
 
 class _Bars:
-    """A bar for all, and one for each that runs."""
+    """An overall progress bar, and one for each running job."""
 
     def __init__(self, num_all: int) -> None:
         self._all = tqdm(total=num_all, desc="all", position=0)

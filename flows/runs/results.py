@@ -1,4 +1,4 @@
-"""What came out of an experiment, as a value and as tables; read without torch."""
+"""Results of an experiment, as a record and as tables; does not import torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hacpo_core.evaluation.results import EvaluationResult, read_result, result_
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import StepStore
 
-if TYPE_CHECKING:  # the one is a fifth of a second, the other brings torch
+if TYPE_CHECKING:  # pandas takes 0.2 s, and Experiment imports torch
     import pandas as pd
 
     from hacpo_core.experiment import Experiment
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """What came out: one row per agent (`result_table`), and where to look."""
+    """Result of a complete experiment: one row per agent (`result_table`), its folder and its MLflow runs."""
 
     id: str
     root: Path
@@ -38,10 +38,10 @@ class ExperimentResult:
 
 
 def read_final(plan: Plan) -> ExperimentResult | None:
-    """Result of an experiment that is complete, None for any other.
+    """Result of a complete experiment, None for any other.
 
     Raises:
-        StoreError: it is of another version of hacpo.
+        StoreError: it was written by another version of hacpo.
     """
     path = plan.root / RESULT_FILE
     if not path.is_file():
@@ -49,16 +49,16 @@ def read_final(plan: Plan) -> ExperimentResult | None:
     try:
         value = read_json(path)
     except StoreError:
-        _log.warning("%s is torn; the experiment is completed again from its store", path)
+        _log.warning("%s is damaged and will be written again from the step store", path)
         return None
     try:
         return ExperimentResult(root=plan.root, **value)
     except TypeError as error:
-        raise StoreError(f"{path}: of another version of hacpo ({error}); remove it to complete it again") from error
+        raise StoreError(f"{path}: written by another version of hacpo ({error}); remove it and resume") from error
 
 
 def result_values(result: EvaluationResult) -> dict[str, float]:
-    """An evaluation as metrics: `evaluate/<benchmark>_accuracy` is avg@k, the others have their own names."""
+    """An evaluation as metrics; `evaluate/<benchmark>_accuracy` is avg@k, other estimates are `..._<kind>_at_<k>`."""
     values = {}
     for estimate in result.estimates:
         kind, _, k = estimate.metric.partition("@")
@@ -70,7 +70,7 @@ def result_values(result: EvaluationResult) -> dict[str, float]:
 
 
 def result_table(experiment: Experiment) -> pd.DataFrame:
-    """One row per agent: each final benchmark's own metric before and after, tokens sampled and trained on, seconds."""
+    """One row per agent: score on each final benchmark before and after training, tokens, wall and GPU seconds."""
     import pandas as pd
 
     num_steps, store = experiment.config.train.num_steps, experiment.ledger.store
@@ -87,7 +87,7 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
             for when, step in (("before", 0), ("after", num_steps)):
                 row[f"{name}_{when}"] = read_result(store, step, result_phase(name, agent)).value
         spent = Spent()
-        own = [of_step["agents"][agent] for of_step in metrics]
+        own = [step_metrics["agents"][agent] for step_metrics in metrics]
         for values in own:
             spent = spent.plus(values)
         row["tokens_sampled"] = spent.tokens
@@ -98,7 +98,7 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
-    """Every agent's metrics of every step of an experiment, evaluations included.
+    """All metrics of all agents and steps of an experiment, including evaluations.
 
     Returns:
         long form: step, agent, metric, value.
@@ -110,7 +110,7 @@ def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
     for step in range(config.train.num_steps + 1):
         if "metrics" in store.committed(step):
             agents = store.metrics(step)["agents"]
-            rows += [(step, agent, name, value) for agent, found in agents.items() for name, value in found.items()]
+            rows += [(step, agent, name, value) for agent, values in agents.items() for name, value in values.items()]
     for result in results(root):
         rows += [(result.step, result.agent, name, value) for name, value in result_values(result).items()]
     return pd.DataFrame(rows, columns=["step", "agent", "metric", "value"])

@@ -1,4 +1,4 @@
-"""Phases as Prefect tasks: names that a person can read, the `gpu` tag, retries with a condition."""
+"""Runs phases as Prefect tasks, with readable names, a `gpu` tag and conditional retries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UPDATE_EVERY_S = 5.0
 
 
 class BrokenOffError(Exception):
-    """A phase that was not run, because an earlier one failed."""
+    """The phase was not run because an earlier one failed."""
 
 
 NEVER_RETRIED = (
@@ -55,14 +55,14 @@ def _may_retry(_task: Any, _run: Any, state: Any) -> bool:
 
 
 class PrefectRunner:
-    """Runs each phase as a task of the flow run that it is called in, behind the tasks of the phases before it.
+    """Runs each phase as a task of the current flow run, after the tasks of the phases that it depends on.
 
-    Where agents work in processes of their own, tasks are submitted, and Prefect's task runner starts each as soon as
-    those before it are done. Agents that take turns in this process run theirs on the spot, in the main thread, where
-    Ctrl-C reaches them. When a phase fails, those that have not begun are broken off.
+    If agents run in their own processes (Ray), tasks are submitted, and Prefect starts each once its predecessors are
+    done. If agents share this process, tasks run immediately in the main thread, where Ctrl-C reaches them. After a
+    failure, no further phase starts.
 
-    The step store is the truth: tasks have no cache and keep no result. A task's only parameters are the phase's
-    explicit key (`v1/<experiment>/<phase>/<step>`) and its title.
+    All state is in the step store: tasks have no cache and persist no result. A task's only parameters are the
+    phase's key (`v1/<experiment>/<phase>/<step>`) and its title.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -73,40 +73,40 @@ class PrefectRunner:
         self._submitted: list[PrefectFuture[None]] = []
         self._attempts: Counter[str] = Counter()
         self._failure: Exception | None = None
-        """what the first phase raised that failed for good"""
+        """error of the first phase that failed after all retries"""
         self._has_ended = False
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
         """Run the phase as a task, now or once everything in `after` is done.
 
         Raises:
-            ServerError: the work is not at fault, Prefect is; its client has waited for the server by then.
+            ServerError: Prefect failed, not the phase; its client has already retried.
         """
         key = f"v1/{self._experiment}/{phase.name}/{phase.step}"
         title = " · ".join(str(part) for part in (f"step {phase.step}", phase.kind, phase.agent) if part)
         self._work[key] = work
         before: Any = [handle.run for handle in after if isinstance(handle, _TaskHandle)]
-        named = self._task(phase)
+        phase_task = self._task(phase)
         if self._is_concurrent:
-            future = named.submit(key=key, title=title, wait_for=before)
+            future = phase_task.submit(key=key, title=title, wait_for=before)
             self._submitted.append(future)
             return _TaskHandle(future, lambda: self._finish(title, future))
         try:
-            state: State[None] = named(key=key, title=title, wait_for=before, return_state=True)
+            state: State[None] = phase_task(key=key, title=title, wait_for=before, return_state=True)
         except Exception as error:
             raise self._cause(title, error) from error
         self._check(title, state)
         return _TaskHandle(_DoneFuture(state), lambda: None)
 
     def wait(self) -> None:
-        """Begin nothing more, and wait until what has begun is done."""
+        """Start nothing more, and wait for the tasks in progress."""
         self._has_ended = True
         for future in self._submitted:
             future.wait()
         self._submitted.clear()
 
     def _finish(self, title: str, future: PrefectFuture[None]) -> None:
-        """Wait for a task that was submitted."""
+        """Wait for a submitted task, and raise its error."""
         future.wait()
         self._check(title, future.state)
 
@@ -117,14 +117,14 @@ class PrefectRunner:
             raise cause from (None if cause is error else error)
 
     def _cause(self, title: str, error: Exception) -> Exception:
-        """What the first phase raised that failed for good; where none did, Prefect itself is at fault."""
-        message = f"Prefect did not run {title}: {first_line(error)}; `hacpo resume` goes on from here"
+        """Error of the first phase that failed after all retries; if there is none, Prefect itself failed."""
+        message = f"Prefect did not run {title}: {first_line(error)}; continue with `hacpo resume`"
         return self._failure or ServerError(message)
 
     def _run(self, key: str) -> None:
-        """Work of a task; the last attempt's error counts as the run's."""
+        """Run a phase; an error of its last attempt is kept as the cause of the experiment's failure."""
         if self._has_ended or self._failure is not None:
-            raise BrokenOffError(f"{key}: another phase failed before it began")
+            raise BrokenOffError(f"{key}: not started, because another phase failed")
         self._attempts[key] += 1
         try:
             self._work[key]()
@@ -157,7 +157,7 @@ class PrefectRunner:
 
 
 class _DoneFuture(PrefectTaskRunFuture[None]):
-    """Future of a task that has run. Prefect would search a state for further tasks, which costs 3 ms each time."""
+    """Future of a completed task. Passing the state instead makes Prefect search it for tasks, which takes 3 ms."""
 
     def __init__(self, state: State[None]) -> None:
         assert state.state_details.task_run_id is not None, "a task's state names its run"
@@ -165,30 +165,30 @@ class _DoneFuture(PrefectTaskRunFuture[None]):
         self._final_state = state
 
     def wait(self, timeout: float | None = None) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
     def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> None:
-        """Phases return nothing."""
+        """Return None; phases have no result."""
 
     def add_done_callback(self, fn: Callable[[PrefectFuture[None]], None]) -> None:
-        """It is done."""
+        """Call it at once."""
         fn(self)
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskHandle:
-    """A phase that is a task: its future, which later tasks wait for."""
+    """Handle of a phase that runs as a task; later tasks wait for `run`."""
 
     run: PrefectFuture[None]
     check: Callable[[], None]
 
     def result(self) -> None:
-        """Wait for it; raises what it raised."""
+        """Wait for the phase; raises its error."""
         self.check()
 
 
 class ProgressWatcher:
-    """Shows progress in Prefect's page, without waiting for it, and passes everything on to another watcher."""
+    """Shows progress on Prefect's web page from a background thread, and forwards every event to another watcher."""
 
     def __init__(self, inner: Watcher, experiment: str) -> None:
         self._inner, self._experiment = inner, experiment
@@ -197,15 +197,15 @@ class ProgressWatcher:
         self._shown_at = 0.0
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Passed on."""
+        """Forward the event."""
         self._inner.warmed_up(agent, step, num_steps, loss)
 
     def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
-        """Passed on."""
+        """Forward the event."""
         self._inner.evaluated(step, split, agent, accuracy)
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """Update the progress artifact: step, reward per agent, time left; no more often than a person can follow."""
+        """Update the progress artifact (step, reward per agent, time left), at most every UPDATE_EVERY_S seconds."""
         self._inner.stepped(step, num_steps, metrics, seconds_left)
         if step < num_steps and time.monotonic() - self._shown_at < UPDATE_EVERY_S:
             return
@@ -215,7 +215,7 @@ class ProgressWatcher:
         self._thread.do(partial(copy_context().run, self._show, 100.0 * step / num_steps, text))
 
     def end(self) -> None:
-        """Wait until all is shown; raises a ServerError where Prefect's server did not answer."""
+        """Wait for pending updates; raises a ServerError if Prefect's server did not answer."""
         self._thread.wait()
 
     def _show(self, percent: float, text: str) -> None:
@@ -226,22 +226,23 @@ class ProgressWatcher:
                 update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
 
 
-# Who watches the flow that this process starts; a deployment's own process has nobody to show anything to.
+# Watcher of flows that this process starts; flow runs started by a worker have no display.
 watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=QuietWatcher())  # noqa: B039  stateless
 
 
 @flow(name="experiment", flow_run_name="{experiment}", persist_result=False)
 def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | State[Any]:
-    """Train one planned experiment, phase by phase as tasks, from wherever its store stands.
+    """Train one planned experiment; each phase is a task. Training continues from the last committed phase.
 
-    A run that Prefect failed, or that another process's lock kept out, crashed: the reconciler starts it again.
+    If Prefect fails, or another process holds the experiment's lock, the run ends as Crashed, and the reconciler
+    resubmits it.
 
     Args:
-        experiment: id; its resolved configuration lies in its folder.
-        runs_dir: folder that holds `experiments/<id>/`.
+        experiment: id; its resolved configuration is in its folder.
+        runs_dir: folder that contains `experiments/<id>/`.
 
     Returns:
-        the result table's rows; a state that raises its error where it crashed.
+        rows of the result table, or a Crashed state.
     """
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
@@ -264,7 +265,7 @@ def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Flows that are run inside show what happens to this watcher."""
+    """Send the events of flows that run in the block to this watcher."""
     token = watcher_of_flow.set(watcher)
     try:
         yield

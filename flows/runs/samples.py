@@ -1,4 +1,4 @@
-"""What the agents answered, side by side: in a training step, with its effect on each learner, or on a benchmark."""
+"""Responses of all agents, in a training step (with advantages and ratios per learner) or on a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hacpo_core.store.steps import StepStore, phase_name
 
 
 def step_samples(plan: Plan, step: int) -> pd.DataFrame:
-    """One row per response: problem, agent, text, verdict, raw and shaped reward, and per learner its advantage, ratio
+    """One row per response of a training step.
+
+    Columns: problem, agent, text, verdict, raw and shaped reward, and for each learner the response's advantage, ratio
     and stopped share.
 
     Raises:
@@ -21,7 +23,9 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     """
     store, names = StepStore(plan.root), list(plan.config.pair.agents)
     if "advantage" not in store.committed(step):
-        raise ConfigError(f"--step: {plan.id} has no complete step {step}; its last one is {store.last_step()}")
+        raise ConfigError(
+            f"--step: got {step}, but {plan.id} has not completed it; its last step is {store.last_step()}"
+        )
     keys = ["problem_id", "agent", "sample"]
     rounds = [(agent, n) for agent in names for n in range(store.num_rounds(step, "verify", agent))]
 
@@ -39,10 +43,10 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
         frame = frame.merge(part[[*keys, f"advantage_for_{agent}"]], on=keys, how="left")
         if f"update.{agent}" in store.committed(step):
             rows = store.read_table(step, f"update.{agent}", f"update.{agent}.parquet")
-            rows = rows[rows["step"] == step].drop_duplicates(keys)  # the first update of a row that has several
-            seen = rows[[*keys, "ratio", "stopped_share"]]
-            seen = seen.rename(columns={"ratio": f"ratio_for_{agent}", "stopped_share": f"stopped_for_{agent}"})
-            frame = frame.merge(seen, on=keys, how="left")
+            rows = rows[rows["step"] == step].drop_duplicates(keys)  # first update of a row, if it has several
+            ratios = rows[[*keys, "ratio", "stopped_share"]]
+            ratios = ratios.rename(columns={"ratio": f"ratio_for_{agent}", "stopped_share": f"stopped_for_{agent}"})
+            frame = frame.merge(ratios, on=keys, how="left")
     return frame
 
 
@@ -51,8 +55,8 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
 
     Args:
         plan: of the experiment.
-        benchmark: its name.
-        step: training step after which it was made; None: the last one.
+        benchmark: name of the benchmark.
+        step: training step of the evaluation; None: the last one.
 
     Raises:
         ConfigError: there is no such evaluation.
@@ -61,11 +65,11 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
     steps = sorted(frame[frame.benchmark == benchmark]["step"].unique())
     if not steps:
         known = ", ".join(dict.fromkeys(frame.benchmark)) or "none"
-        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {known}")
+        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {known}; name one of these")
     step = steps[-1] if step is None else step
     if step not in steps:
         known = ", ".join(map(str, steps))
-        raise ConfigError(f"--step: got {step}, but {plan.id} was evaluated on {benchmark} after steps {known}")
+        raise ConfigError(f"--step: got {step}, expected one of {known}, the evaluations of {plan.id} on {benchmark}")
     agents = dict.fromkeys(frame[(frame.benchmark == benchmark) & (frame.step == step)]["agent"])
     return pd.concat(
         [
@@ -77,19 +81,19 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
 
 
 def print_answers(frame: pd.DataFrame, num_problems: int) -> None:
-    """The first problems of an evaluation as text."""
+    """Print the responses to the first problems of an evaluation."""
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
         rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
         print(f"=== {problem_id}  gold: {rows[0]['answer']}\n{rows[0]['question']}")
         for row in rows:
             cut = ", cut at the limit" if row["finish_reason"] == "length" else ""
-            found = f", found {row['extracted']}" if isinstance(row["extracted"], str) else ""
-            print(f"--- {row['agent']} #{row['sample']} {row['status']}{found}{cut}")
+            answer = f", found {row['extracted']}" if isinstance(row["extracted"], str) else ""
+            print(f"--- {row['agent']} #{row['sample']} {row['status']}{answer}{cut}")
             print(row["text"])
 
 
 def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
-    """The first problems of a step as text."""
+    """Print the responses to the first problems of a training step."""
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
         print(f"=== {problem_id}")
         for row in frame[frame.problem_id == problem_id].to_dict(orient="records"):

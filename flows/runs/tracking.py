@@ -1,4 +1,4 @@
-"""What an experiment writes to MLflow, and the thread that writes it: training waits for neither imports nor store."""
+"""Logs an experiment to MLflow from a background thread, so that training does not wait for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.store.background import Background
 from hacpo_core.versions import version_tags
 
-if TYPE_CHECKING:  # the thread imports MLflow: over a second that a first sampling need not wait for
+if TYPE_CHECKING:  # importing MLflow takes over a second, so the thread does it
     import pandas as pd
 
     from hacpo_core.tracking import Tracker
@@ -29,30 +29,30 @@ _SYMBOLS = {
     "δ_step": "method.objective.cross_step",
     "K": "method.estimate.window",
 }
-"""the paper's symbols of fields that methods may have"""
+"""the paper's symbols for fields of some methods"""
 SAMPLED_ROWS = 64
-"""responses of the last step that are shown, of all agents together"""
+"""number of logged responses of the last step, over all agents"""
 
 
 def store_of(plan: Plan) -> str | None:
-    """Address of the experiment's runs in MLflow, None where tracking is off; to be refused before models are loaded.
+    """Address of the MLflow store, None if tracking is off. Call it before models are loaded, to fail early.
 
     Raises:
-        ConfigError: it holds a password that errors would show.
+        ConfigError: the address contains a password, which error messages would show.
     """
     config = plan.config
     return tracking_uri(config.tracking.uri, Path(config.runtime.runs_dir)) if config.tracking.enabled else None
 
 
 class ExperimentTracking:
-    """The experiment's runs in MLflow; where tracking is off, nothing happens.
+    """The MLflow runs of an experiment; does nothing if tracking is off.
 
-    Methods return at once, and a thread does what they ask for, in their order. What fails there, the next method
-    raises, or the next phase of a runner that is `watched`; `finish` at the latest.
+    Methods return at once; a thread does the work in the same order. Its errors are raised by the next method call, by
+    the next phase of a `watched` runner, or by `finish`.
     """
 
     def __init__(self, plan: Plan, experiment: Experiment) -> None:
-        """Begin to open the runs, or those that an earlier process left open."""
+        """Start to open the runs; runs that an earlier process left open are reused."""
         self._experiment = experiment
         self._uri = store_of(plan)
         self._thread = Background("mlflow")
@@ -64,7 +64,7 @@ class ExperimentTracking:
 
     @property
     def ids(self) -> dict[str, str | None]:
-        """MLflow's ids of the parent run and of the experiment that holds it; known when the runs are closed."""
+        """MLflow's ids of the parent run and its experiment; available after `finish`."""
         tracker = self._tracker
         return {
             "mlflow_run": tracker.run_id if tracker else None,
@@ -72,31 +72,31 @@ class ExperimentTracking:
         }
 
     def log_step(self, step: int) -> None:
-        """All metrics of a step that the store holds, unless they have arrived before."""
+        """Log all metrics of a committed step, unless they were logged before."""
         self._do(lambda tracker: self._log_step(tracker, step))
 
-    def log_results(self, found: Iterable[EvaluationResult]) -> None:
-        """Evaluations as metrics, with the timestamp that each will always have."""
-        self._do(lambda tracker: self._log_results(tracker, found))
+    def log_results(self, results: Iterable[EvaluationResult]) -> None:
+        """Log evaluations as metrics, with the time of their commit as timestamp."""
+        self._do(lambda tracker: self._log_results(tracker, results))
 
     def log_evaluations(self) -> None:
-        """Every evaluation so far as metrics, as one table and as a figure; logging the same again changes nothing."""
+        """Log every evaluation so far as metrics, as a table and as a figure; repeating this changes nothing."""
         self._do(self._log_evaluations)
 
     def log_result(self, table: pd.DataFrame) -> None:
-        """The result's table, a sample of the last step's responses, and the curves."""
+        """Log the result table, some responses of the last step, and the training curves."""
         self._do(lambda tracker: self._log_result(tracker, table))
 
     def watched(self, runner: Runner) -> Runner:
-        """The runner; where something has failed here, the next phase does not begin."""
+        """A runner that raises before the next phase if logging has failed."""
         return _Watched(runner, self._thread)
 
     def finish(self, status: str, *, raises: bool = True) -> None:
-        """Wait for all that was asked for, and close the runs.
+        """Wait for pending work, and close the runs.
 
         Args:
             status: "FINISHED", "FAILED" or "KILLED".
-            raises: what failed; otherwise it is logged, since another error is under way.
+            raises: whether to raise an error of the thread; if False, log it, because another error is being raised.
         """
         self._thread.do(lambda: None if self._tracker is None else self._tracker.finish(status), checks=False)
         self._thread.wait(raises=raises)
@@ -105,7 +105,7 @@ class ExperimentTracking:
         if self._uri is not None:
             self._thread.do(lambda: self._try(work))
 
-    # What follows runs in the thread. After a failure nothing more is tried: a silent server takes minutes each time.
+    # The methods below run in the thread. After a failure they do nothing: each call to a dead server takes minutes.
 
     def _try(self, work: Callable[[Tracker], None]) -> None:
         if self._tracker is None or not self._is_sending:
@@ -117,7 +117,7 @@ class ExperimentTracking:
     def _open(self, plan: Plan) -> None:
         from hacpo_core.tracking import Tracker
 
-        assert self._uri is not None, "nothing is done where tracking is off"
+        assert self._uri is not None, "only called if tracking is on"
         config, experiment = plan.config, self._experiment
         tracker = Tracker(
             self._uri,
@@ -136,7 +136,7 @@ class ExperimentTracking:
             **{symbol: fields[name] for symbol, name in _SYMBOLS.items() if name in fields},
             **fields,
         }
-        if "δ" in params:  # the field is the floor
+        if "δ" in params:  # the field is the floor 1 - δ
             params["δ"] = round(1.0 - params["δ"], 12)
         contexts = [
             *(f"train {name}" for name in config.data.train),
@@ -154,8 +154,8 @@ class ExperimentTracking:
         if step not in self._logged:
             tracker.log_step(step, self._experiment.ledger.store.metrics(step))
 
-    def _log_results(self, tracker: Tracker, found: Iterable[EvaluationResult]) -> None:
-        for result in found:
+    def _log_results(self, tracker: Tracker, results: Iterable[EvaluationResult]) -> None:
+        for result in results:
             phase = result_phase(result.benchmark, result.agent)
             timestamp_ms = self._experiment.ledger.store.committed_at_ms(result.step, phase)
             tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
@@ -182,13 +182,13 @@ class ExperimentTracking:
 
 
 class _Watched:
-    """A runner that first looks whether work in the background has failed."""
+    """A runner that first checks whether the background thread has failed."""
 
     def __init__(self, runner: Runner, thread: Background) -> None:
         self._runner, self._thread = runner, thread
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
-        """See `Runner`; raises what failed."""
+        """See `Runner`; raises an error of the thread."""
         self._thread.check()
         return self._runner.start(phase, work, after=after)
 
@@ -198,7 +198,7 @@ class _Watched:
 
 
 def _sample_of_rollouts(experiment: Experiment, step: int) -> pd.DataFrame:
-    """The first responses of every agent in a step, with their verdicts."""
+    """The first responses of each agent in a step, with their verdicts."""
     import pandas as pd
 
     frames = []

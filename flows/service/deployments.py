@@ -1,4 +1,4 @@
-"""Pool, queues and the deployments of prefect.yaml, registered with a server; what is there stays as people set it."""
+"""Registers the work pool, its queues and the deployments of prefect.yaml; existing ones keep their settings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,27 @@ from hacpo_core.errors import ConfigError
 
 POOL = "hacpo"
 PRIORITIES = ("high", "normal", "low")
-"""work queues of the pool, the first served first"""
+"""work queues of the pool, highest priority first"""
 DECLARATIONS = Path(__file__).parents[2] / "prefect.yaml"
 
 
 def connect(url: str, auth: str) -> SyncPrefectClient:
-    """A client of a server; "user:password" is left out where it is empty."""
+    """A client of a server.
+
+    Args:
+        url: address without /api.
+        auth: "user:password", empty for none.
+    """
     return SyncPrefectClient(f"{url}/api", auth_string=auth or None)
 
 
 def deploy(client: SyncPrefectClient) -> None:
-    """Register pool, queues and deployments that are missing or were declared otherwise; safe from several processes.
+    """Register missing pool, queues and deployments, and deployments whose declaration changed.
+
+    Several processes may call this at once.
 
     Raises:
-        ConfigError: prefect.yaml is not where the code is (hacpo runs from a checkout).
+        ConfigError: prefect.yaml is missing; hacpo must run from a checkout.
     """
     with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
@@ -44,10 +51,10 @@ def deploy(client: SyncPrefectClient) -> None:
 
 def _declarations() -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
+        declared: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
     except OSError as error:
-        raise ConfigError(f"{DECLARATIONS} is not there: {error.strerror}; install hacpo from a checkout") from error
-    return found
+        raise ConfigError(f"{DECLARATIONS} cannot be read: {error.strerror}; install hacpo from a checkout") from error
+    return declared
 
 
 def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
@@ -64,19 +71,19 @@ def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
         name=name,
         version=version,
         description=declared.get("description"),
-        entrypoint=declared["entrypoint"].replace("/", ".").replace(".py:", "."),  # of the installed package
+        entrypoint=declared["entrypoint"].replace("/", ".").replace(".py:", "."),  # as a dotted module path
         parameters=declared.get("parameters"),
         work_pool_name=declared["work_pool"]["name"],
         work_queue_name=declared["work_pool"]["work_queue_name"],
-        job_variables={},  # also in place of those that an earlier version registered
+        job_variables={},  # explicitly, to replace those of an earlier version
         enforce_parameter_schema=False,
         schedules=[
             DeploymentScheduleCreate(
-                schedule=CronSchedule(cron=one["cron"], timezone=one.get("timezone")),
-                active=one.get("active", True),
-                parameters=one.get("parameters", {}),
+                schedule=CronSchedule(cron=schedule["cron"], timezone=schedule.get("timezone")),
+                active=schedule.get("active", True),
+                parameters=schedule.get("parameters", {}),
             )
-            for one in declared.get("schedules", [])
+            for schedule in declared.get("schedules", [])
         ],
     )
 

@@ -1,9 +1,9 @@
-"""Flow runs of this host: ends processes of cancelled ones, reports those whose process is gone.
+"""Checks the flow runs of this host: kills processes of cancelled runs, reports runs whose process is gone.
 
-Nobody sees another host's processes, so every `hacpo worker` looks after its own host, and the reconciler after its
-own in case that the worker is dead. An experiment's lock says whether it lives (`flows.service.reconciler`);
-evaluations, grids, reports, and whatever was started on Prefect's page have none: a dead one would hold its place in
-the pool for ever.
+Processes are only visible on their own host, so every `hacpo worker` checks its host, and so does the reconciler in
+case the worker is dead. Experiments hold a lock that shows whether they are alive (`flows.service.reconciler`).
+Evaluations, grids, reports and runs started from Prefect's web page have no lock: without this check, a dead one would
+occupy a slot of the pool forever.
 """
 
 from __future__ import annotations
@@ -33,34 +33,38 @@ _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a run may look dead before it counts as dead, in seconds."""
+    """How long a run may appear dead before it counts as dead, in seconds."""
 
     pending_s: float = 120.0
-    """without a process: imports on a busy machine take their time"""
+    """time for a pending run to start its process; imports are slow on a busy machine"""
     running_s: float = 20.0
-    """without the lock or a process: between the first report and the lock, and between its end and the last report"""
+    """time for a running run without lock or process: it takes the lock after its first report, and frees it before
+    its last one"""
 
 
 def processes_of_runs() -> dict[str, list[psutil.Process]]:
-    """Living processes of this host by the id of the flow run that they were started for."""
-    found = defaultdict(list)
+    """Live processes of this host, by the id of the flow run that they were started for."""
+    processes = defaultdict(list)
     for process in psutil.process_iter():
-        with suppress(psutil.Error, ValueError):  # it is gone, or no flow run's
+        with suppress(psutil.Error, ValueError):  # it is gone, or does not belong to a flow run
             run = UUID(process.environ().get(_FLOW_RUN, ""))
             if process.status() != psutil.STATUS_ZOMBIE:
-                found[str(run)].append(process)
-    return found
+                processes[str(run)].append(process)
+    return processes
 
 
 @dataclass
 class HostWatch:
-    """Looks at this host's flow runs again and again; remembers since when one looks dead."""
+    """Checks this host's flow runs repeatedly; remembers since when a run has appeared dead."""
 
     patience: Patience = field(default_factory=Patience)
     _since: dict[Any, float] = field(default_factory=dict)
 
     def look(self, client: SyncPrefectClient) -> list[str]:
-        """One look at every process and every run; what was done about it, in words.
+        """Check every process and every run once.
+
+        Returns:
+            one message per action taken.
 
         Raises:
             ServerError: the server does not answer.
@@ -69,7 +73,7 @@ class HostWatch:
         processes = processes_of_runs()
         done: list[str] = []
         for run in _cancelled_runs(client, list(processes)):
-            # While the run is Cancelling its worker may be about to end it.
+            # While the run is Cancelling, its worker may be about to end it.
             if run.state_type is StateType.CANCELLED or self._is_due(run, self.patience.running_s, before):
                 done += _end(client, run, processes[str(run.id)])
         for run in _live_runs_without_lock(client):
@@ -91,7 +95,7 @@ class HostWatch:
 
     @property
     def num_suspects(self) -> int:
-        """Runs that look dead, but not for long enough yet."""
+        """Number of runs that appear dead, but not yet for long enough."""
         return len(self._since)
 
     def _is_due(self, run: FlowRun, patience_s: float, before: Mapping[Any, float]) -> bool:
@@ -120,12 +124,12 @@ def _read(client: SyncPrefectClient, pool: WorkPoolFilter | None = None, **condi
 
 
 def _end(client: SyncPrefectClient, run: FlowRun, processes: Sequence[psutil.Process]) -> Iterator[str]:
-    """Kill the run's own process; what that started ends by itself, and may have something to clean up."""
+    """Kill the run's main process; its child processes then exit by themselves and can clean up."""
     if run.state_type is StateType.CANCELLING:
         with answers():
             client.set_flow_run_state(run.id, Cancelled(message="ended"), force=True)
     for process in processes:
         with suppress(psutil.Error):
             if "prefect.engine" in process.cmdline():
-                process.kill()  # asked to end, it would report a crash in place of the cancellation
-                yield f"{run.name}: process {process.pid} is ended; the run is cancelled"
+                process.kill()  # on SIGTERM it would report a crash instead of the cancellation
+                yield f"{run.name}: process {process.pid} killed; the run is cancelled"

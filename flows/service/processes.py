@@ -1,4 +1,4 @@
-"""Detached processes of a runs folder: a record finds each again, a lock keeps it single, its owner ends it."""
+"""Background processes of a runs folder: records to find them, locks to allow only one, and ways to end them."""
 
 from __future__ import annotations
 
@@ -21,34 +21,39 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def home_of(runs_dir: Path) -> Path:
-    """Folder of the services of a runs folder: records, logs, Prefect's database."""
+    """Folder for the services of a runs folder: records, logs, Prefect's database."""
     return (runs_dir / "prefect").absolute()
 
 
 def find_process(pid: int, since_boot: float) -> psutil.Process | None:
-    """The process with this pid if it is the one that began so many seconds after the machine did, and alive."""
+    """The live process with this pid and start time, or None.
+
+    Args:
+        pid: process id, which the system may have reused.
+        since_boot: start time of the expected process, seconds after boot.
+    """
     try:
         process = psutil.Process(pid)
-        is_it = abs(_since_boot(process) - since_boot) < _CLOCK_SLACK_S and process.status() != psutil.STATUS_ZOMBIE
+        is_same = abs(_since_boot(process) - since_boot) < _CLOCK_SLACK_S and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
-    return process if is_it else None
+    return process if is_same else None
 
 
 def _since_boot(process: psutil.Process) -> float:
-    # psutil's times of processes are the wall clock's, and move when somebody sets that
+    # psutil derives process times from the wall clock, so they change when the clock is set
     return process.create_time() - psutil.boot_time()
 
 
 def end_family(
     process: psutil.Process, *, spared: Container[psutil.Process] = (), limit_s: float = STOP_LIMIT_S
 ) -> None:
-    """Ask a process and all that it started to end; kill what is left after the limit.
+    """Terminate a process and its descendants; kill those that are left after the limit.
 
     Args:
-        process: the first to go.
-        spared: descendants that stay, with all that they started.
-        limit_s: seconds.
+        process: root of the process tree.
+        spared: descendants to keep, with their own descendants.
+        limit_s: time to wait before killing, and again after it.
     """
     with suppress(psutil.NoSuchProcess):
         family = [*_descendants(process, spared), process]
@@ -67,21 +72,21 @@ def _descendants(process: psutil.Process, spared: Container[psutil.Process]) -> 
 
 
 def end_with_parent() -> None:
-    """Between fork and exec: a process whose parent is killed is asked to end."""
+    """Have this process receive SIGTERM when its parent dies; use as `preexec_fn`."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Record:
-    """A file that says which process serves a runs folder, and where it listens. Readable by its owner alone.
+    """A file that names the process of a service and where it listens; readable by its owner only.
 
-    Other machines may share the folder: their processes are never taken for this one's.
+    Several machines may share the folder, so the record also names the host.
     """
 
     def __init__(self, home: Path, name: str) -> None:
         self.path = home / f"{name}.json"
 
     def read(self) -> dict[str, Any] | None:
-        """What was last written, whether or not its process lives; None where nothing was, or the file is torn."""
+        """The last record, whether or not its process is alive; None if the file is missing or damaged."""
         try:
             value = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -89,14 +94,14 @@ class Record:
         return value if isinstance(value, dict) else None
 
     def write(self, pid: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Name a process that serves from now on."""
+        """Record a process with additional facts; returns the record."""
         since_boot = _since_boot(psutil.Process(pid))
         value = {"pid": pid, "since_boot": since_boot, "host": socket.gethostname(), **facts}
         write_private(self.path, json.dumps(value))
         return value
 
     def process(self) -> psutil.Process | None:
-        """The process that the record names, None where it is gone or another machine's."""
+        """The recorded process; None if it is gone or belongs to another machine."""
         value = self.read()
         if value is None or value.get("host", socket.gethostname()) != socket.gethostname():
             return None
@@ -106,7 +111,7 @@ class Record:
             return None
 
     def end(self) -> bool:
-        """End the process, and only that; False where there was none. What the record says stays."""
+        """End the recorded process and its descendants; False if there was none. The record is kept."""
         process = self.process()
         if process is not None:
             end_family(process)
@@ -115,7 +120,10 @@ class Record:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[bool]:
-    """Whether this process alone holds a lock file; the kernel frees it at a kill, so none is ever stale."""
+    """Try to hold a lock file for the block; yields whether that succeeded.
+
+    The kernel releases the lock when the process dies, so it cannot become stale.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
@@ -127,7 +135,7 @@ def only_one(path: Path) -> Iterator[bool]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read, as a whole."""
+    """Write a file atomically, readable by its owner only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -136,11 +144,11 @@ def write_private(path: Path, text: str) -> None:
 
 
 def free_port(*preferred: int) -> int:
-    """The first of these ports of the loopback address that is free, else any."""
+    """The first of these loopback ports that is free, or else any free port."""
     for port in (*preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 return int(probe.getsockname()[1])
-    raise OSError("no port of 127.0.0.1 is free")
+    raise OSError("no port is free on 127.0.0.1")

@@ -1,19 +1,20 @@
-"""Finds flow runs whose process died unseen and submits their experiments again, a few times.
+"""Finds flow runs whose process died unnoticed and resubmits their experiments, a few times.
 
-Prefect notices a dead process only while the worker that started it lives. The experiment's own lock says who lives:
+Prefect notices a dead process only while its worker is alive. The experiment's lock shows whether the process is alive:
 
-    Pending for long                                -> the worker died before it started anything   -> again
-    Running, nobody holds the lock, no result       -> the process died                            -> again
-    Running, Crashed or Failed, a result is there   -> it died after its work was done              -> Completed
-    Running, nobody holds it, a failure is recorded -> it could not report                          -> Failed
-    Crashed                                         -> the worker saw it die, or Prefect failed it   -> again
-    Cancelling, nobody holds it                     -> nobody was there to report it                -> Cancelled
-    Crashed, cancelled before that                  -> its end was reported as a crash              -> Cancelled
-    Running, a command's own, nobody holds the lock -> `hacpo train` was killed                     -> Crashed
+    state of the flow run                       cause                                          action
+    Pending for long                            the worker died before it started the process  resubmit
+    Running, lock free, no result               the process died                               resubmit
+    Running, Crashed or Failed, with a result   it died after its work was done                Completed
+    Running, lock free, with a failure          it could not report the failure                Failed
+    Crashed                                     the worker or Prefect reported a crash         resubmit
+    Cancelling, lock free                       no worker was left to report it                Cancelled
+    Crashed, cancelled before that              the cancellation was reported as a crash       Cancelled
+    Running without a worker, lock free         `hacpo train` was killed                       Crashed
 
-"Again" is a new flow run, and bounded by MOST_RESTARTS without a step between them; after that the experiment counts
-as failed. MLflow runs of experiments that nobody trains any more are closed. Runs without an experiment's lock, and
-processes that outlive their cancelled run, are `flows.service.host`'s.
+To resubmit is to create a new flow run. After MOST_RESTARTS restarts without a committed step between them, the
+experiment counts as failed. MLflow runs of experiments that are no longer trained are closed. Flow runs that hold no
+experiment lock, and processes that outlive their cancelled run, are handled by `flows.service.host`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
-"""times in a row that an experiment goes back into the queue without a step more than the last time"""
+"""consecutive resubmissions of an experiment without progress by at least one step"""
 RECONCILE_EVERY_S = 30.0
 _RESTARTS = "restarts:"
 _JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
@@ -54,7 +55,7 @@ _JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType
 
 @dataclass
 class Reconciler:
-    """Looks at one runs folder's flow runs again and again; remembers since when one looks dead."""
+    """Checks the flow runs of one runs folder repeatedly; remembers since when a run has appeared dead."""
 
     schedule: Schedule
     runs_dir: Path
@@ -66,7 +67,10 @@ class Reconciler:
         self._host = HostWatch(self.patience)
 
     def look(self) -> list[str]:
-        """One look at every run; what was done about it, in words.
+        """Check every run once.
+
+        Returns:
+            one message per action taken.
 
         Raises:
             ServerError: the server does not answer.
@@ -88,7 +92,7 @@ class Reconciler:
 
     @property
     def num_suspects(self) -> int:
-        """Runs that look dead, but not for long enough yet."""
+        """Number of runs that appear dead, but not yet for long enough."""
         return len(self._since) + self._host.num_suspects
 
     def _judge(self, experiment: str, run: FlowRun, standing: Standing, suspects: set[Any]) -> Iterator[str]:
@@ -103,22 +107,23 @@ class Reconciler:
             return
         if kind is StateType.PENDING:
             if self._is_due(run, self.patience.pending_s, suspects):
-                yield self._again(experiment, run, "was pending for too long, its worker is gone")
+                yield self._resubmit(experiment, run, "was pending for too long, its worker is gone")
             return
         if kind is StateType.RUNNING and not self._is_due(run, self.patience.running_s, suspects):
             return
         if standing.state == "done":
-            self._set(run, Completed(message="its result is there"))
-            yield "completed; its result is there"
-        elif standing.failure is None and kind is not StateType.FAILED:  # at which a person looks
-            said = (run.state.message or "").strip().partition("\n")[0].rstrip(".") if kind is StateType.CRASHED else ""
-            yield self._again(experiment, run, said or "its process died")
+            self._set(run, Completed(message="its result exists"))
+            yield "completed; its result exists"
+        elif standing.failure is None and kind is not StateType.FAILED:  # a failure is left for the user to inspect
+            message = run.state.message if kind is StateType.CRASHED else None
+            reason = (message or "").strip().partition("\n")[0].rstrip(".")
+            yield self._resubmit(experiment, run, reason or "its process died")
         elif kind is StateType.RUNNING and standing.failure is not None:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"
 
     def _end_commands(self, suspects: set[Any]) -> Iterator[str]:
-        """Report the end of each `hacpo train` that was killed: it had no worker, and nobody starts it again."""
+        """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
         with answers():
             running = self.schedule.client.read_flow_runs(
                 flow_filter=FlowFilter.model_validate({"name": {"any_": ["experiment"]}}),
@@ -133,42 +138,43 @@ class Reconciler:
             standing = standing_of(self.schedule.root(experiment))
             if standing.state != "running" and self._is_due(run, self.patience.running_s, suspects):
                 if standing.state == "done":
-                    self._set(run, Completed(message="its result is there"))
+                    self._set(run, Completed(message="its result exists"))
                 else:
                     self._set(run, Crashed(message="it was killed"))
                 yield f"{experiment}: the command that trained it is gone"
 
     def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
-        """Whether the run was seen in this state for long enough, and no process here belongs to it."""
+        """Whether the run has been in this state for long enough, and no process on this host belongs to it."""
         assert run.state is not None, "checked by look"
         if host_of(run) not in (None, socket.gethostname()):
-            patience_s = max(patience_s, self.patience.pending_s)  # its process may be there and have no lock yet
+            patience_s = max(patience_s, self.patience.pending_s)  # its process may be alive without the lock
         key = (run.id, run.state.id)
         suspects.add(key)
         now = time.monotonic()
         return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
-    def _again(self, experiment: str, run: FlowRun, reason: str) -> str:
-        if self._was_cancelled(run):  # since it was read; or before a crash, which Prefect reports whatever came before
+    def _resubmit(self, experiment: str, run: FlowRun, reason: str) -> str:
+        # It may have been cancelled since it was read, or before Prefect reported a crash.
+        if self._was_cancelled(run):
             self._set(run, Cancelled(message="ended"))
             return "cancelled; its process is gone"
         step = StepStore(self.schedule.root(experiment)).last_step()
         restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
         if restarts >= MOST_RESTARTS:
-            error = EngineError(f"{reason}, {restarts + 1} times; `hacpo grid --run failed` tries it again")
+            error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
             record_failure(self.schedule.root(experiment), error)
             return f"{reason}; given up after {restarts} restarts"
-        # Not the same run again: a worker that still waits for the dead process would take it twice, and fall over it.
+        # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
         self.schedule.submit(
             experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
         )
-        return f"{reason}; in the queue again ({restarts + 1} of {MOST_RESTARTS})"
+        return f"{reason}; resubmitted ({restarts + 1} of {MOST_RESTARTS})"
 
     def _was_cancelled(self, run: FlowRun) -> bool:
-        """Whether somebody cancelled it and nobody has scheduled it again, on Prefect's page, since then."""
+        """Whether the run was cancelled and not rescheduled (on Prefect's web page) since then."""
         with answers():
-            states = self.schedule.client.read_flow_run_states(run.id)  # the oldest first
+            states = self.schedule.client.read_flow_run_states(run.id)  # oldest first
         for state in reversed(states):
             if state.type in (StateType.SCHEDULED, StateType.CANCELLING, StateType.CANCELLED):
                 return state.type is not StateType.SCHEDULED
@@ -179,32 +185,32 @@ class Reconciler:
             self.schedule.client.set_flow_run_state(run.id, state, force=True)
 
     def _close_tracking(self) -> list[str]:
-        """Close MLflow runs of experiments that nobody writes to any more; once per time that they were opened."""
+        """Close the open MLflow runs of experiments whose process is gone, once each time that they were opened."""
         abandoned: dict[Path, int] = {}
-        for path in experiments_dir(self.runs_dir).glob(f"*/{STATE_FILE}"):  # written whenever they are opened
+        for path in experiments_dir(self.runs_dir).glob(f"*/{STATE_FILE}"):  # written whenever the runs are opened
             opened_ns = path.stat().st_mtime_ns
             if self._closed.get(path.parent.name) != opened_ns and _is_abandoned(path.parent, opened_ns):
                 abandoned[path.parent] = opened_ns
         if not abandoned:
             return []
-        from hacpo_core.tracking import close_abandoned  # MLflow takes a second; most looks need none
+        from hacpo_core.tracking import close_abandoned  # importing MLflow takes a second; most checks do not need it
 
         closed = []
         failing: set[str] = set()
         for root, opened_ns in sorted(abandoned.items()):
-            if not _is_abandoned(root, opened_ns):  # submitted again, it began meanwhile
+            if not _is_abandoned(root, opened_ns):  # it was resubmitted and has started meanwhile
                 continue
             status, uri = "FINISHED" if (root / RESULT_FILE).is_file() else "KILLED", ""
             try:
                 uri = tracking_uri(load_config(root / CONFIG_FILE).tracking.uri, self.runs_dir)
-                if uri in failing:  # a silent server takes minutes each time
+                if uri in failing:  # each call to an unresponsive server takes minutes
                     continue
                 if close_abandoned(root, uri, status):
                     closed.append(f"{root.name}: its MLflow runs are closed")
-            except HacpoError as error:  # an experiment of another version of this code; the others go on
-                _log.warning("%s: its MLflow runs stay as they are: %s", root.name, error)
-            except Exception as error:  # noqa: BLE001  of a store that is locked or silent; the next look tries again
-                _log.warning("%s: its MLflow runs are open still: %s: %s", root.name, type(error).__name__, error)
+            except HacpoError as error:  # for example an experiment of another version of hacpo
+                _log.warning("%s: its MLflow runs are left as they are: %s", root.name, error)
+            except Exception as error:  # noqa: BLE001  the store is locked or does not respond; the next check retries
+                _log.warning("%s: its MLflow runs are still open: %s: %s", root.name, type(error).__name__, error)
                 failing.add(uri)
                 continue
             self._closed[root.name] = opened_ns
@@ -212,24 +218,24 @@ class Reconciler:
 
 
 def _is_abandoned(root: Path, opened_ns: int) -> bool:
-    """Whether nobody writes to an experiment whose MLflow runs were opened then and may not have been closed."""
+    """Whether an experiment's MLflow runs, opened at this time, may be open without a process that writes to them."""
     state = standing_of(root).state
-    if state == "done":  # closed before the result was written; an evaluation may have opened them again
+    if state == "done":  # closed before the result was written, but an evaluation may have reopened them
         return (root / RESULT_FILE).stat().st_mtime_ns < opened_ns and not is_locked(root)
     return state in ("missing", "failed")
 
 
 def _restarts(run: FlowRun, step: int) -> int:
-    """Restarts so far, of which the last one was at this step."""
+    """Number of consecutive restarts since the experiment last progressed to `step`."""
     for tag in run.tags:
         if tag.startswith(_RESTARTS):
-            number, _, at = tag.removeprefix(_RESTARTS).partition("@")
-            return int(number) if int(at) >= step else 0
+            number, _, restarted_at = tag.removeprefix(_RESTARTS).partition("@")
+            return int(number) if int(restarted_at) >= step else 0
     return 0
 
 
 def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:
-    """Look until nothing is suspicious any more: at most as long as the patience lasts."""
+    """Check repeatedly until no run appears dead, at most for the duration of the patience."""
     reconciler = Reconciler(schedule, runs_dir, patience)
     done = reconciler.look()
     while reconciler.num_suspects:
@@ -239,7 +245,7 @@ def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> li
 
 
 def main() -> None:
-    """Look for ever; brings the server back when it died. Started with the server, one per runs folder."""
+    """Check forever, and restart the server if it died. Started with the server, one per runs folder."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs-dir", type=Path, required=True)
     runs_dir = parser.parse_args().runs_dir
@@ -255,12 +261,12 @@ def main() -> None:
                 current = await_server(runs_dir)
                 if reconciler is None:
                     reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
-                elif current != server:  # one that came back may have had to take another port
+                elif current != server:  # a restarted server may have another port
                     reconciler.schedule = Schedule(current, runs_dir)
                 server = current
                 reconciler.look()
-            except Exception as error:  # noqa: BLE001  it must outlive whatever it looks after
-                _log.warning("this look failed, the next may not: %s: %s", type(error).__name__, error)
+            except Exception as error:  # noqa: BLE001  the reconciler must survive every error
+                _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Experiments as runs of a Prefect deployment: submitted once, retried, cancelled, put before others, or refused."""
+"""Experiments as runs of a Prefect deployment: submit, resubmit, cancel, change priority."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from flows.service.server import PrefectServer
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
 LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
-"""states of a run that a worker has or will have; the others are Completed, Failed, Crashed, Cancelled"""
+"""states of a queued or executing run; the others are Completed, Failed, Crashed, Cancelled"""
 FOLDER_TAG = "runs:"
-"""begins the tag by which a runs folder knows its flow runs"""
+"""prefix of the tag that marks the flow runs of a runs folder"""
 _WORKER_LABEL = "prefect.worker.name"
 _PAGE = 200
 
 
 class RefusedError(HacpoError):
-    """What was asked of a run cannot be done in its state; the message says why."""
+    """A request that is impossible in the run's state; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +45,38 @@ class ScheduledRun:
     """The newest flow run of an experiment."""
 
     id: str
-    """of the flow run, for links into Prefect's page"""
+    """of the flow run, for links to Prefect's web page"""
     experiment: str
     state: str
-    """Prefect's name of the state's type, capitalised: one of LIVE, or Completed, Failed, Crashed, Cancelled"""
+    """Prefect's state type, capitalised: one of LIVE, or Completed, Failed, Crashed, Cancelled"""
     message: str
     priority: str
     num_starts: int
 
     @property
     def is_live(self) -> bool:
-        """Whether a worker has it or will have it."""
+        """Whether it is queued or executing."""
         return self.state in LIVE
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker that Prefect has heard of lately."""
+    """A worker that is online."""
 
     name: str
     num_slots: int
 
 
 class Schedule:
-    """The experiments of one runs folder on one Prefect server; every method may be called from any thread.
+    """The experiments of one runs folder on one Prefect server.
 
-    Every method raises ServerError when the server does not answer.
+    Methods are thread-safe, and raise ServerError if the server does not answer.
     """
 
     def __init__(self, server: PrefectServer, runs_dir: Path) -> None:
         self._runs_dir = runs_dir.absolute()
         self.tag = f"{FOLDER_TAG}{hashlib.sha256(str(self._runs_dir).encode()).hexdigest()[:12]}"
-        """marks the flow runs of this folder on a server that several folders share"""
+        """tag of this folder's flow runs, since several folders may share a server"""
         self.client = connect(server.url, server.auth)
         self._mutex = threading.Lock()
         self._deployment: Any = None
@@ -90,47 +90,47 @@ class Schedule:
         return {experiment: _described(run) for experiment, run in self.flow_runs().items()}
 
     def flow_runs(self) -> dict[str, FlowRun]:
-        """The same, as Prefect describes them."""
-        found: dict[str, FlowRun] = {}
+        """Newest flow run of every experiment of this folder, by experiment id."""
+        newest: dict[str, FlowRun] = {}
         for run in self.all_flow_runs():
-            found.setdefault(run.parameters.get("experiment", ""), run)
-        return found
+            newest.setdefault(run.parameters.get("experiment", ""), run)
+        return newest
 
     def all_flow_runs(self) -> list[FlowRun]:
-        """Every flow run of this folder that was ever submitted, the newest first."""
-        found: list[FlowRun] = []
-        while len(found) % _PAGE == 0:
+        """Every flow run of this folder that was ever submitted, newest first."""
+        runs: list[FlowRun] = []
+        while len(runs) % _PAGE == 0:
             with answers():
                 page = self.client.read_flow_runs(
                     flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}}),
                     sort=FlowRunSort.EXPECTED_START_TIME_DESC,
                     limit=_PAGE,
-                    offset=len(found),
+                    offset=len(runs),
                 )
             if not page:
                 break
-            found += page
-        return found
+            runs += page
+        return runs
 
     def workers(self) -> Sequence[WorkerRecord]:
-        """Workers that are alive."""
-        found: list[Worker] = []
+        """Workers that are online."""
+        workers: list[Worker] = []
         with answers(), suppress(ObjectNotFound):  # a fresh server has no pool yet
-            found = self.client.read_workers_for_work_pool(POOL)
-        alive = [worker for worker in found if worker.status == "ONLINE"]
-        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in alive]
+            workers = self.client.read_workers_for_work_pool(POOL)
+        online = [worker for worker in workers if worker.status == "ONLINE"]
+        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in online]
 
     def set_limit(self, num_runs: int) -> None:
-        """Most runs of the pool at a time, on all machines together."""
+        """Set the maximum number of concurrent runs of the pool, over all machines."""
         with answers():
             if self.client.read_work_pool(POOL).concurrency_limit != num_runs:
                 self.client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=num_runs))
 
     def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
-        """Let a worker train a planned experiment from wherever its store stands: submit it, or submit it again.
+        """Submit a planned experiment, or resubmit it; training continues from its last committed phase.
 
         Raises:
-            RefusedError: it is complete, or scheduled, or being trained, or was never planned.
+            RefusedError: it is complete, queued, being trained, or was never planned.
         """
         standing = standing_of(self.root(experiment))
         if standing.state == "done":
@@ -138,25 +138,25 @@ class Schedule:
         if standing.state == "running":
             raise RefusedError(f"{experiment} is being trained ({standing.reason}); a live run cannot be started again")
         if not (self.root(experiment) / CONFIG_FILE).is_file():
-            raise RefusedError(f"{experiment} was never planned in {self._runs_dir}; `hacpo grid` does that")
+            raise RefusedError(f"{experiment} was never planned in {self._runs_dir}; plan it with `hacpo grid`")
         newest = self._newest(experiment)
         if newest is not None and _described(newest).is_live:
-            raise RefusedError(f"{experiment} is in the queue already ({_described(newest).state.lower()})")
+            raise RefusedError(f"{experiment} is already in the queue ({_described(newest).state.lower()})")
         (self.root(experiment) / FAILURE_FILE).unlink(missing_ok=True)
         return self.submit(experiment, priority, newest)
 
     def submit(
         self, experiment: str, priority: str, newest: FlowRun | None, *, tags: Sequence[str] = ()
     ) -> ScheduledRun:
-        """Put it into a queue, whatever its state.
+        """Create a flow run for an experiment, without checking its state.
 
         Args:
             experiment: id.
             priority: queue.
-            newest: its newest flow run, None where it has none.
-            tags: of the new flow run.
+            newest: its newest flow run, None if it has none.
+            tags: additional tags of the new flow run.
         """
-        # Two that submit the same at once name the same run before theirs, so the server makes one run of both.
+        # Two concurrent submissions have the same previous run, hence the same key: the server creates only one run.
         key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
         with answers():
             run = self.client.create_flow_run_from_deployment(
@@ -170,70 +170,71 @@ class Schedule:
         return _described(run)
 
     def cancel(self, experiment: str, *, has_worker: bool = True) -> None:
-        """Take it off the queue, which a crashed one comes back to, or end its process; what it committed stays.
+        """Remove an experiment from the queue, or end its process; committed phases are kept.
+
+        A crashed experiment counts as queued, since the reconciler would resubmit it.
 
         Args:
             experiment: id.
-            has_worker: False where this host's worker has ended with all that it ran, so that nobody will report the
-                end.
+            has_worker: False if this host's worker and its runs have ended, so that no process will report the end.
 
         Raises:
-            RefusedError: nothing of it is scheduled or running; or it is trained by a command that no worker owns; or,
-                without a worker here, by another host's.
+            RefusedError: it is neither queued nor running; it is trained by a command, not by a worker; or, with
+                `has_worker=False`, it is trained by the worker of another host.
         """
         newest = self._newest(experiment)
         state = _described(newest).state if newest is not None else ""
         standing = standing_of(self.root(experiment)).state
-        comes_back = state == "Crashed" and standing == "missing"  # the reconciler submits it again
-        if newest is None or not (state in LIVE or comes_back):
+        will_return = state == "Crashed" and standing == "missing"  # the reconciler would resubmit it
+        if newest is None or not (state in LIVE or will_return):
             if standing == "running":
-                raise RefusedError(f"{experiment} is trained by a command, not by a worker; end it there with Ctrl-C")
+                raise RefusedError(f"{experiment} is trained by a command, not by a worker; stop it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
         host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()
         if not has_worker and host != socket.gethostname():
             raise RefusedError(f"{experiment} is trained by the worker of {host}")
-        # Told to be Cancelling, a run that waits is Cancelled at once, and one that was just taken its worker ends.
-        is_ended = comes_back or (not has_worker and state != "Scheduled")
+        # With Cancelling, Prefect cancels a queued run at once, and the worker ends a run that it has just taken.
+        is_ended = will_return or (not has_worker and state != "Scheduled")
         with answers():
             self.client.set_flow_run_state(newest.id, Cancelled() if is_ended else Cancelling(), force=is_ended)
-        again = self._newest(experiment)
-        if (
-            again is not None and again.id != newest.id and _described(again).is_live
-        ):  # another took its place meanwhile
-            self.cancel(experiment, has_worker=has_worker)
+        successor = self._newest(experiment)
+        if successor is not None and successor.id != newest.id and _described(successor).is_live:
+            self.cancel(experiment, has_worker=has_worker)  # it was resubmitted meanwhile
 
     def set_priority(self, experiment: str, priority: str) -> None:
-        """Put it into another queue.
+        """Move a queued experiment to another queue.
 
         Raises:
             RefusedError: it is not waiting in a queue.
         """
         newest = self._newest(experiment)
         if newest is None or _described(newest).state != "Scheduled":
-            raise RefusedError(f"{experiment} does not wait in a queue, so it has no priority to change")
+            raise RefusedError(f"{experiment} is not waiting in a queue, so its priority cannot be changed")
         if _described(newest).priority == priority:
             return
-        # Prefect moves no run between queues: a new one takes its place, unless a worker was faster. In this order, so
-        # that a failure in between leaves one run too many, which finds the experiment locked or done, and never none.
+        # Prefect cannot move a run between queues, so a new run replaces it, unless a worker has taken it. The new run
+        # is created first: a failure in between then leaves a surplus run, which finds the experiment locked or
+        # complete, rather than none.
         moved = self.submit(experiment, priority, newest)
         with answers():
             state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
-            answer: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
-            others = [one for one in self.client.read_flow_run_states(newest.id) if one.message != state.message]
-            was_cancelled = any(
-                one.is_cancelled() or one.is_cancelling() for one in others
-            )  # Prefect takes a second one
-            if answer.status.value == "ACCEPT" and not was_cancelled:
+            response: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
+            earlier = [past for past in self.client.read_flow_run_states(newest.id) if past.message != state.message]
+            # checked here, because Prefect also accepts a second cancellation
+            was_cancelled = any(past.is_cancelled() or past.is_cancelling() for past in earlier)
+            if response.status.value == "ACCEPT" and not was_cancelled:
                 return
             self.client.delete_flow_run(UUID(moved.id))
-        why = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
-        raise RefusedError(f"{experiment} is no longer waiting: {why}")
+        reason = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
+        raise RefusedError(f"{experiment} is no longer waiting: {reason}")
 
     def _newest(self, experiment: str) -> FlowRun | None:
-        wanted = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
+        conditions = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
         with answers():
             runs = self.client.read_flow_runs(
-                flow_run_filter=FlowRunFilter.model_validate(wanted), sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1
+                flow_run_filter=FlowRunFilter.model_validate(conditions),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=1,
             )
         return runs[0] if runs else None
 
@@ -246,18 +247,18 @@ class Schedule:
 
 
 def worker_name(host: str, num_slots: int) -> str:
-    """What a worker is called, so that every page shows how many runs it takes at a time."""
+    """Name of a worker, which includes its number of slots, so that all pages show it."""
     return f"{host} ({num_slots} at a time)"
 
 
 def slots_of(name: str) -> int:
-    """Runs that a worker of this name takes at a time; 1 for a worker of somebody else's."""
+    """Number of slots in a worker's name; 1 for a worker that hacpo did not name."""
     number = name.rpartition("(")[2].partition(" ")[0]
     return int(number) if number.isdigit() else 1
 
 
 def host_of(run: FlowRun) -> str | None:
-    """Host whose worker took the run, None where none has."""
+    """Host whose worker took the run; None if no worker has."""
     name = run.labels.get(_WORKER_LABEL)
     return None if name is None else str(name).rpartition(" (")[0] or str(name)
 
@@ -276,14 +277,14 @@ def _described(run: FlowRun) -> ScheduledRun:
 
 @contextmanager
 def answers() -> Iterator[None]:
-    """Turn what a silent or refusing server raises into one error.
+    """Convert errors of Prefect's client in the block into ServerError.
 
     Raises:
-        ServerError: instead.
+        ServerError: the server does not answer or rejects the request.
     """
     try:
         yield
     except (httpx.HTTPError, PrefectException, OSError) as error:
         raise ServerError(
-            f"the Prefect server does not do what was asked: {first_line(error)}; see `hacpo server status`"
+            f"the request to the Prefect server failed: {first_line(error)}; see `hacpo server status`"
         ) from error

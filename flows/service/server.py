@@ -1,6 +1,6 @@
-"""The managed local Prefect server: one detached process, found again, health-checked, protected, stopped by its owner.
+"""The managed local Prefect server of a runs folder: start, find, check and stop it.
 
-The ephemeral server of a flow run loses task records at exit, so there is always a real one.
+Flow runs always use a persistent server, because Prefect's ephemeral one loses task records at exit.
 """
 
 from __future__ import annotations
@@ -31,50 +31,52 @@ _log = logging.getLogger(__name__)
 PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
 ANSWER_S = 5.0
-"""how long one question may take"""
+"""time limit of one health check"""
 _SILENCE_LIMIT_S = 60.0
-"""how long a server may be silent before it is replaced"""
+"""time without an answer after which a server is replaced"""
 SHARED_SERVER = "HACPO_PREFECT_URL"
-"""address of a server that a team runs for all, in place of one per runs folder; PREFECT_API_AUTH_STRING logs in"""
+"""address of a shared server, used instead of one per runs folder; PREFECT_API_AUTH_STRING holds its credentials"""
 LOG_IN = "PREFECT_API_AUTH_STRING"
 RECONCILER_LOCK = "reconciler.lock"
-"""held by the one reconciler of a runs folder, on whatever machine"""
+"""lock that allows one reconciler per runs folder, over all machines"""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefectServer:
-    """Where a server answers, and what it asks for: "user:password", or nothing."""
+    """Address of a server, and its credentials: "user:password", or empty."""
 
     url: str
     auth: str
 
 
 def auth_file(runs_dir: Path) -> Path:
-    """File that holds the text which the server's page asks for at log-in; readable by its owner alone."""
+    """File with the credentials for the server's web page, readable by its owner only."""
     return home_of(runs_dir) / "log-in.txt"
 
 
 def shared_server() -> PrefectServer | None:
-    """The team's server, None where the environment names none.
+    """The shared server; None if the environment names none.
 
     Raises:
-        ConfigError: its address holds a password.
+        ConfigError: its address contains a password.
     """
     url = os.environ.get(SHARED_SERVER, "")
     if has_password(url):
-        raise ConfigError(f"{SHARED_SERVER}: holds a password, which logs would show; set {LOG_IN} to user:password")
+        raise ConfigError(
+            f"{SHARED_SERVER}: holds a password, which logs would show; set {LOG_IN} to user:password instead"
+        )
     return PrefectServer(url.rstrip("/").removesuffix("/api"), os.environ.get(LOG_IN, "")) if url else None
 
 
 def log_in_hint(runs_dir: Path) -> str:
-    """Where a person finds what the server's page asks for."""
+    """One line that says where the credentials for the server's web page are."""
     if shared_server() is not None:
-        return f"log-in: the text in {LOG_IN}"
-    return f"log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it"
+        return f"log-in: see {LOG_IN}"
+    return f"log-in: see {auth_file(runs_dir)}; stop it with `hacpo server stop`"
 
 
 def find_server(runs_dir: Path) -> PrefectServer | None:
-    """The team's server, else the running one of this runs folder, None where there is none or its process is gone."""
+    """The shared server, or else the running one of this runs folder; None if there is none or its process is gone."""
     record = _record(home_of(runs_dir))
     return shared_server() or (_described(record.read()) if record.process() is not None else None)
 
@@ -85,13 +87,13 @@ def find_reconciler(runs_dir: Path) -> psutil.Process | None:
 
 
 def services(runs_dir: Path) -> list[psutil.Process]:
-    """What serves the folder on this machine until it is stopped, whoever started it."""
-    found = (_record(home_of(runs_dir)).process(), find_reconciler(runs_dir))
-    return [process for process in found if process is not None]
+    """Server and reconciler of this runs folder on this machine, as far as they run."""
+    processes = (_record(home_of(runs_dir)).process(), find_reconciler(runs_dir))
+    return [process for process in processes if process is not None]
 
 
 def record_reconciler(home: Path, pid: int) -> None:
-    """Say which process here is the reconciler."""
+    """Record which process on this machine is the reconciler."""
     _reconciler(home).write(pid, {})
 
 
@@ -110,21 +112,21 @@ def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
 
 
 def is_healthy(server: PrefectServer) -> bool:
-    """Whether the server answers, and to this log-in: another server may have taken the port."""
+    """Whether the server answers and accepts these credentials; another server may have taken the port."""
     return fault_of(server) is None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a server is of no use."""
+    """Why a server cannot be used."""
 
     message: str
     is_passing: bool
-    """whether it may be gone by itself: the server is silent, or too busy to answer"""
+    """whether it may resolve itself: the server does not respond or is overloaded"""
 
 
 def fault_of(server: PrefectServer) -> Fault | None:
-    """What keeps the server from answering to this log-in; None where nothing does."""
+    """Why the server cannot be used with these credentials; None if it can."""
     log_in = base64.b64encode(server.auth.encode()).decode()
     try:
         headers = {"Authorization": f"Basic {log_in}"}
@@ -134,23 +136,23 @@ def fault_of(server: PrefectServer) -> Fault | None:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (401, 403):
-            return Fault(f"refuses the log-in; expected its user:password in {LOG_IN}", is_passing=False)
-        return Fault(f"answers with HTTP {error.code}, as no Prefect server does", is_passing=error.code >= 500)
+            return Fault(f"rejects the log-in; expected its user:password in {LOG_IN}", is_passing=False)
+        return Fault(f"answers with HTTP {error.code}, expected a Prefect server", is_passing=error.code >= 500)
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         return Fault(f"does not answer ({reason})", is_passing=True)
     except ValueError as error:
-        return Fault(f"is no address ({error})", is_passing=False)
+        return Fault(f"is not a valid address ({error})", is_passing=False)
 
 
 def ensure_server(runs_dir: Path) -> PrefectServer:
-    """The healthy server of this runs folder, started if need be; safe to call from several processes.
+    """The healthy server of this runs folder, started if necessary. Several processes may call this at once.
 
-    One that died comes back at its port with its log-in, so that workers and runs which live on find it. With the
-    first start comes the reconciler (`flows.service.reconciler`), which also brings a dead server back.
+    A server that died is restarted with the same port and credentials, so that live workers and runs find it. The
+    reconciler (`flows.service.reconciler`) is started with it, and restarts a dead server.
 
     Raises:
-        ServerError: it does not come up in time; the message names its log. Or the team's server is of no use.
+        ServerError: the server does not start in time (the message names its log), or the shared one cannot be used.
     """
     shared = shared_server()
     if shared is not None:
@@ -171,29 +173,28 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
 
 
 def await_server(runs_dir: Path) -> PrefectServer:
-    """`ensure_server` for what is under way: a silent server of the team's is waited for, since others bring it back.
+    """`ensure_server` for running workers and runs: waits for a shared server that does not respond.
 
     Raises:
-        ServerError: as `ensure_server`; or the team's server refuses the log-in.
+        ServerError: as `ensure_server`; or the shared server rejects the credentials.
     """
     shared = shared_server()
     if shared is None:
         return ensure_server(runs_dir)
-    is_said = False
+    is_logged = False
     while (fault := fault_of(shared)) is not None:
         if not fault.is_passing:
             raise _refusal(shared, fault)
-        if not is_said:
+        if not is_logged:
             _log.warning("%s %s; waiting for it", shared.url, fault.message)
-            is_said = True
+            is_logged = True
         time.sleep(2.0)
     return shared
 
 
 def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
     return ServerError(
-        f"{SHARED_SERVER}: {server.url} {fault.message}; fix that, or unset {SHARED_SERVER} for a server of this "
-        "machine's own"
+        f"{SHARED_SERVER}: {server.url} {fault.message}; fix that, or unset {SHARED_SERVER} to use a local server"
     )
 
 
@@ -203,10 +204,10 @@ def _start(home: Path) -> PrefectServer:
     record.end()
     token = known.get("token") or secrets.token_urlsafe(24)
     for port in (int(known.get("port") or PREFECT_PORT), 0):
-        found = _start_at(home, free_port(port), token)
-        if found is not None:
-            return found
-    raise ServerError(f"the Prefect server did not come up within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
+        server = _start_at(home, free_port(port), token)
+        if server is not None:
+            return server
+    raise ServerError(f"the Prefect server did not start within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
 
 
 def _start_at(home: Path, port: int, token: str) -> PrefectServer | None:
@@ -230,7 +231,7 @@ def _start_reconciler(home: Path, server: PrefectServer) -> None:
 
 
 def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and its terminal; secrets go by the environment, not the command line."""
+    """Start a process that outlives this one and its terminal. Pass secrets in `settings`: command lines are public."""
     with log_file.open("ab") as log:
         return subprocess.Popen(
             command,
@@ -243,7 +244,7 @@ def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> 
 
 
 def _comes_up(server: PrefectServer, *, limit_s: float, process: subprocess.Popen[bytes] | None = None) -> bool:
-    """Whether the server answers within a time; it is not waited for once its process has ended."""
+    """Wait for the server to become healthy; False after `limit_s`, or once its process has ended."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline and (process is None or process.poll() is None):
         if is_healthy(server):
@@ -253,25 +254,25 @@ def _comes_up(server: PrefectServer, *, limit_s: float, process: subprocess.Pope
 
 
 def stop_server(runs_dir: Path) -> bool:
-    """End the server of this runs folder and its reconciler, and only those; False where there was no server.
+    """Stop the server of this runs folder and its reconciler; False if there was no server.
 
-    The next server has the same log-in, and the same port where that is free: workers that live on find it.
+    The next server has the same credentials, and the same port if that is free, so that live workers find it.
     """
     home = home_of(runs_dir)
-    was_there = _record(home).process() is not None  # it may be the reconciler's child, and end with that
+    was_running = _record(home).process() is not None  # it may be a child of the reconciler, and end with it
     _reconciler(home).end()
-    return _record(home).end() or was_there
+    return _record(home).end() or was_running
 
 
 def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
-    """Settings of the server: loopback, a token, no foreign origin, no analytics, task records written in batches."""
+    """Environment of the server: loopback, a token, no other origins, no analytics, task records written in batches."""
     return {
         **client_environment(home, url=f"http://127.0.0.1:{port}", auth=auth),
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}",
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        # On SQLite a write per record makes other calls fail and wait: docs/decisions.md, Prefect's share of a step.
+        # On SQLite, one write per record makes other calls wait or fail: docs/decisions.md, Prefect's share of a step.
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
@@ -281,7 +282,7 @@ def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
 
 
 def client_environment(home: Path, *, url: str, auth: str) -> dict[str, str]:
-    """Settings of a process that runs flows against the server; to be set before prefect is imported."""
+    """Environment of a process that runs flows on the server; set it before prefect is imported."""
     return {
         "PREFECT_HOME": str(home),
         "PREFECT_API_URL": f"{url}/api",

@@ -1,4 +1,7 @@
-"""A lock per GPU, so that two experiments never meet on one, whoever started them; the kernel frees it at a kill."""
+"""A machine-wide lock per GPU, so that two experiments never use the same one.
+
+The kernel releases the lock when the process dies.
+"""
 
 from __future__ import annotations
 
@@ -21,68 +24,70 @@ from hacpo_core.errors import EngineError
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
-_LOOK_EVERY_S, _SAY_EVERY_S = 1.0, 60.0
+_LOOK_EVERY_S, _LOG_EVERY_S = 1.0, 60.0
 
 
 def visible_devices() -> list[str]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; behind a negative number CUDA sees none."""
+    """GPUs that this process may use, as in CUDA_VISIBLE_DEVICES; CUDA ignores all entries after a negative number."""
     chosen = os.environ.get(VISIBLE)
     if chosen is not None:
         names = [name.strip() for name in chosen.split(",")]
         return [name for name in itertools.takewhile(lambda name: not name.startswith("-"), names) if name]
-    import torch  # a second, which most commands need not wait for
+    import torch  # takes a second, and most commands do not need it
 
     return [str(i) for i in range(torch.cuda.device_count())]
 
 
 def locks_folder() -> Path:
-    """Where the locks lie: one folder for every user, runs folder and TMPDIR of the machine."""
+    """Folder of the locks, the same for all users, runs folders and TMPDIRs of the machine."""
     for folder in _SHARED:
         with suppress(OSError):
-            if stat.S_IMODE(folder.stat().st_mode) & 0o1002 == 0o1002:  # all may write, none may remove another's
+            if stat.S_IMODE(folder.stat().st_mode) & 0o1002 == 0o1002:  # world-writable and sticky
                 return folder
-    raise EngineError(f"GPUs cannot be locked: none of {', '.join(map(str, _SHARED))} is open to all users (mode 1777)")
+    raise EngineError(
+        f"GPUs cannot be locked: expected one of {', '.join(map(str, _SHARED))} with mode 1777; change a folder's mode"
+    )
 
 
 def cards_of(devices: Sequence[str]) -> dict[str, str]:
-    """UUID of the card behind each name of CUDA_VISIBLE_DEVICES: a number, a UUID or its beginning.
+    """UUID of the GPU for each entry of CUDA_VISIBLE_DEVICES: an index, a UUID or its prefix.
 
-    A name that nvidia-smi does not know (a MIG device, another maker's card) stands for itself.
+    An entry that nvidia-smi does not list (a MIG device, a GPU of another vendor) is returned as it is.
     """
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     known: dict[str, str] = {}
     with suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         known = dict(line.split(", ", 1) for line in listed.splitlines() if ", " in line)
-    found = {}
+    cards = {}
     for name in devices:
-        begun = [uuid for uuid in known.values() if name.startswith("GPU-") and uuid.startswith(name)]
-        found[name] = known.get(name) or (begun[0] if len(begun) == 1 else name)
-    return found
+        matching = [uuid for uuid in known.values() if name.startswith("GPU-") and uuid.startswith(name)]
+        cards[name] = known.get(name) or (matching[0] if len(matching) == 1 else name)
+    return cards
 
 
 @contextmanager
 def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
-    """Wait until as many GPUs are free as the experiment needs, and let this process see those alone.
+    """Wait for as many free GPUs as the experiment needs, lock them, and make only those visible to this process.
 
-    Experiments on the CPU need none. A Ray that is started here gets the GPUs that are held, so several can share the
-    machine; a cluster of several machines hands its own out.
+    Experiments on the CPU need none. A local Ray cluster gets the locked GPUs, so several can share the machine; an
+    external cluster allocates its own GPUs.
     """
     if config.engine.device == "cpu" or config.placement.ray.address is not None:
         yield
         return
     devices = visible_devices()
-    if not devices:  # what checks the device says so
+    if not devices:  # `check_device` reports this
         yield
         return
     import torch
 
     number = occupied_gpus(config)
-    if torch.cuda.is_initialized():  # too late to choose: CUDA takes the first ones
+    if torch.cuda.is_initialized():  # too late to choose: CUDA uses the first ones
         devices = devices[:number]
     before = os.environ.get(VISIBLE)
     with held(devices, number, locks_folder()) as own:
-        os.environ[VISIBLE] = ",".join(own)  # read when CUDA starts, which nothing has done yet
+        os.environ[VISIBLE] = ",".join(own)  # CUDA reads it when it is initialised, later
         try:
             yield
         finally:
@@ -94,18 +99,18 @@ def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
 
 @contextmanager
 def held(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str]]:
-    """Hold the locks of some devices; waits, all or none, while others hold too many.
+    """Hold the locks of some devices for the block; waits until enough are free, without holding any meanwhile.
 
     Args:
         devices: names to choose from.
-        number: that are needed; more than there are devices: all of them.
+        number: how many are needed; at most all devices are locked.
         folder: of the lock files.
 
     Raises:
-        EngineError: a lock file is none, or another user keeps it to himself.
+        EngineError: a lock file is not a regular file, or cannot be opened.
     """
     number, cards = min(number, len(devices)), cards_of(devices)
-    said_at = 0.0
+    logged_at = 0.0
     while True:
         with ExitStack() as stack:
             own: list[str] = []
@@ -115,27 +120,27 @@ def held(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str
             if len(own) == number:
                 yield own
                 return
-        if time.monotonic() - said_at > _SAY_EVERY_S:
-            said_at = time.monotonic()
-            _log.warning("waiting for %d of the GPUs %s, which other experiments hold", number, ", ".join(devices))
+        if time.monotonic() - logged_at > _LOG_EVERY_S:
+            logged_at = time.monotonic()
+            _log.warning("waiting for %d of the GPUs %s, which other experiments use", number, ", ".join(devices))
         time.sleep(_LOOK_EVERY_S)
 
 
 def _lock_file(folder: Path, card: str) -> IO[str]:
-    """The lock file of a card, opened for reading, which is enough to lock it: its owner may be another user."""
+    """Open the lock file of a GPU for reading, which suffices to lock it; its owner may be another user."""
     path = folder / f"hacpo-gpu-{card.strip().replace('/', '_')}.lock"
     try:
         with suppress(FileExistsError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            os.fchmod(descriptor, 0o644)  # whatever the umask
+            os.fchmod(descriptor, 0o644)  # regardless of the umask
             return os.fdopen(descriptor)
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise EngineError(f"{path}: {error.strerror}; no lock file of a GPU, have its owner remove it") from error
+        raise EngineError(f"{path}: {error.strerror}; it is not a GPU lock file, have its owner remove it") from error
     file = os.fdopen(descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise EngineError(f"{path}: got something else than a file; no lock file of a GPU, have its owner remove it")
+        raise EngineError(f"{path}: expected a regular file as GPU lock, got something else; have its owner remove it")
     return file
 
 

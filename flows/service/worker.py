@@ -1,4 +1,4 @@
-"""`hacpo worker`: a Prefect worker for this machine's GPUs, watched, and ended with all that it started."""
+"""`hacpo worker`: supervises a Prefect worker for this machine, and stops it with everything that it started."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from hacpo_core.config.addresses import tracking_uri
 from hacpo_core.errors import EngineError, ServerError
 
 RUNS_DIR = "HACPO_RUNS_DIR"
-"""folder of all runs, for flows that a worker starts in a folder of its own"""
+"""environment variable with the folder of all runs, for flows that a worker starts"""
 WORKER_CHECK_EVERY_S = 30.0
 MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
-"""a worker that dies this often is not started again"""
+"""a worker that dies this often is not restarted"""
 
 
 def default_slots() -> int:
-    """Experiments at a time: one per GPU; without one, per core."""
+    """Number of concurrent experiments: one per GPU; without GPUs, one per core."""
     return len(visible_devices()) or os.cpu_count() or 1
 
 
@@ -57,17 +57,17 @@ def _record(home: Path) -> Record:
 
 
 def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
-    """Run a worker until SIGTERM or Ctrl-C, then end it and the experiments that it runs; they can go on later.
+    """Run a worker until SIGTERM or Ctrl-C, then stop it and its experiments, which can be resumed later.
 
-    Prints where the Prefect server listens.
+    Prints the address of the Prefect server.
 
     Returns:
-        False where a worker of this folder runs already: nothing was done.
+        False if a worker of this folder is already running; then nothing is done.
 
     Raises:
         EngineError: the worker keeps dying.
         ServerError: the server does not answer.
-        ConfigError: MLFLOW_TRACKING_URI holds a password that errors would show.
+        ConfigError: MLFLOW_TRACKING_URI contains a password, which error messages would show.
     """
     tracking_uri(None, runs_dir)
     home = home_of(runs_dir)
@@ -75,7 +75,7 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
-        record.write(os.getpid(), {"slots": num_slots})  # first, so that whoever looks for a worker starts no other
+        record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
@@ -100,7 +100,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
             while process.poll() is None and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
                 reconciler.keep()
-                with suppress(ServerError):  # a silent server is asked again later
+                with suppress(ServerError):  # retried in the next round
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=WORKER_CHECK_EVERY_S)
@@ -113,7 +113,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
                 process.wait()
         if len(deaths) == MOST_DEATHS:
             raise EngineError(
-                f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see what it says above"
+                f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see its output above"
             )
 
 
@@ -131,15 +131,15 @@ def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
 
 
 def _has_moved(server: PrefectServer, runs_dir: Path) -> bool:
-    """Whether another server serves the folder by now: one that came back may have had to take another port."""
+    """Whether the folder's server now has another address; a restarted server may have another port."""
     current = find_server(runs_dir)
     return current is not None and current != server and is_healthy(current)
 
 
 class TeamReconciler:
-    """The reconciler of a runs folder whose server is a team's: one worker's child, and the next one's after its death.
+    """The reconciler of a runs folder with a shared server, run as a child of one worker.
 
-    A server of the folder's own brings one with it.
+    If that worker ends, another one takes over. A folder's own server starts its own reconciler.
     """
 
     def __init__(self, runs_dir: Path, environment: dict[str, str]) -> None:
@@ -148,11 +148,11 @@ class TeamReconciler:
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self) -> None:
-        """Start it unless it runs, here or beside another machine's worker."""
+        """Start the reconciler unless it runs, here or on another machine."""
         if shared_server() is None or (self._process is not None and self._process.poll() is None):
             return
-        with only_one(self._home / RECONCILER_LOCK) as is_missing:
-            if not is_missing:
+        with only_one(self._home / RECONCILER_LOCK) as is_free:
+            if not is_free:
                 return
         with (self._home / "reconciler.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -166,14 +166,14 @@ class TeamReconciler:
         record_reconciler(self._home, self._process.pid)
 
     def end(self) -> None:
-        """End it, if it is this worker's."""
+        """Stop the reconciler if this worker started it."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
 
 
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
-    """Let the pool run as many experiments as all living workers can take; a silent server is asked again later."""
+    """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
     with suppress(ServerError):
         names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
         schedule.set_limit(sum(map(slots_of, names)))
@@ -181,31 +181,31 @@ def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
 
 @contextmanager
 def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None]]:
-    """A worker for as long as the block lasts, unless one serves this folder already.
+    """Run a worker for the duration of the block, unless one already serves this folder.
 
-    What it hands out, called again and again, starts one where the other has gone meanwhile, and raises EngineError,
-    with the last lines of the worker's log, once the block's own worker has failed.
+    Yields a function to be called regularly. It starts a worker if the other one has ended, and raises EngineError,
+    with the last lines of the log, if the worker of this block has failed.
     """
     command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     log_file = home / "worker.log"
     process: subprocess.Popen[bytes] | None = None
-    said_before = 0
+    log_offset = 0
 
     def check() -> None:
-        nonlocal process, said_before
-        if process is not None and process.poll() is None:  # it may be importing still, and have no record yet
+        nonlocal process, log_offset
+        if process is not None and process.poll() is None:  # it may still be importing, without a record
             return
         if process is not None and process.returncode:  # 0: another worker of this folder was faster
-            last_lines = log_file.read_bytes()[said_before:].decode(errors="replace").strip().splitlines()[-3:]
+            last_lines = log_file.read_bytes()[log_offset:].decode(errors="replace").strip().splitlines()[-3:]
             raise EngineError(
                 f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(last_lines)}"
             )
         if find_worker(runs_dir) is not None:
             return
         with log_file.open("ab") as log:
-            said_before = log.tell()
+            log_offset = log.tell()
             process = subprocess.Popen(
                 command,
                 stdout=log,

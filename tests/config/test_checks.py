@@ -35,8 +35,8 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("method.objective.cross_floor=-0.1", r"method.objective.cross_floor: got -0.1"),
         ("method.build.problems=7", r"method.build.problems: got 7, which does not divide the 64 problem groups"),
         ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
-        ("method.ratio=token", r"method.ratio \(in the command line\): the field is method.objective.name now; rename"),
-        ("clip.cross_step=0", r"clip.cross_step \(in the command line\): the field is method.objective.cross_step now"),
+        ("method.ratio=token", r"method.ratio \(in the command line\): the field is now method.objective.name; rename"),
+        ("clip.cross_step=0", r"clip.cross_step \(in the command line\): the field is now method.objective.cross_step"),
         ("method.objective.name=token_clip", r"method.objective.name: got token_clip, .*with method.shares_rollouts"),
         (
             "method.objective.token_low=0.1",
@@ -77,8 +77,8 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("placement.num_ranks=auto", r"got auto with placement.kind=local and engine.learner=torch; set placement"),
         ("placement.total_ranks=8", r"placement.total_ranks cannot take effect: placement.num_ranks is 1, not auto"),
         ("pair.agents.qwen-tiny.num_ranks=0", r"agents.qwen-tiny.num_ranks: got 0, expected a value in \[1, 4096\]"),
-        ("evaluate.final={a: b}", r"the command line: a list where a mapping belongs, or the reverse"),
-        ("engine.lora.targets={}", r"the command line: a list where a mapping belongs, or the reverse"),
+        ("evaluate.final={a: b}", r"the command line: got a list where a mapping is expected, or the reverse"),
+        ("engine.lora.targets={}", r"the command line: got a list where a mapping is expected, or the reverse"),
         ("pair=[1]", r"\(in the command line\): .*list"),
         (
             "data.sets.arithmetic.template=solve",
@@ -97,7 +97,7 @@ def test_bad_field_is_one_sentence_that_names_it(override: str, message: str) ->
 def test_method_without_a_name_of_its_own_is_not_taken_for_hacpo(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("method: {estimate: {name: group}, objective: {name: sequence_clip}}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"method .*mine.yaml: has no method.name"):
+    with pytest.raises(ConfigError, match=r"method .*mine.yaml: got no method.name"):
         compose("tiny", str(file))
     assert compose("tiny", str(file), overrides=["method.name=mine"]).method.name == "mine"
     file.write_text("method: {name: mine}", encoding="utf-8")
@@ -130,7 +130,7 @@ def test_two_benchmarks_of_one_name_are_refused(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "mine.yaml").write_text("{kind: arithmetic, split: dev}", encoding="utf-8")
     words = [f"evaluate.during=[{tmp_path}/a/mine.yaml]", f"evaluate.final=[{tmp_path}/b/mine.yaml]"]
-    with pytest.raises(ConfigError, match=r"a/mine.yaml and .*b/mine.yaml have one name; rename a file"):
+    with pytest.raises(ConfigError, match=r"a/mine.yaml and .*b/mine.yaml have the same name; rename one of them"):
         compose("tiny", "gspo", overrides=words)
 
 
@@ -330,7 +330,7 @@ def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
     estimator = config.method.estimate
     assert (config.method.name, estimator.name, estimator.share) == ("mine", "tests.plugins:RunningMean", 0.25)
     path.write_text("method: [", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         compose("tiny", str(path))
 
 

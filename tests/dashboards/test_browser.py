@@ -96,7 +96,7 @@ def test_cell_advances_while_selection_focus_and_menu_stay(
     wait_until(lambda: "KilledError" in cell.inner_text())
     assert tab.locator("#menu").is_visible()
     tab.locator("#menu").get_by_role("button", name="Retry failed").click()
-    wait_until(lambda: "retry: asked for 1" in tab.locator("#menu-outcome").inner_text())
+    wait_until(lambda: "retry: requested for 1" in tab.locator("#menu-outcome").inner_text())
     assert schedule.asked == [("start", name, "normal")]
     tab.keyboard.press("Escape")
     assert not tab.locator("#menu").is_visible()
@@ -117,8 +117,8 @@ def test_refusal_is_shown_for_a_selection(tab: Any, served: str, runs_dir: Path,
     tab.get_by_role("button", name="all", exact=True).click()
     tab.locator("#actions").get_by_role("button", name="Retry failed").click()
     outcome = tab.locator("#outcome")
-    wait_until(lambda: "asked for 1" in outcome.inner_text())
-    assert "refused, it is done, and only what failed is retried" in outcome.inner_text()
+    wait_until(lambda: "requested for 1" in outcome.inner_text())
+    assert "refused, it is done; only failed experiments are retried" in outcome.inner_text()
     assert schedule.asked == [("start", failed, "normal")]
 
 
@@ -276,7 +276,7 @@ def test_log_in_in_a_browser(tab: Any, runs_dir: Path, schedule: RememberingSche
         assert tab.url.endswith("/login")
         tab.get_by_label("Token").fill("wrong")
         tab.keyboard.press("Enter")
-        wait_until(lambda: "not the token" in tab.locator("#answer").inner_text())
+        wait_until(lambda: "Wrong token" in tab.locator("#answer").inner_text())
         tab.get_by_label("Token").fill("a token of the test")
         tab.keyboard.press("Enter")
         wait_until(lambda: tab.locator(".matrix").count() == 1)

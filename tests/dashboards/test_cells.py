@@ -52,7 +52,9 @@ def test_reasons_come_from_whoever_knows() -> None:
     assert judge(FAILED, None, "").reason == "EngineError: out of memory"
     missing = Standing("missing", None, None)
     assert judge(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
-    assert judge(missing, scheduled("x", "Scheduled", priority="low"), "").reason == "waits for a worker, priority low"
+    assert (
+        judge(missing, scheduled("x", "Scheduled", priority="low"), "").reason == "waiting for a worker, priority low"
+    )
 
 
 def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_dir: Path) -> None:
@@ -71,7 +73,7 @@ def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_
     shown = {
         state: (cell(state).state, cell(state).remark, cell(state).seconds_left) for state in ("Running", "Cancelling")
     }
-    assert shown == {"Running": ("running", "", 50.0), "Cancelling": ("running", "is being cancelled", None)}
+    assert shown == {"Running": ("running", "", 50.0), "Cancelling": ("running", "being cancelled", None)}
 
 
 def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:

@@ -79,7 +79,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
             wait_until(lambda: expected in tab.locator("#outcome").inner_text(), limit_s=LIMIT_S)
 
         see("missing", "missing")
-        press("Run missing", "run: asked for 1")
+        press("Run missing", "run: requested for 1")
         see("running", "running")
         steps = set()
 
@@ -93,7 +93,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         holder = psutil.Process(int(read_json(planned.root / "lock")["pid"]))
         holder.kill()
         see("failed", "failed")
-        press("Retry failed", "retry: asked for 1")
+        press("Retry failed", "retry: requested for 1")
         see("done", "done")
         assert "60/60" in cell.inner_text()
         assert tab.evaluate("window.untouched") is True

@@ -89,7 +89,7 @@ def test_malformed_file_counts_as_missing_and_the_pages_stay(
     for address in ("/", f"/run/{broken}", "/compare"):
         assert page.get(address).status_code == 200
     assert page.get("/").text.count('type="checkbox"') == 2
-    assert f"{path} is torn and counts as missing" in caplog.text
+    assert f"{path} is damaged and counts as missing" in caplog.text
 
 
 def test_first_page_is_the_latest_grid_and_others_are_offered(page: TestClient, runs_dir: Path) -> None:
@@ -151,7 +151,7 @@ def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedul
     queued = write_run(runs_dir, seed=1, step=0, state="missing")
     schedule.known = {queued: scheduled(queued, "Scheduled", priority="high")}
     text = page.get("/grid/all").text
-    assert "EngineError: no memory" in text and "waits for a worker, priority high" in text
+    assert "EngineError: no memory" in text and "waiting for a worker, priority high" in text
     assert failed in text
     write_grid(runs_dir, methods=("gspo",), seeds=(9,), unavailable="no weights here")
     for path in (runs_dir / "experiments").glob("*-s9-*"):
@@ -166,7 +166,7 @@ def test_notice_where_no_worker_is_alive(page: TestClient, schedule: Remembering
     page.app.state.site.scheduling.close()  # type: ignore[attr-defined]
     schedule.alive = []
     other = TestClient(create_app(runs_dir, connect=lambda: schedule), base_url=ORIGIN)  # type: ignore[arg-type, return-value]
-    assert "No worker is alive" in other.get("/").text
+    assert "No worker is online" in other.get("/").text
 
 
 def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
@@ -179,7 +179,7 @@ def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
     monkeypatch.setattr(schedule, "workers", silent)
     text = page.get("/").text
     assert "The Prefect server does not answer" in text
-    assert "No worker is alive" not in text
+    assert "No worker is online" not in text
 
 
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:
@@ -200,9 +200,12 @@ def test_actions_reach_the_schedule(page: TestClient, runs_dir: Path, schedule: 
     failed = write_run(runs_dir, seed=0, step=3, state="failed", failure=Failure("E", "m", ""))
     missing = write_run(runs_dir, seed=1, step=0, state="missing")
     done = write_run(runs_dir, seed=2)
-    assert "retry: asked for 1" in act(page, "retry", failed)
+    assert "retry: requested for 1" in act(page, "retry", failed)
     text = act(page, "run", missing, done)
-    assert "run: asked for 1" in text and f"<b>{done}</b>: refused, it is done, and only what is missing is run" in text
+    assert (
+        "run: requested for 1" in text
+        and f"<b>{done}</b>: refused, it is done; only missing experiments are run" in text
+    )
     act(page, "cancel", missing)
     act(page, "high", missing)
     assert schedule.asked == [
@@ -221,7 +224,7 @@ def test_refusals_of_the_schedule_are_shown(page: TestClient, runs_dir: Path, sc
     name = write_run(runs_dir, step=3, state="missing")
     schedule.refusals = {name: "a live run cannot be retried"}
     assert "refused, a live run cannot be retried" in act(page, "cancel", name)
-    assert "refused, it is missing, and only what failed is retried" in act(page, "retry", name)
+    assert "refused, it is missing; only failed experiments are retried" in act(page, "retry", name)
     with hold_lock(runs_dir / "experiments" / name):
         assert "refused, it is running" in act(page, "run", name)
 
@@ -292,7 +295,7 @@ def test_page_on_loopback_is_a_link_only_where_the_visitor_is_on_that_machine(
     page = open_page(access, mlflow_url=lambda: "http://127.0.0.1:5099")
     for path, words in (("/", "MLflow"), (f"/run/{name}", "run in MLflow"), (f"/run/{name}/status", "run in MLflow")):
         text = page.get(path, headers=elsewhere).text
-        assert f"{words}, on the dashboard's machine alone: http://127.0.0.1:5099" in html.unescape(text)
+        assert f"{words}, only on the dashboard's machine: http://127.0.0.1:5099" in html.unescape(text)
         assert 'href="http://127.0.0.1' not in text
         assert 'href="http://127.0.0.1:5099' in page.get(path).text
     shared = open_page(access, mlflow_url=lambda: "https://mlflow.example")
@@ -345,7 +348,7 @@ def test_notice_and_new_grids_arrive_without_a_changed_cell(
     schedule.alive = []
     page.app.state.site.scheduling.refresh(wait_s=5)  # type: ignore[attr-defined]
     text = page.get(f"/grid/small_grid/changes?since={first}").text
-    assert "No worker is alive" in text and 'id="chooser"' not in text
+    assert "No worker is online" in text and 'id="chooser"' not in text
     write_grid(runs_dir, name="another")
     text = page.get(f"/grid/small_grid/changes?since={version_of(text)}").text
     assert 'href="/grid/another"' in text and 'id="matrix"' not in text
@@ -362,7 +365,7 @@ def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
 def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir)
     text = page.get("/compare?grid=small_grid&pair=tiny").text
-    assert "0.710 ± 0.025" in text and "mean accuracy and the sum of tokens" in text
+    assert "0.710 ± 0.025" in text and "mean accuracy and the summed tokens" in text
     table = page.get("/compare/table.csv?grid=small_grid&pair=tiny")
     assert table.headers["content-disposition"] == 'attachment; filename="hacpo_comparison.csv"'
     for name in ("results", "curves"):
@@ -393,7 +396,7 @@ def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path
     name = write_run(runs_dir, step=0, state="missing")
     path = runs_dir / "experiments" / name / "progress.json"
     path.write_text(re.sub(r'"evaluations": \[.*\]', '"evaluations": []', path.read_text(encoding="utf-8")), "utf-8")
-    assert "No experiment of tiny was evaluated yet" in page.get("/compare").text
+    assert "No experiment of tiny has been evaluated yet" in page.get("/compare").text
     assert page.get("/compare/curves.svg").status_code == 404
 
 
@@ -412,7 +415,7 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     assert "1 of 2" in text and "advantage +1.000" in text and "ratio 0.7500, clipped" in text
     assert text.index('aria-label="qwen-tiny"') < text.index('aria-label="llama-tiny"')
     assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?filter=disagreement").text
-    assert "passes this filter" in page.get(f"/samples/{answered}?filter=unscored").text
+    assert "matches this filter" in page.get(f"/samples/{answered}?filter=unscored").text
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
     assert page.get(f"/samples/{answered}?filter=x").status_code == 422
 

@@ -321,7 +321,7 @@ def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:
 
 def test_words() -> None:
     assert [duration(s) for s in (None, 0, 41, 600, 9000, 400_000)] == [
-        "not known", "0 s", "50 s", "10 min", "2.5 h", "4.6 days",
+        "unknown", "0 s", "50 s", "10 min", "2.5 h", "4.6 days",
     ]  # fmt: skip
     assert [count(n) for n in (None, 950, 12_300, 4_500_000)] == ["—", "950", "12.3k", "4.5M"]
     assert hours(Spent(0, 7200, 3600)) == "1.00 GPU-h" and hours(Spent(0, 7200, 0)) == "2.00 CPU phase-h"

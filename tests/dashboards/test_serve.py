@@ -73,7 +73,7 @@ def test_second_call_says_where_the_first_listens(start: Start, runs_dir: Path) 
     assert "hacpo demo" in get(url)
     second = start()
     assert second.wait(timeout=120) == 0
-    assert said(second, "runs already") == f"it runs already: {url}\n"
+    assert said(second, "already running") == f"already running: {url}\n"
     first.send_signal(signal.SIGINT)
     assert first.wait(timeout=60) == 0
     assert not (runs_dir / "prefect" / "dashboard.json").exists()
@@ -104,7 +104,7 @@ def test_page_that_was_killed_leaves_nothing_and_is_replaced(start: Start, runs_
 def test_off_loopback_the_token_is_required_and_nowhere_to_be_seen(start: Start, runs_dir: Path) -> None:
     process = start("--host", "0.0.0.0", "--port", str(free()))
     url = address(process)
-    path = Path(said(process, "log-in: the text in").partition("text in ")[2].strip())
+    path = Path(said(process, "log-in: token in").partition("token in ")[2].strip())
     token = path.read_text(encoding="utf-8").strip()
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -188,4 +188,4 @@ def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixt
     with only_one(home / "dashboard.lock"):
         Record(home, "dashboard").write(os.getpid(), {"url": "http://127.0.0.1:1"})
         serve(runs_dir, Options())
-    assert capsys.readouterr().out == "it runs already: http://127.0.0.1:1\n"
+    assert capsys.readouterr().out == "already running: http://127.0.0.1:1\n"

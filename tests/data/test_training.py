@@ -253,7 +253,7 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
         ),
         (
             ["data.train_file=x.jsonl"],
-            r"data.train_file .*the field is data.sets.<name>.file, with data.train=\[<name>\] now; rename it",
+            r"data.train_file .*the field is now data.sets.<name>.file, with data.train=\[<name>\]; rename it",
         ),
         (["data.development_share=0.95"], r"data.development_share: got 0.95, expected a value in \[0, 0.9\]"),
         (["data.development_seed=1"], r"data.development_seed cannot take effect: data.development_share is 0"),

@@ -126,11 +126,11 @@ def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) 
     assert state(planned) == ("done", "")
     assert read_failure(planned.root) is None, "a new attempt removes the old failure"
     (planned.root / RESULT_FILE).write_text("", encoding="utf-8")  # as a power cut leaves it
-    assert state(planned) == ("missing", "broken off at step 1 of 1")
+    assert state(planned) == ("missing", "interrupted at step 1 of 1")
     run_experiment(planned, DirectRunner(), QuietWatcher())
     assert state(planned) == ("done", "")
     (planned.root / RESULT_FILE).write_text('{"kind": "of another version"}', encoding="utf-8")
-    with pytest.raises(StoreError, match=r"result\.json: of another version of hacpo"):
+    with pytest.raises(StoreError, match=r"result\.json: written by another version of hacpo"):
         read_final(planned)
 
 
@@ -198,7 +198,7 @@ def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
     said = capsys.readouterr().out
     words = f"{whole['occupied_hours']:,.1f} GPU-hours occupied, {whole['busy_hours']:,.1f} of them busy (stated: "
     assert words in said
-    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 trainings, " in said
+    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 experiments, " in said
 
 
 def test_measured_rates_take_the_place_of_stated_ones(
@@ -285,7 +285,7 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ("title: x\nentires: []", "entires"),
         ("title: x\nentries: []", "entries is empty"),
         ("title: x\nseeds: []\nentries: [{pairs: [tiny], methods: [gspo]}]", "seeds is empty"),
-        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "name one twice"),
+        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "expected each once"),
         ("title: x\nentries: [{pairs: [], methods: [gspo]}]", "no pairs or no methods"),
         ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {tabel: table1}", "tabel"),
         (
@@ -314,12 +314,12 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
         ),
         (
             "title: x\nseeds: [-1]\nentries: [{pairs: [tiny], methods: [gspo]}]",
-            "got the seed -1, expected none below 0",
+            "got the seed -1, expected at least 0",
         ),
         (
             "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
             "  - {pairs: [tiny], methods: [hacpo], settings: {method: {objective: {cross_floor: 0.5}}}}",
-            "stands there twice, differently; give one entry a label",
+            "with different settings; give one of them a label",
         ),
         ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),
         ("- a list", "expected a YAML mapping"),
@@ -343,7 +343,7 @@ def test_words_that_cannot_take_effect_are_errors(tmp_path: Path, word: str, mes
 
 
 def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EngineError, match="nothing can be run"):
+    with pytest.raises(EngineError, match="none can be run"):
         run_grid("table2", runs_dir=tmp_path)
     printed = capsys.readouterr().out
     assert "2 experiments: 2 unavailable" in printed

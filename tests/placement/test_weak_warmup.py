@@ -327,7 +327,7 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
 
     export_agent(planned, "qwen", tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text("utf-8")
-    assert "that hacpo made, after a supervised warm-up against a weak checkpoint of it (WMSS)" in card
+    assert "made by hacpo, after a supervised warm-up against its weak checkpoint (WMSS)" in card
     digests = json.loads((planned.root / "contents.json").read_text())
     assert f"| its warm-up's weak checkpoint | `{digests['qwen weak_warmup.weak']}` |" in card
 

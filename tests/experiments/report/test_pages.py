@@ -95,7 +95,7 @@ def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
     assert row(text, "HACPO")[:2] == ["2 k", "1.00 x"]
     assert row(text, "HACPO")[4] == "27"
     assert row(text, "GSPO x 2")[1] == "2.00 x"
-    assert "tiny: HACPO samples 0.50 of the tokens of GSPO x 2; HACPO − GSPO x 2: +12.5 points (p = " in text
+    assert "tiny: HACPO samples 0.50 times the tokens of GSPO x 2; HACPO − GSPO x 2: +12.5 points (p = " in text
 
 
 def test_method_that_gains_nothing_has_no_price(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: 
     other = finished(tmp_path / "other", "naive", rewards=unscored, metrics=METRICS)
     text = text_of(grid_of([*grid.plans.values(), other], benchmarks=[TEST]))
     against_naive = text.partition("**HACPO − Naive**")[2].partition("## ")[0]
-    assert row(against_naive, "tiny", "qwen-tiny")[0] == "— (no scored problem of both)"
+    assert row(against_naive, "tiny", "qwen-tiny")[0] == "— (no problem scored in both)"
     assert row(against_naive, "tiny", "llama-tiny")[0] == "-25.0"
     assert row(text, "qwen-tiny", "Naive")[0] == "— (100.0 % unscored)"
     assert "nan" not in text
@@ -142,7 +142,7 @@ def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: 
 def test_few_seeds_are_marked_beside_the_table(grid: GridPlan) -> None:
     text = text_of(grid).partition("## Ratios")[0]
     assert row(text, "tiny", "qwen-tiny")[6] == "1 (few)"
-    assert "Careful, few: fewer than 5 seeds." in text.partition("| all agents |")[2].partition("## ")[0]
+    assert 'Warning ("few"): fewer than 5 seeds.' in text.partition("| all agents |")[2].partition("## ")[0]
 
 
 def test_baselines_of_ones_choice_get_a_table_each(grid: GridPlan) -> None:
@@ -178,9 +178,9 @@ def test_other_questions_under_one_name_are_flagged(tmp_path: Path) -> None:
         for seed, digest in enumerate(("aaa", "bbb"))
     ]
     text = text_of(grid_of(plans, benchmarks=[TEST]))
-    assert "these runs were asked differently" in text
-    assert f"- {TEST}, questions bbb: qwen-tiny+llama-tiny-hacpo-s1" in text
-    assert "asked differently" not in text_of(grid_of(plans[:1], benchmarks=[TEST]))
+    assert "these runs evaluated benchmarks of the same name differently" in text
+    assert f"- {TEST}, version bbb: qwen-tiny+llama-tiny-hacpo-s1" in text
+    assert "evaluated benchmarks of the same name differently" not in text_of(grid_of(plans[:1], benchmarks=[TEST]))
 
 
 def test_ratios_are_over_steps(grid: GridPlan) -> None:
@@ -237,9 +237,9 @@ def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path)
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
     assert (
         paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
-        == "other problems"
+        == "different problems"
     )
-    assert row(text_of(joined).partition("**HACPO − Naive**")[2], "all agents", "")[0] == "— (other problems)"
+    assert row(text_of(joined).partition("**HACPO − Naive**")[2], "all agents", "")[0] == "— (different problems)"
 
 
 def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_pat
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
     assert (
         paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
-        == "no seed of both"
+        == "no common seed"
     )
 
 
@@ -256,7 +256,7 @@ def test_method_that_another_entry_holds_under_its_name_is_not_compared_with_its
     again = [replace(cell, method="hacpo_alpha1") for cell in grid.cells if cell.method == "hacpo"]
     text = text_of(replace(grid, cells=(*grid.cells, *again)))
     assert row(text, "qwen-tiny", "HACPO, α = 1") == row(text, "qwen-tiny", "HACPO")
-    assert row(text.partition("**HACPO − HACPO, α = 1**")[2], "all agents", "")[0] == "— (the same experiments)"
+    assert row(text.partition("**HACPO − HACPO, α = 1**")[2], "all agents", "")[0] == "— (same experiments)"
 
 
 def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_torn_responses_leave_the_accuracy_and_say_why_nothing_is_compared(grid:
     (torn.root / "steps" / "000002" / f"answer.{TEST}.0-4.qwen-tiny.parquet").write_bytes(b"")
     text = text_of(grid)
     assert row(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
-    differences = text.partition("## What a point")[0]
+    differences = text.partition("## Cost per point")[0]
     assert row(differences, "tiny", "qwen-tiny")[0].startswith("— (responses cannot be read: ")
     assert row(differences, "tiny", "llama-tiny")[0] == "+0.0"
 
@@ -307,7 +307,7 @@ def test_two_code_versions_are_flagged(tmp_path: Path) -> None:
     assert "had uncommitted changes" in text
     one = text_of(grid_of(plans[:1], benchmarks=[TEST]))
     assert "different versions" not in one
-    assert "Made by hacpo 0.1.0, commit aaa." in one
+    assert "Produced by hacpo 0.1.0, commit aaa." in one
 
 
 def test_settings_stand_at_the_end(grid: GridPlan) -> None:

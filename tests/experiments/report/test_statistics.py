@@ -102,7 +102,7 @@ def test_problem_that_one_seed_does_not_know_is_dropped_for_all() -> None:
 
 
 def test_nothing_to_compare_is_an_error() -> None:
-    with pytest.raises(ValueError, match="expected problems"):
+    with pytest.raises(ValueError, match="expected each to have a problem scored"):
         paired_bootstrap({"math": np.array([[[np.nan]]])})
 
 

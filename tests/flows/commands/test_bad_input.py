@@ -115,7 +115,7 @@ def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: 
         save_plan(planned)
         path = planned.root / name
         path.write_bytes(path.read_bytes()[:100])
-        with pytest.raises(error, match=f"{name}: .*the command that planned the experiment writes it anew"):
+        with pytest.raises(error, match=f"{name}: .*run the command that planned the experiment again"):
             check_contents(find_plan(tmp_path / "runs", planned.id))
     save_plan(planned)
     check_contents(find_plan(tmp_path / "runs", planned.id))

@@ -90,7 +90,7 @@ def test_missing_extra_is_said_with_what_to_install(
 def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list[str]]) -> None:
     found = doctor._ray()
     assert found.is_ok, found.detail
-    assert found.detail == f"ray {version('ray')}: starts here, places an agent's process, and ends"
+    assert found.detail == f"ray {version('ray')}: starts, runs an agent's process, and stops"
     assert not leftovers()
 
 
@@ -98,7 +98,7 @@ def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list
 def test_installed_peft_is_tried() -> None:
     found = doctor._peft()
     assert found.is_ok, found.detail
-    assert found.detail.startswith(f"peft {version('peft')}: adapts, and merged weights agree to ")
+    assert found.detail.startswith(f"peft {version('peft')}: adapters work, and merged weights agree to ")
 
 
 @needs_peft
@@ -106,7 +106,7 @@ def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.Mon
     from hacpo_core.engines.torch import lora
 
     monkeypatch.setattr(lora, "_merged", lambda layer, weight: weight)
-    with pytest.raises(RuntimeError, match="merged weights differ from its adapters by "):
+    with pytest.raises(RuntimeError, match="logits of merged weights and adapters differ by "):
         doctor.merge_with_peft()
 
 
@@ -164,7 +164,7 @@ def test_data_is_looked_for_where_the_project_reads_it(monkeypatch: pytest.Monke
     assert doctor._data() == doctor.Finding(
         "data",
         False,
-        f"{tmp_path}/data is no folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)",
+        f"{tmp_path}/data is not a folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)",
         False,
     )
     (tmp_path / "data").mkdir()
@@ -173,7 +173,7 @@ def test_data_is_looked_for_where_the_project_reads_it(monkeypatch: pytest.Monke
         (tmp_path / "data" / name).touch()
     assert doctor._data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
     monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path / "elsewhere"))
-    assert "elsewhere is no folder" in doctor._data().detail
+    assert "elsewhere is not a folder" in doctor._data().detail
 
 
 def test_disk_is_that_of_the_runs_folder_also_before_it_is_there(
@@ -195,7 +195,7 @@ def test_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(doctor, "_PORTS", {"Prefect": port})
-        assert doctor._ports().detail.startswith(f"{port} of Prefect taken")
+        assert doctor._ports().detail.startswith(f"{port} (Prefect) in use")
     assert doctor._ports().detail == "all free"
 
 

@@ -87,7 +87,7 @@ def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.Monkey
     report = trial_report("cpu", workload=SMALL)
     assert not report["is_ok"]
     assert [step["is_ok"] for step in report["steps"]] == [True] * 7 + [False]
-    assert "RuntimeError: the same update ended elsewhere" in report["steps"][-1]["detail"]
+    assert "RuntimeError: replaying the update gives other weights" in report["steps"][-1]["detail"]
 
 
 def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: Path) -> None:

@@ -198,14 +198,14 @@ def test_two_agents_are_exported_and_name_each_other(trained: Plan, tmp_path: Pa
         done = export_agent(trained, name, tmp_path / name)
         check_same_logits(trained, name, done.folder, 2)
         cards[name] = (done.folder / CARD_FILE).read_text(encoding="utf-8")
-    assert "trained together with `llama` (a tiny llama model that hacpo made), and learned from their" in cards["qwen"]
-    assert "trained together with `qwen` (a tiny qwen3 model that hacpo made), and learned from their" in cards["llama"]
+    assert "trained together with `llama` (a tiny llama model made by hacpo), and learned from their" in cards["qwen"]
+    assert "trained together with `qwen` (a tiny qwen3 model made by hacpo), and learned from their" in cards["llama"]
 
 
 def test_card_is_honest_about_partners_and_base_models(trained: Plan) -> None:
     config, model = trained.config, saved_model(trained.root, 2, "qwen")
     alone = replace(trained, config=replace(config, method=compose("tiny", "gspo").method))
-    assert "shared no responses: this model learned from its own alone" in model_card(alone, "qwen", model)
+    assert "but this model learned only from its own responses" in model_card(alone, "qwen", model)
     unshared = replace(trained, config=replace(config, method=replace(config.method, shares_rollouts=False)))
     assert "depended on the partners (method hacpo)" in model_card(unshared, "qwen", model), "its baseline is joint"
     qwen = replace(config.pair.agents["qwen"], tiny=None, path="Qwen/Qwen3-1.7B-Base")
@@ -286,7 +286,7 @@ def test_altered_weights_are_refused_and_leave_nothing(own: Plan, tmp_path: Path
     content[-1] ^= 1
     path.write_bytes(content)
     (tmp_path / "out").mkdir()
-    with pytest.raises(StoreError, match=r"model.safetensors has digest \w{12}, expected \w{12}: it was altered"):
+    with pytest.raises(StoreError, match=r"model.safetensors has digest \w{12}, expected \w{12}: it was changed"):
         export_agent(own, "qwen", tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
     assert export_agent(own, "qwen", tmp_path / "out" / "model", step=1).step == 1
@@ -294,7 +294,7 @@ def test_altered_weights_are_refused_and_leave_nothing(own: Plan, tmp_path: Path
 
 def test_checkpoint_that_is_removed_meanwhile_is_said(own: Plan, tmp_path: Path) -> None:
     (own.root / "checkpoints" / "000002" / "qwen" / "tokenizer.json").unlink()
-    with pytest.raises(StoreError, match=r"tokenizer.json is gone; a running training removes old checkpoints"):
+    with pytest.raises(StoreError, match=r"tokenizer.json no longer exists; training removes old checkpoints"):
         export_agent(own, "qwen", tmp_path / "model")
 
 

@@ -79,7 +79,7 @@ def test_mistake_is_one_sentence(
     ("options", "expected"),
     [
         (HarnessOptions([]), "got no task; name some"),
-        (HarnessOptions(["a"], include_path="/no/such/folder"), "--include-path: /no/such/folder is no folder"),
+        (HarnessOptions(["a"], include_path="/no/such/folder"), "--include-path: /no/such/folder is not a folder"),
         (HarnessOptions(["a"], batch_size="0"), "--batch-size: got '0', expected a number such as 8, or auto"),
     ],
 )
@@ -164,7 +164,7 @@ def test_task_that_there_is_not_is_said_before_anything_is_exported(
     planned = small_plan("gspo", *SHORT)
     run_experiment(planned, DirectRunner(), QuietWatcher())
     monkeypatch.setattr("flows.exports.harness.export_agent", None)
-    with pytest.raises(ConfigError, match=r"no task is named no_such_task; `lm-eval ls tasks` lists them"):
+    with pytest.raises(ConfigError, match=r"no task is named no_such_task; `lm-eval ls tasks` lists the tasks"):
         run_harness(planned, HarnessOptions(["is_three", "no_such_task"], include_path=str(tasks)))
 
 

@@ -54,5 +54,5 @@ def test_fields_are_printed_with_type_range_default_and_meaning(capsys: pytest.C
     print_fields("engine.device", as_json=True)
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["type"], row["default"], row["is_identity"]) == ("engine.device", "text", "cpu", True)
-    with pytest.raises(ConfigError, match="got 'nothing', which no field begins with; sections are seed,"):
+    with pytest.raises(ConfigError, match="got 'nothing', but no field begins with that; sections are seed,"):
         print_fields("nothing", as_json=False)

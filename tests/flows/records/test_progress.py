@@ -67,7 +67,7 @@ def test_run_that_is_resumed_counts_no_step_twice(small_plan: Callable[..., Plan
     run_experiment(whole, DirectRunner(), QuietWatcher())
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), _StopsAfter(3))
-    assert standing_of(planned.root).reason == "broken off at step 2 of 4"
+    assert standing_of(planned.root).reason == "interrupted at step 2 of 4"
     run_experiment(planned, DirectRunner(), QuietWatcher())
     tokens = {k: spent.tokens for k, spent in progress_of(planned).spent.items()}
     assert tokens == {k: spent.tokens for k, spent in progress_of(whole).spent.items()}

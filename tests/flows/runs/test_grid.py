@@ -139,7 +139,7 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_
     shown = json.loads(finish(start(runs_dir, "--dry-run", "--json")))
     assert shown["experiments"] == {"done": 1, "running": 0, "failed": 1, "missing": 0, "unavailable": 0}
     (broken.root / "steps").unlink()
-    assert "--run failed tries them again" in finish(start(runs_dir), code=3)
+    assert "--run failed retries them" in finish(start(runs_dir), code=3)
     assert len(planned(runs_dir).experiments("failed")) == 1, "a failed one is not tried again unasked"
     result = json.loads(finish(start(runs_dir, "--run", "failed", "--json")))  # and nothing else on standard output
     assert result["failed"] == {}
@@ -163,7 +163,7 @@ def test_waiting_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], 
     class Silent:
         def runs(self) -> dict[str, ScheduledRun]:
             answers.append("silent")
-            raise ServerError("the Prefect server does not do what was asked")
+            raise ServerError("the Prefect server does not answer")
 
     class Revived:
         def runs(self) -> dict[str, ScheduledRun]:
@@ -180,7 +180,7 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(runs_dir: Path) -
     process = start(runs_dir, "--workers", "1")
     wait_until(lambda: trainings_under_way(grid), process)
     process.send_signal(signal.SIGINT)
-    assert "goes on from the last committed phase" in finish(process, code=130)
+    assert "resumes from the last committed phase" in finish(process, code=130)
     assert not marked(runs_dir)
     states = {run.state for run in Schedule(ensure_server(runs_dir), runs_dir).runs().values()}
     assert states <= {"Cancelled", "Completed"}

@@ -256,7 +256,7 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
     site.wait(lambda: (reconciler.look(), site.state(planned) == "Cancelled" and not site.children())[1], "goes on")
     site.wait(lambda: standing_of(planned.root).state == "missing", "a process without a command line keeps the lock")
-    assert standing_of(planned.root).reason.startswith("broken off at step ")
+    assert standing_of(planned.root).reason.startswith("interrupted at step ")
 
 
 def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[..., Plan]) -> None:

@@ -109,7 +109,7 @@ def test_process_that_outlives_its_cancelled_run_is_killed(state: str, set_to: l
     client = FakeClient(state, worker=ELSEWHERE)  # whatever the server believes, the process is here
     process, helper = engine(client.run, "prefect.engine"), engine(client.run)
     (words,) = HostWatch(AT_ONCE).look(client)  # type: ignore[arg-type]
-    assert words == f"x: process {process.pid} is ended; the run is cancelled"
+    assert words == f"x: process {process.pid} killed; the run is cancelled"
     assert process.wait(10) == -9
     assert helper.poll() is None, "what cleans up behind it may do so"
     assert client.states == set_to

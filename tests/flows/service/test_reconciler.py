@@ -145,13 +145,13 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str
 
 def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}@0")
-    assert look(schedule) == [f"x: its process died; in the queue again ({MOST_RESTARTS} of {MOST_RESTARTS})"]
+    assert look(schedule) == [f"x: its process died; resubmitted ({MOST_RESTARTS} of {MOST_RESTARTS})"]
     assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}@0"]]
     last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}@0")
     assert look(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert (last.states, last.submitted) == (["CRASHED"], [])
     standing = standing_of(last.root("x"))
-    assert standing.reason == "EngineError: its process died, 4 times; `hacpo grid --run failed` tries it again"
+    assert standing.reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
 
 
 def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
 def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "CRASHED")
     schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
-    assert look(schedule) == [f"x: Prefect did not run a task; in the queue again (1 of {MOST_RESTARTS})"]
+    assert look(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MOST_RESTARTS})"]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
     for thread in threads:
         thread.join()
     (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
-    assert set(answers) <= {str(run.id), f"{name} is in the queue already (scheduled)"}
+    assert set(answers) <= {str(run.id), f"{name} is already in the queue (scheduled)"}
     assert str(run.id) in answers
     assert len(answers) == 4
     assert schedule.runs()[name].priority == "normal"
@@ -84,7 +84,7 @@ def test_waiting_experiment_is_moved_to_another_queue(
     schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
 ) -> None:
     name = planned(small_plan, runs_dir, 2).id
-    with pytest.raises(RefusedError, match="does not wait in a queue"):
+    with pytest.raises(RefusedError, match="is not waiting in a queue"):
         schedule.set_priority(name, "high")
     schedule.start(name, "low")
     schedule.set_priority(name, "high")
@@ -241,12 +241,12 @@ def test_what_is_complete_or_alive_or_unknown_is_refused(
     with ExperimentLock(plan.root):
         with pytest.raises(RefusedError, match="is being trained .*; a live run cannot be started again"):
             schedule.start(plan.id)
-        with pytest.raises(RefusedError, match="trained by a command, not by a worker; end it there with Ctrl-C"):
+        with pytest.raises(RefusedError, match="trained by a command, not by a worker; stop it there with Ctrl-C"):
             schedule.cancel(plan.id)
     (plan.root / RESULT_FILE).write_text("{}", encoding="utf-8")
     with pytest.raises(RefusedError, match="is complete"):
         schedule.start(plan.id)
-    with pytest.raises(RefusedError, match="was never planned in .*; `hacpo grid` does that"):
+    with pytest.raises(RefusedError, match="was never planned in .*; plan it with `hacpo grid`"):
         schedule.start("nobody-knows-s0-00000000")
     assert plan.id not in schedule.runs()
 
@@ -316,7 +316,7 @@ def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_di
     process.wait(10)
     assert find_server(runs_dir) is None
     broken = dataclasses.replace(before, url="http://127.0.0.1:9")
-    with pytest.raises(ServerError, match="the Prefect server does not do what was asked: .*hacpo server status"):
+    with pytest.raises(ServerError, match="the request to the Prefect server failed: .*hacpo server status"):
         Schedule(broken, runs_dir).runs()
     after = ensure_server(runs_dir)
     assert after == before
@@ -338,11 +338,9 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
             assert said[-1], said
         found = find_server(runs_dir)
         assert found is not None
-        assert (
-            f"Prefect  {found.url}  (log-in: the text in {auth_file(runs_dir)}; `hacpo server stop` ends it)\n" in said
-        )
+        assert f"Prefect  {found.url}  (log-in: see {auth_file(runs_dir)}; stop it with `hacpo server stop`)\n" in said
         second = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-        assert f"it runs already (process {first.pid}); nothing to do" in second.stdout
+        assert f"already running (process {first.pid}); nothing to do" in second.stdout
         server = find_server(runs_dir)
         assert server is not None
         secret = server.auth.partition(":")[2]

@@ -61,7 +61,7 @@ def holder(folder: Path, number: int) -> subprocess.Popen[str]:
 def await_refusal(process: subprocess.Popen[str]) -> None:
     """Until the process has looked for free GPUs, found too few, and said so."""
     assert process.stderr is not None
-    assert "which other experiments hold" in process.stderr.readline()
+    assert "which other experiments use" in process.stderr.readline()
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -109,7 +109,7 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.WARNING, logger="flows.service.slots"):
         waiting = threading.Thread(target=take_two)
         waiting.start()
-        while "waiting for 2 of the GPUs 0, 1, which other experiments hold" not in caplog.text:
+        while "waiting for 2 of the GPUs 0, 1, which other experiments use" not in caplog.text:
             waiting.join(timeout=0.1)
             assert waiting.is_alive() and got == []
         two = holder(tmp_path, 1)
@@ -181,7 +181,7 @@ def test_locks_lie_in_one_folder_whatever_the_temporary_one(tmp_path: Path, monk
     monkeypatch.setattr(slots, "_SHARED", (tmp_path / "missing", closed, shared))
     assert slots.locks_folder() == shared, "a user who may write elsewhere would have locks of his own"
     monkeypatch.setattr(slots, "_SHARED", (closed,))
-    with pytest.raises(EngineError, match=r"none of .*closed is open to all users \(mode 1777\)"):
+    with pytest.raises(EngineError, match=r"expected one of .*closed with mode 1777"):
         slots.locks_folder()
 
 

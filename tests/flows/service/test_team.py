@@ -365,7 +365,7 @@ def test_server_refuses_strangers_foreign_pages_and_wrong_log_ins(team: Team) ->
         refused = team.hacpo(*words, runs_dir=team.folder / "new", PREFECT_API_AUTH_STRING="hacpo:wr0ng")
         assert refused.returncode == 3, refused.stdout
         assert refused.stderr.count("\n") == 1
-        assert "refuses the log-in; expected its user:password in PREFECT_API_AUTH_STRING" in refused.stderr
+        assert "rejects the log-in; expected its user:password in PREFECT_API_AUTH_STRING" in refused.stderr
         assert "wr0ng" not in refused.stderr
 
 
@@ -411,7 +411,7 @@ def test_server_that_refuses_the_log_in_is_one_clear_error(tmp_path: Path) -> No
         done = command(tmp_path, f"http://127.0.0.1:{server.server_port}", "worker")
         server.shutdown()
     assert done.returncode == 3
-    assert re.fullmatch(r"hacpo: .* refuses the log-in; expected .* in PREFECT_API_AUTH_STRING; .*\n", done.stderr)
+    assert re.fullmatch(r"hacpo: .* rejects the log-in; expected .* in PREFECT_API_AUTH_STRING; .*\n", done.stderr)
     assert "s3cret" not in done.stderr
 
 

@@ -30,7 +30,7 @@ from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import SamplingLimits, Verdict
 from hacpo_core.store.steps import StepStore
 from hacpo_core.verify.pool import VerifierPool
-from hacpo_core.verify.process import WorkerProcess
+from hacpo_core.verify.process import Worker
 from tests.experiments_outcome import outcome
 
 
@@ -276,10 +276,10 @@ def test_probes_of_the_learner_change_nothing_but_the_metrics(
 def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: WorkerProcess, *, memory_mb: int) -> None:
+    def refuse(self: Worker, *arguments: Any, timeout_s: float) -> None:
         raise AssertionError("no worker is needed")
 
-    monkeypatch.setattr(WorkerProcess, "__init__", refuse)
+    monkeypatch.setattr(Worker, "call", refuse)
     planned = small_plan("hacpo", "conformance=official", "train.num_steps=2", "engine.skip_zero_advantage=false")
     run(planned)
     store = StepStore(planned.root)

@@ -1,4 +1,4 @@
-"""Decisions that hold for good: the same candidate and gold answer are never compared twice."""
+"""Pairs of answers, and a cache of the decided ones: the same pair is never compared twice."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from hacpo_core.records import VerdictStatus
-from hacpo_core.verify.process import Pair
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is known of a pair; `reason` says why it is unscored, else ""."""
+@dataclass(frozen=True, slots=True, order=True)
+class Pair:
+    """A candidate and the gold answer that it is compared with; the other fields are those of `records.Gold`."""
 
-    status: VerdictStatus
-    reason: str = ""
+    candidate: str
+    gold: str
+    unit: str = ""
+    tolerance: float = 0.0
+    is_multiple: bool = False
 
 
 class DecisionCache:
@@ -22,27 +24,18 @@ class DecisionCache:
 
     def __init__(self, *, num_entries: int) -> None:
         self._num_entries = num_entries
-        self._decisions: OrderedDict[Pair, Decision] = OrderedDict()
-        self.hits = 0
-        self.misses = 0
+        self._decisions: OrderedDict[Pair, VerdictStatus] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._decisions)
+    def get(self, pair: Pair) -> VerdictStatus | None:
+        """Decision on a pair, None where there is none."""
+        if pair in self._decisions:
+            self._decisions.move_to_end(pair)
+        return self._decisions.get(pair)
 
-    def get(self, pair: Pair) -> Decision | None:
-        """Decision on a pair; counts a hit or a miss."""
-        decision = self._decisions.get(pair)
-        if decision is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._decisions.move_to_end(pair)
-        return decision
-
-    def put(self, pair: Pair, decision: Decision) -> None:
-        """Keep a decision, unless it is none."""
-        if decision.status == "unscored":
+    def put(self, pair: Pair, status: VerdictStatus) -> None:
+        """Keep a decision."""
+        if status == "unscored":
             return
-        self._decisions[pair] = decision
+        self._decisions[pair] = status
         if len(self._decisions) > self._num_entries:
             self._decisions.popitem(last=False)

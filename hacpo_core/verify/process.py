@@ -1,170 +1,161 @@
-"""One worker process as the pool sees it: start it, hand it a pair, read its reply, kill it."""
+"""A process that calls one function and can be killed: it compares answers, or runs a user's reward function.
+
+    owner ──submit──▶ the worker's thread ──pipe──▶ process (worker.py), killed at the time limit
+
+A process is started by the first call that needs it, and kept for the next one.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+from hacpo_core.errors import VerificationError
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Pair:
-    """A candidate and the gold answer that it is compared with; the other fields are those of `records.Gold`."""
-
-    candidate: str
-    gold: str
-    unit: str = ""
-    tolerance: float = 0.0
-    is_multiple: bool = False
+START_TIMEOUT_S = 120.0
+MOST_STARTS = 4
+"""processes in a row that end by themselves before they take a call, after which no other is started"""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The worker has imported its libraries and waits for pairs."""
+class Reply:
+    """What a call returned; or its `failure`: "timeout", "crashed" or the exception's text, else ""."""
+
+    value: Any
+    failure: str
+    seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailed:
-    """The worker cannot import or use math-verify."""
+class Worker:
+    """A process in a session of its own; never forked, since this process may hold threads.
 
-    why: str
+    Submit `call` to `thread`: Linux kills a process with the thread that started it, and this one lives until `close`.
+    """
 
+    def __init__(
+        self, function: str, *, memory_mb: int, environment: Mapping[str, str], refusal: str, is_silent: bool = False
+    ) -> None:
+        """Start nothing yet.
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The worker has read its pair and compares from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The worker decided a pair."""
-
-    is_equal: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """The worker gave a pair up."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The worker has ended; `stderr` holds what it said while it started."""
-
-    stderr: str
-
-
-Reply = Ready | StartFailed | Taken | Compared | Undecided | Gone
-
-
-class WorkerProcess:
-    """A child in a session of its own, with pipes of its own; never forked, since the parent may hold threads."""
-
-    def __init__(self, *, memory_mb: int) -> None:
-        """Start a worker; it says `Ready` after its imports (about a second).
-
-        The calling thread must outlive the worker: Linux kills the worker when that thread ends.
+        Args:
+            function: `package.module:function`, called as `function(*arguments)`; returns a list of plain values.
+            memory_mb: limit of the process's address space in MiB.
+            environment: variables in addition to those of this process.
+            refusal: message of the error where no process can be started, with `{why}` in it.
+            is_silent: drop what the function prints and logs, and ignore SIGTERM.
         """
-        self.is_ready = False
-        self.started_at = time.monotonic()
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
-        self._received = b""
-        search_path = os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
-        try:
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify-worker")
+        self._function, self._memory_mb, self._environment = function, memory_mb, environment
+        self._refusal, self._is_silent, self._is_interrupted = refusal, is_silent, False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+
+    def call(self, *arguments: Any, timeout_s: float) -> Reply:
+        """Call the function; the time limit does not include the start of a process.
+
+        A process that ended before it took the call is replaced.
+
+        Raises:
+            VerificationError: the function cannot be imported, or each new process ends by itself.
+        """
+        last_words, self._is_interrupted = "", False
+        for _ in range(MOST_STARTS):
+            if self._pipe is None:
+                last_words = self._start()
+            if self._is_interrupted:
+                self.end()
+                return Reply(None, "crashed", 0.0)
+            if self._hand_over(arguments):
+                break
+            self.end()
+        else:
+            raise self._refused(f"{MOST_STARTS} processes in a row ended by themselves, the last with {last_words!r}")
+        since = time.monotonic()
+        kind, value = self._receive(timeout_s)
+        seconds = time.monotonic() - since
+        if kind == "returned":
+            return Reply(value, "", seconds)
+        if kind == "raised":
+            return Reply(None, value, seconds)
+        self.end()
+        return Reply(None, kind, seconds)
+
+    def interrupt(self) -> None:
+        """Kill the process, from any thread: the call under way returns "crashed", a later one starts a process."""
+        self._is_interrupted = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def end(self) -> None:
+        """Kill the process and all that it started; safe to repeat, where no call is under way."""
+        if self._process is not None:
+            if self._process.returncode is None:  # not reaped yet, so that the id is still its own
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+    def close(self) -> None:
+        """End the process and the thread; safe to repeat."""
+        self.interrupt()
+        self.thread.shutdown(cancel_futures=True)
+        self.end()
+
+    def _start(self) -> str:
+        """Start a process and wait for its imports; returns what a silent one wrote to standard error until then."""
+        self._pipe, there = Pipe()
+        with there, tempfile.TemporaryFile() as errors:
+            arguments = [self._function, there.fileno(), self._memory_mb, os.getpid(), int(self._is_silent)]
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *("-m", "hacpo_core.verify.worker"),
-                    *("--memory-mb", str(memory_mb)),
-                    *("--parent-pid", str(os.getpid())),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                bufsize=0,
+                [sys.executable, "-m", "hacpo_core.verify.worker", *map(str, arguments)],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if self._is_silent else None,
+                stderr=errors if self._is_silent else None,
                 start_new_session=True,
-                # Safe path: a sympy.py in the user's folder must not be imported. Hash seed: verdicts do not vary.
-                env={
-                    **os.environ,
-                    **_SINGLE_THREADED,
-                    "PYTHONPATH": search_path,
-                    "PYTHONSAFEPATH": "1",
-                    "PYTHONHASHSEED": "0",
-                },
+                env=os.environ | self._environment,
             )
-        except BaseException:
-            self._stderr.close()
-            raise
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+            there.close()
+            kind, why = self._receive(START_TIMEOUT_S)
+            if kind in ("failed", "timeout"):
+                self.end()
+                raise self._refused(why or f"not ready after {START_TIMEOUT_S:.0f} s")
+            errors.seek(0)
+            return errors.read().decode("utf-8", errors="replace")[-2_000:].strip()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def fileno(self) -> int:
-        """Descriptor that becomes readable when `receive` has something to read."""
-        return self._stdout.fileno()
-
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def send(self, pair: Pair) -> bool:
-        """Hand a pair to a waiting worker; False where the worker was dead before it could take it."""
-        if not self.is_alive():
-            return False
-        line = json.dumps(asdict(pair)).encode("ascii") + b"\n"
+    def _hand_over(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether the process took the arguments; False where it had ended before."""
+        assert self._pipe is not None
         try:
-            # The pipe holds a whole pair (MAX_ANSWER_CHARS), and the worker is reading: this neither blocks nor splits.
-            self._stdin.write(line)
-        except BrokenPipeError:
+            self._pipe.send(arguments)
+        except OSError:
             return False
-        return True
+        return self._receive(START_TIMEOUT_S)[0] == "taken"
 
-    def receive(self) -> list[Reply]:
-        """Messages of a readable worker: several at once, or none while only part of one has come."""
-        chunk = os.read(self.fileno(), 65_536)
-        if not chunk:
-            return [Gone(stderr=self._startup_errors())]
-        *lines, self._received = (self._received + chunk).split(b"\n")
-        return [self._message(json.loads(line)) for line in lines]
+    def _receive(self, timeout_s: float) -> tuple[str, Any]:
+        """Kind and value of the process's next message; the kind is "timeout" or "crashed" where none comes."""
+        assert self._pipe is not None
+        try:
+            if not self._pipe.poll(timeout_s):
+                return "timeout", None
+            kind, value = self._pipe.recv()
+        except (EOFError, OSError):
+            return "crashed", None
+        return kind, value
 
-    def _message(self, fields: dict[str, Any]) -> Reply:
-        match fields:
-            case {"taken": _}:
-                return Taken()
-            case {"equal": is_equal}:
-                return Compared(is_equal=is_equal)
-            case {"unscored": reason}:
-                return Undecided(reason=reason)
-            case {"failed": why}:
-                return StartFailed(why=why)
-        self.is_ready = True
-        return Ready()
-
-    def kill(self) -> None:
-        """Kill the worker and whatever it started, reap it and close its pipes; safe to repeat."""
-        if self._process.returncode is None:  # not reaped yet, so that the id is still its own
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._stdin, self._stdout, self._stderr):
-            stream.close()
-
-    def _startup_errors(self) -> str:
-        self._stderr.seek(0)
-        return self._stderr.read().decode("utf-8", errors="replace")[-2_000:].strip()
+    def _refused(self, why: str) -> VerificationError:
+        return VerificationError(self._refusal.replace("{why}", why))

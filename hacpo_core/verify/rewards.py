@@ -7,23 +7,17 @@ process, is halved until the responses at fault are alone
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self
 
-from hacpo_core.errors import MethodError, VerificationError
+from hacpo_core.errors import MethodError
 from hacpo_core.records import Problem, RowKey, Verdict
-from hacpo_core.verify.pool import START_TIMEOUT_S, VerifierPool
-from hacpo_core.verify.reward_worker import READY
+from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.process import Worker
 
 MOST_FAILURES = 4
 """single responses in a row without a reward, after which the function is at fault and batches are not halved"""
@@ -67,15 +61,13 @@ class UserReward:
             timeout_s: wall-clock limit of one call, > 0.
             memory_mb: limit of the process's address space in MiB.
         """
-        self._name, self._timeout_s, self._memory_mb = name, timeout_s, memory_mb
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
+        search_path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._name, self._timeout_s = name, timeout_s
+        refusal = f"reward.functions: {name} cannot be called: {{why}}; name a function of an importable module"
+        self._worker = Worker(name, memory_mb=memory_mb, environment=search_path, refusal=refusal)
         self._warned: set[str] = set()
         self._failures = 0
         """single responses that failed since the last call that gave rewards"""
-        self._mutex = threading.Lock()
-        # Linux ends the process with the thread that started it: one thread that lives as long as this does starts it.
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-starter")
 
     def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
         """The function's rewards; unscored where it says None, raises, is too slow or ends its process.
@@ -84,8 +76,7 @@ class UserReward:
             VerificationError: the function cannot be imported.
             MethodError: it returned something else than a number in [0, 1] or None for each response.
         """
-        with self._mutex:  # agents may be verified side by side
-            said = self._call(problems, responses)
+        said = self._call(problems, responses)
         if isinstance(said, str):
             if self._failures >= MOST_FAILURES:
                 said = f"{said}, as for {self._failures} responses before; the function itself fails"
@@ -124,52 +115,18 @@ class UserReward:
         """What the function returned, or why nothing."""
         if not responses:
             return []
-        pipe = self._pipe or self._starter.submit(self._start).result()
-        try:
-            pipe.send((list(problems), list(responses)))
-            if pipe.poll(self._timeout_s):
-                said: list[Any] | str = pipe.recv()
-                return said
-            reason = f"timeout after {self._timeout_s:g} s"
-        except (EOFError, OSError):
-            reason = "its process ended"
-        self._end()
-        return reason
-
-    def _start(self) -> Connection:
-        here, there = Pipe()
-        arguments = [self._name, str(there.fileno()), str(self._memory_mb), str(os.getpid())]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "hacpo_core.verify.reward_worker", *arguments],
-            pass_fds=[there.fileno()],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-        there.close()
-        self._pipe = here
-        said = "it did not start in time"
-        with contextlib.suppress(EOFError, OSError):
-            said = here.recv() if here.poll(START_TIMEOUT_S) else said
-        if said != READY:
-            self._end()
-            raise VerificationError(
-                f"reward.functions: {self._name} cannot be called: {said}; name a function of an importable module"
-            )
-        return here
+        # The worker's one thread makes calls take turns: agents may be verified side by side.
+        call = self._worker.thread.submit(self._worker.call, list(problems), list(responses), timeout_s=self._timeout_s)
+        reply = call.result()
+        if reply.failure:
+            reasons = {"timeout": f"timeout after {self._timeout_s:g} s", "crashed": "its process ended"}
+            return reasons.get(reply.failure, reply.failure)
+        rewards: list[Any] = reply.value
+        return rewards
 
     def close(self) -> None:
         """Kill the process."""
-        self._end()
-        self._starter.shutdown()
-
-    def _end(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._pipe = self._process = None
+        self._worker.close()
 
 
 class Rewards:

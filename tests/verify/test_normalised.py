@@ -96,12 +96,12 @@ def test_normal_form_is_that_of_math(answer: str, form: str) -> None:
     ],
 )
 def test_reward_is_equality_of_normal_forms(response: str, gold: str, is_right: bool) -> None:
-    with VerifierPool(num_workers=1, timeout_s=1, memory_mb=512, style="boxed", equality="normalised") as pool:
+    # One MiB is too little for any worker.
+    with VerifierPool(num_workers=1, timeout_s=1, memory_mb=1, style="boxed", equality="normalised") as pool:
         for reference in (gold, Gold(gold, unit="cm", tolerance=1.0)):
             (verdict,) = pool.verify([response], [reference])
             assert (verdict.status, verdict.reward) == (("correct", 1.0) if is_right else ("wrong", 0.0))
             assert verdict.extracted == boxed_answer(response)
-        assert pool.stats.num_worker_starts == 0
 
 
 def test_long_responses_take_no_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ from flows.runs.build import rewards_of
 from hacpo_core.errors import ConfigError, MethodError, VerificationError
 from hacpo_core.records import Gold, Message, Problem, RowKey, Verdict
 from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.process import Reply, Worker
 from hacpo_core.verify.rewards import Rewards, UserReward, VerifierReward
 
 PROBLEM = Problem("p", (Message("user", "1/2 of 7?"),), Gold("3.5"), "s")
@@ -51,7 +53,7 @@ def rewards(reward: UserReward, *responses: str) -> list[float | None]:
 def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -> None:
     assert rewards(by_order, "a", "none", "b") == [0.25, None, 0.25]
     assert rewards(by_order) == []
-    children = [child for child in psutil.Process().children() if "reward_worker" in " ".join(child.cmdline())]
+    children = [child for child in psutil.Process().children() if "tests.plugins:by_order" in child.cmdline()]
     assert len(children) == 1
     assert children[0].pid != os.getpid()
     by_order.close()
@@ -87,13 +89,13 @@ def test_function_that_fails_on_everything_is_given_up_after_a_few_single_respon
     by_order: UserReward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    inner = by_order._call
+    inner = Worker.call
 
-    def counted(problems: Sequence[Problem], responses: Sequence[str]) -> object:
-        calls.append(len(responses))
-        return inner(problems, responses)
+    def counted(self: Worker, *arguments: Any, timeout_s: float) -> Reply:
+        calls.append(len(arguments[1]))
+        return inner(self, *arguments, timeout_s=timeout_s)
 
-    monkeypatch.setattr(by_order, "_call", counted)
+    monkeypatch.setattr(Worker, "call", counted)
     verdicts = judged(by_order, ["raise"] * 64)
     assert {verdict.status for verdict in verdicts} == {"unscored"}
     assert len(calls) < 20, "not each of the 64 by itself"

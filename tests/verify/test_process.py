@@ -1,0 +1,79 @@
+"""A worker returns what its function returns, and ends with all that it started when it must."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hacpo_core.errors import VerificationError
+from hacpo_core.verify.process import Reply, Worker
+
+SEARCH_PATH = os.pathsep.join(filter(None, sys.path))
+
+
+@pytest.fixture
+def made() -> Iterator[list[Worker]]:
+    children = set(psutil.Process().children())
+    workers: list[Worker] = []
+    yield workers
+    for worker in workers:
+        worker.close()
+    assert set(psutil.Process().children()) <= children
+
+
+def worker_of(function: str, made: list[Worker], *, search_path: str = SEARCH_PATH) -> Worker:
+    environment = {"PYTHONPATH": search_path}
+    made.append(Worker(function, memory_mb=1024, environment=environment, refusal="no worker: {why}", is_silent=True))
+    return made[-1]
+
+
+def called(worker: Worker, *arguments: object, timeout_s: float = 60.0) -> Reply:
+    return worker.thread.submit(worker.call, *arguments, timeout_s=timeout_s).result()
+
+
+def test_a_call_returns_plain_values_or_the_text_of_the_exception(made: list[Worker]) -> None:
+    worker = worker_of("builtins:sorted", made)
+    assert called(worker, [3, 1.5, 2]).value == [1.5, 2, 3]
+    assert called(worker, [1, "a"]).failure.startswith("TypeError: ")
+    assert called(worker, "ba").value == ["a", "b"]
+
+
+def test_all_that_a_function_started_is_killed_at_the_time_limit(made: list[Worker]) -> None:
+    worker = worker_of("subprocess:call", made)
+    reply = worker.thread.submit(worker.call, ["sleep", "600"], timeout_s=3.0)
+    sleepers: list[psutil.Process] = []
+    while not sleepers:
+        assert not reply.done(), "the process was never seen"
+        children = psutil.Process().children(recursive=True)
+        sleepers = [child for child in children if child.name() == "sleep"]
+        time.sleep(0.01)
+    assert reply.result().failure == "timeout"
+    while any(sleeper.is_running() and sleeper.status() != psutil.STATUS_ZOMBIE for sleeper in sleepers):
+        time.sleep(0.01)
+
+
+def test_an_interrupted_call_returns_and_the_next_one_starts_a_process(made: list[Worker]) -> None:
+    worker = worker_of("builtins:pow", made)
+    assert "not iterable" in called(worker, 2, 3).failure  # what pow returns is no list
+    (process,) = (child for child in psutil.Process().children() if "builtins:pow" in child.cmdline())
+    reply = worker.thread.submit(worker.call, 9, 9**9**2, timeout_s=900.0)
+    before = process.cpu_times().user
+    while process.cpu_times().user < before + 0.3:
+        assert not reply.done()
+        time.sleep(0.01)
+    worker.interrupt()
+    assert reply.result().failure == "crashed"
+    assert "not iterable" in called(worker, 2, 3).failure
+
+
+def test_a_process_that_always_ends_by_itself_is_an_error(made: list[Worker], tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("import os\nos.write(2, b'as it must')\nos._exit(3)")
+    worker = worker_of("ends:now", made, search_path=f"{tmp_path}{os.pathsep}{SEARCH_PATH}")
+    with pytest.raises(VerificationError, match="no worker: 4 processes in a row ended.*'as it must'"):
+        called(worker)

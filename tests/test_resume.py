@@ -285,7 +285,7 @@ def test_replay_from_other_rows_is_an_error_on_such_a_device_too(
         return [keys[::2], keys[1::2]], state
 
     monkeypatch.setattr(Shuffled, "build", rows_of_the_step_before)
-    with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .* \(at most 0.25 is near\); the rows"):
+    with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .*, expected at most 0.25; the rows"):
         run_experiment(plan, DirectRunner(), QuietWatcher())
 
 

@@ -95,5 +95,7 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(
     planned = small_plan("ilr_interaction", *SHORT)
     with caplog.at_level(logging.WARNING, logger="hacpo_core.phases.rollout"):
         run_experiment(planned, DirectRunner(), QuietWatcher())
-    assert any("responses are left out, whose prompts are over the 40 tokens" in r.getMessage() for r in caplog.records)
+    assert any(
+        "responses are left out because their prompts exceed the 40 tokens" in r.getMessage() for r in caplog.records
+    )
     assert len(StepStore(planned.root).read_table(1, "rollout-2.qwen", "rollouts-2.qwen.parquet")) == 0

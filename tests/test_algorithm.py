@@ -136,7 +136,7 @@ def test_too_many_unscored_responses_stop_the_run(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unscored_after(14, monkeypatch)
-    with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*resume to try once"):
+    with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*resume to try again"):
         run(small_plan("hacpo"))
 
 

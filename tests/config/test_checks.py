@@ -27,13 +27,13 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
     [
         ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo show lists all fields"),
         ("rollout.num_samples=many", r"rollout.num_samples .*could not be converted to Integer"),
-        ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the steps"),
+        ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the averaged steps"),
         (
             "method.objective.cross_floor=1.2",
             r"method.objective.cross_floor: got 1.2, expected .*\[0, 1\] \(it is 1 - delta",
         ),
         ("method.objective.cross_floor=-0.1", r"method.objective.cross_floor: got -0.1"),
-        ("method.build.problems=7", r"method.build.problems: got 7, which does not divide the 64 problem groups"),
+        ("method.build.problems=7", r"method.build.problems: got 7, expected a divisor of the 64 problem groups"),
         ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
         ("method.ratio=token", r"method.ratio \(in the command line\): the field is method.objective.name now; rename"),
         ("clip.cross_step=0", r"clip.cross_step \(in the command line\): the field is method.objective.cross_step now"),

@@ -105,7 +105,7 @@ def test_address_with_a_password_is_refused_before_anything_is_written(
         lambda: run_experiment(planned, DirectRunner(), QuietWatcher()),
         lambda: run_evaluation(planned, 0, DirectRunner(), QuietWatcher()),
     ):
-        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: holds a password") as refused:
+        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: contains a password") as refused:
             start()
         assert "s3cret" not in str(refused.value)
     assert {path.name for path in planned.root.rglob("*")} == {"config.yaml", "contents.json"}, "no failure either"

@@ -115,7 +115,7 @@ def test_pair_of_another_shape_is_one_sentence(agents: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("uri", ["https://me:s3cret@mlflow.example", "postgresql://db/mlflow?user=me&password=s3cret"])
 def test_password_in_the_tracking_address_is_refused_and_not_repeated(uri: str) -> None:
-    with pytest.raises(ConfigError, match=r"tracking.uri: holds a password.*MLFLOW_TRACKING_URI") as caught:
+    with pytest.raises(ConfigError, match=r"tracking.uri: contains a password.*MLFLOW_TRACKING_URI") as caught:
         compose("tiny", "hacpo", overrides=[f"tracking.uri='{uri}'"])
     assert "s3cret" not in str(caught.value)
 
@@ -425,7 +425,10 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
         (["evaluate.benchmarks.arithmetic_dev.metric=best"], r"metric: got best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.metric=bootstrap_best"], r"got bootstrap_best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.template=x"], r"arithmetic_dev.template: got 'x'; write {problem}"),
-        (["evaluate.benchmarks.arithmetic_dev.kind=file"], r"arithmetic_dev.file: got none; name a JSONL or Parquet"),
+        (
+            ["evaluate.benchmarks.arithmetic_dev.kind=file"],
+            r"arithmetic_dev.file: got none; set it to a JSONL or Parquet",
+        ),
         (["evaluate.shard_problems=0"], r"evaluate.shard_problems: got 0"),
     ],
 )

@@ -246,10 +246,13 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
         (["data.sets.arithmetic.share=2"], r"data.sets.arithmetic.share cannot take effect: data.train names one set"),
         (["data.sets.arithmetic.template=x"], r"data.sets.arithmetic.template: got 'x'; write \{problem\}"),
         (["data.sets.arithmetic.kind=hub"], r"data.sets.arithmetic.kind: got 'hub', expected one of"),
-        (["data.train=[own]", "data.sets.own.system=x"], r"data.sets.own.file: got none; name a JSONL or Parquet file"),
+        (
+            ["data.train=[own]", "data.sets.own.system=x"],
+            r"data.sets.own.file: got none; set it to a JSONL or Parquet file",
+        ),
         (
             ["data.train=[arithmetic,math]", "data.sets.math.share=0.001"],
-            r"data.sets.math.share: got 0.001, none of \d+ problems a step",
+            r"data.sets.math.share: got 0.001, which is less than one of the \d+ problems per step",
         ),
         (
             ["data.train_file=x.jsonl"],

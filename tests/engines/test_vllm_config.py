@@ -43,15 +43,15 @@ def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
         ),
         (
             [VLLM, *ON_TWO_GPUS, "placement.kind=ray", "placement.colocated=true"],
-            "engine.vllm.tensor_parallel_size: got 2 with placement.colocated=true, where each rank is given its share",
+            "engine.vllm.tensor_parallel_size: got 2 with placement.colocated=true, where each rank gets a share",
         ),
         (
             [VLLM, "engine.device=cuda"],
-            "engine.vllm.sleeps: only one engine of a process can sleep, and 2 agents share this one; set",
+            "engine.vllm.sleeps: got true, but only one engine per process can sleep and 2 agents share this process; set",
         ),
         (
             [VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"],
-            "rollout.top_p: got 0.9 with rollout.temperature 0.6, where vLLM reports no log-probabilities",
+            "rollout.top_p: got 0.9 with rollout.temperature 0.6, for which vLLM does not report the policy's log-probabilities",
         ),
     ],
 )

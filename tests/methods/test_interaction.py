@@ -69,7 +69,7 @@ def test_group_is_filled_alone_without_an_idea() -> None:
 
 
 def test_shared_rollouts_and_whole_groups_are_refused() -> None:
-    with pytest.raises(ConfigError, match="answer other words than a partner's prompt"):
+    with pytest.raises(ConfigError, match="prompts differ from the partners' prompts"):
         compose("tiny", "hacpo", overrides=["method.plan.name=interaction"])
     with pytest.raises(ConfigError, match="num_interactive: got 8 of 8 responses to a problem, expected fewer"):
         compose("tiny", "ilr_interaction", overrides=["method.plan.num_interactive=8"])

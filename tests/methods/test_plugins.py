@@ -271,7 +271,7 @@ def carried_by(scored: ScoredStep, **changes: Any) -> Estimate:
             lambda s: (carried_by(s, weight_R=np.full(16, np.nan)), {}),
             "weight_R of qwen for qwen: got nan or infinity",
         ),
-        (lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected texts"),
+        (lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected a str"),
         (lambda s: (carried_by(s), {"a": {1, 2}}), r"state\['a'\] is of type set, expected JSON values and numpy"),
         (lambda s: (carried_by(s), {"a": float("nan")}), "the state is not JSON"),
         (lambda s: (carried_by(s), [1]), "the state is of type list, expected a mapping"),

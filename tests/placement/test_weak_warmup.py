@@ -268,7 +268,7 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
     ("fields", "message"),
     [
         ("{file: s.jsonl}", r"agents.qwen-tiny.weak_warmup.weak: got none; set it to the model folder of an earlier"),
-        ("{weak: w}", r"agents.qwen-tiny.weak_warmup.file: got none; name a JSONL or Parquet file"),
+        ("{weak: w}", r"agents.qwen-tiny.weak_warmup.file: got none; set it to a JSONL or Parquet file"),
         ("{weak: w, file: s, mix: 0}", r"weak_warmup.mix: got 0.0, expected a value in \(0, 1\]"),
         ("{weak: w, file: s, mix: 1.5}", r"weak_warmup.mix: got 1.5, expected a value in \(0, 1\]"),
         ("{weak: w, file: s, gain_weight: -1}", r"weak_warmup.gain_weight: got -1.0"),

@@ -243,7 +243,7 @@ def test_model_that_ignores_positions_and_rows_is_refused(
         return inner(*args, input_ids=input_ids, use_cache=use_cache)
 
     monkeypatch.setattr(model.base_model, "forward", deaf)
-    assert_refused(model, "does not score shared_prompts rows as it scores them alone", caplog)
+    assert_refused(model, "scores rows differently with shared_prompts", caplog)
 
 
 def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +256,7 @@ def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, ca
         return inner(input_ids=input_ids, use_cache=use_cache, **options)
 
     monkeypatch.setattr(model.base_model, "forward", strict)
-    assert_refused(model, "does not take rows that share prompts .*unexpected keyword", caplog)
+    assert_refused(model, "does not support shared_prompts .*unexpected keyword", caplog)
 
 
 @pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), RuntimeError("invalid dtype for bias")])
@@ -273,7 +273,7 @@ def test_class_that_fails_with_shared_rows_gets_padded_ones(
 def test_mask_of_the_models_own_is_refused() -> None:
     (forward,) = passes_of("shared_prompts")
     part = torch.zeros(1, 2, 12, 4)
-    with pytest.raises(TypeError, match="a mask of the model's own"):
+    with pytest.raises(TypeError, match="the model builds its own attention mask"):
         attention.attend(torch.nn.Identity(), part, part, part, torch.zeros(1, 1, 12, 12), rows=forward.places)
 
 

@@ -47,11 +47,11 @@ def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
         ),
         (
             [VLLM, "engine.device=cuda"],
-            "engine.vllm.sleeps: got true, but only one engine per process can sleep and 2 agents share this process; set",
+            "engine.vllm.sleeps: got true, but only one engine per process can sleep and 2",
         ),
         (
             [VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"],
-            "rollout.top_p: got 0.9 with rollout.temperature 0.6, for which vLLM does not report the policy's log-probabilities",
+            "rollout.top_p: got 0.9 with rollout.temperature 0.6, for which vLLM does not report",
         ),
     ],
 )

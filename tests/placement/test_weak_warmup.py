@@ -214,7 +214,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         lambda folder: shutil.rmtree(folder / "weak"),
         {},
         ModelError,
-        r"weak_warmup.weak: .*/weak is no folder; set it to the model folder of an earlier checkpoint",
+        r"weak_warmup.weak: .*/weak is not a folder; set it to the model folder of an earlier checkpoint",
     ),
     "vocabulary": (
         other_vocabulary,
@@ -226,15 +226,15 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         lambda folder: (folder / "s.jsonl").unlink(),
         {},
         DataError,
-        r"weak_warmup.file: .*s.jsonl is not there; put it there, with the columns problem and solution",
+        r"weak_warmup.file: .*s.jsonl does not exist; put a file with the columns problem and solution",
     ),
     "no_column": (
         lambda folder: None,
         {"solution_field": "answer"},
         DataError,
-        r"s.jsonl, line 1: field 'answer' is missing or no text; the row has problem, solution",
+        r"s.jsonl, line 1: field 'answer' is missing or not text; the row has problem, solution",
     ),
-    "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl holds no row"),
+    "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl has no rows"),
     "too_long": (
         lambda folder: None,
         {"max_tokens": 3},

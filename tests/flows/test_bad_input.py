@@ -299,7 +299,7 @@ def train(folder: Path, *words: str, hidden: str = "nothing_of_this_name") -> su
             "",
             [RAY, "engine.device=cuda"],
             3,
-            "placement: 2 agents ask for 2 GPUs, but Ray's cluster has 0; lower ",
+            "placement: 2 agents need 2 GPUs, but Ray's cluster has 0; lower ",
             marks=needs_ray,
         ),
         pytest.param(
@@ -351,6 +351,6 @@ def test_tokenizer_of_another_model_is_one_line_wherever_the_agent_lives(
     assert done.returncode == 2, done.stderr
     assert done.stderr == (
         f"hacpo: pair.agents.two: the tokenizer has {size + 2} tokens, but the model only {size} embeddings; "
-        "they do not belong together\n"
+        "use the model's own tokenizer\n"
     )
     assert not leftovers()

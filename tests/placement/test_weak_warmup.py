@@ -196,7 +196,7 @@ def test_two_at_the_same_time_make_one_folder_once(folder: Path) -> None:
 def test_folder_that_others_put_there_is_not_taken(folder: Path) -> None:
     made = make(folder)
     (made / MARKER_FILE).unlink()
-    with pytest.raises(ModelError, match=r"is not the model that pair.agents.qwen.weak_warmup makes; remove that"):
+    with pytest.raises(ModelError, match=r"is not the model of pair.agents.qwen.weak_warmup; remove the"):
         make(folder)
 
 
@@ -220,7 +220,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         other_vocabulary,
         {},
         ModelError,
-        r"weak_warmup.weak: .*/weak has another vocabulary \(30 tokens, 30 logits\) than the agent's model",
+        r"weak_warmup.weak: got .*/weak with 30 tokens and 30 logits, expected the same vocabulary",
     ),
     "no_file": (
         lambda folder: (folder / "s.jsonl").unlink(),

@@ -28,7 +28,7 @@ class PartlySearched(EveryProblem):
     num_candidates: int = setting(
         4, "next steps sampled for each beam in a round; the paper: twice `num_beams`", at_least=1, at_most=1e4
     )
-    step_tokens: int = setting(256, "longest step; a longer one is cut here", unit="tokens", at_least=1, at_most=1e6)
+    step_tokens: int = setting(256, "longest step; longer ones are cut", unit="tokens", at_least=1, at_most=1e6)
     step_end: str = setting("\n\n", "text that ends a step; the paper: a blank line")
     closing_mark: str = setting(
         "</think>",

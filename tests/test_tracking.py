@@ -274,7 +274,7 @@ def test_error_of_training_is_the_one_told_whatever_mlflow_says_meanwhile(
     monkeypatch.setattr("flows.runs.experiment.train_step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(small_plan("gspo", "tracking.enabled=true"), DirectRunner(), QuietWatcher())
-    assert "also, behind this: no space left on device" in caplog.text
+    assert "another error in the background thread: no space left on device" in caplog.text
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,10 @@ def row_layout(head: ScoringHead, layout: str) -> str:
 def _why_not_shared(head: ScoringHead) -> str | None:
     model, name = head.model, type(head.model).__name__
     if not let_rows_share(model):
-        return f"shared_prompts needs full causal sdpa attention, which {name} does not use"
+        return (
+            "shared_prompts needs full causal sdpa attention with rotations that depend only on the position, which "
+            f"{name} does not have"
+        )
     size = model.config.get_text_config().vocab_size
     prompts, lengths = ((1, 2, 3, 5), (7, 4)), (5, 3, 1, 6)
     rows = TokenRows.of(

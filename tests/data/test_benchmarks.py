@@ -160,7 +160,7 @@ def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeyp
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(problem_sets, "hf_hub_download", unreachable)
-    message = rf"no hub answers for owner/set/data/t.parquet \(LocalEntryNotFoundError\); put the file at {tmp_path}"
+    message = rf"owner/set/data/t.parquet cannot be downloaded \(LocalEntryNotFoundError\); put the file at {tmp_path}"
     with pytest.raises(DataError, match=message):
         load(tmp_path, HUB)
 

@@ -94,9 +94,7 @@ def test_engine_that_does_not_start_is_one_error_with_what_to_change(monkeypatch
         raise RuntimeError("out of memory:\n tried to allocate")
 
     monkeypatch.setattr(deepspeed, "initialize", initialize)
-    message = (
-        "did not start: out of memory: tried to allocate; where memory is short, raise engine.deepspeed.stage or off"
-    )
+    message = "did not start: out of memory: tried to allocate; if memory is short, raise engine.deepspeed.stage or off"
     with pytest.raises(EngineError, match=message):
         DeepspeedLearner(
             small_model(),

@@ -379,7 +379,7 @@ def noisy_model(family: str) -> PreTrainedModel:
 @pytest.mark.parametrize("family", sorted(NOISY))
 def test_nothing_is_random_even_while_training(family: str) -> None:
     model = noisy_model(family)
-    with pytest.raises(EngineError, match="in training mode .* logits are off by .*, because of noise"):
+    with pytest.raises(EngineError, match="in training mode, .* logits are off by .*, because of noise"):
         check_steady(model)
     disable_noise(model)
     check_steady(model)

@@ -297,7 +297,7 @@ def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
     ("returned", "message"),
     [
         (([], {}), "returned no sample specs, expected at least one"),
-        ((["x"], {}), "a list of sample specs holds 'x' of type str"),
+        ((["x"], {}), "got 'x' of type str in a list, expected sample specs"),
         (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; give each one its own number"),
         (
             lambda t: ([spec_of(t, limits=SamplingLimits(0.0, 1.0, 5))], {}),

@@ -359,7 +359,7 @@ def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("address", "message"),
-    [("127.0.0.1:9", "nothing answers at 127.0.0.1:9.*ray start --head"), ("nowhere", "expected host:port or auto")],
+    [("127.0.0.1:9", "cannot connect to 127.0.0.1:9.*ray start --head"), ("nowhere", "expected host:port or auto")],
 )
 def test_cluster_that_cannot_be_reached_is_one_clear_error(
     small_plan: Callable[..., Plan], address: str, message: str
@@ -399,7 +399,9 @@ def test_ray_that_does_not_start_here_is_one_clear_error(
         raise RuntimeError("no room in /dev/shm\nand more")
 
     monkeypatch.setattr(ray_actors.ray, "init", init)
-    with pytest.raises(EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; `hacpo doc"):
+    with pytest.raises(
+        EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; test it with `hacpo doc"
+    ):
         run(small_plan("hacpo", *RAY))
 
 

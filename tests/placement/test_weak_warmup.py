@@ -259,7 +259,7 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
     write_rows(folder, *rows)
     with caplog.at_level(logging.WARNING):
         made = make(folder, agent_of(folder, max_tokens=12))
-    assert "pair.agents.qwen.weak_warmup: left out 1 of 2 examples, of over 12 tokens" in caplog.text
+    assert "pair.agents.qwen.weak_warmup: left out 1 of 2 examples with more than 12 tokens" in caplog.text
     marker = json.loads((made / MARKER_FILE).read_text())
     assert (marker["num_examples"], marker["num_left_out"]) == (1, 1)
 

@@ -1,9 +1,9 @@
-"""Algorithm 1 of the paper, once, as phases that a runner may call directly or run as tasks.
+"""One step of the paper's Algorithm 1, as phases that a runner calls directly or runs as tasks.
 
     problems -> rollout[k] -> verify[k] -> advantage -> (teach[k]) -> update[k] -> metrics
                 (agent k)                  (joint)      (agent k)     (agent k)
 
-Every phase starts from what the step store holds and commits what it makes, so that it may be run again at any time.
+Every phase reads its input from the step store and commits its output there, so it can be run again at any time.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from hacpo_core.phases.verify import verify
 
 
 def train_step(experiment: Experiment, step: int, runner: Runner) -> None:
-    """Run one step of Algorithm 1, and commit what is measured of it.
+    """Run one step of Algorithm 1 and commit its metrics.
 
     Args:
-        experiment: the experiment.
+        experiment: the experiment to advance.
         step: 1-based.
-        runner: where and when the phases run.
+        runner: decides where and when the phases run.
 
     Raises:
-        HacpoError: what a phase raised.
+        HacpoError: a phase failed.
 
     Source: HACPO, Algorithm 1.
     """
     problems = experiment.batch(step)  # line 5
     verdicts: list[Handle] = []
-    for round in range(experiment.method.plan.num_rounds):  # several where a method samples again by what was verified
+    for round in range(experiment.method.plan.num_rounds):  # more than one if the plan samples again after verification
         rollouts = {  # line 10: sample G outputs from every agent's old policy
             agent: runner.start(
                 Phase("rollout", step, agent, round),
@@ -56,7 +56,7 @@ def train_step(experiment: Experiment, step: int, runner: Runner) -> None:
         Phase("advantage", step), partial(advantage, experiment, step, problems), after=verdicts
     )
     ready = [estimated]
-    if experiment.method.estimate.has_teachers:  # before any teacher learns from this step
+    if experiment.method.estimate.has_teachers:  # teachers score before their own update in this step
         ready = [
             runner.start(
                 Phase("teach", step, agent), partial(teach, experiment, step, agent, problems), after=[estimated]

@@ -1,4 +1,4 @@
-"""Arrays of different lengths, side by side in one flat array: what tables hold in place of lists of tuples.
+"""Rows of different lengths in one flat array, and token rows built from them.
 
 Shapes: R row, N value (of all rows, one row after another).
 """
@@ -21,7 +21,7 @@ class Ragged:
 
     Attributes:
         value_N: all rows' values.
-        edge: int64, one more than there are rows; begins with 0 and ends with N.
+        edge: int64, number of rows + 1 entries, from 0 to N.
     """
 
     value_N: NDArray[Any]
@@ -40,7 +40,7 @@ class Ragged:
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all parts (at least one), one part after another."""
+        """The rows of all parts (at least one), concatenated."""
         values = np.concatenate([part.value_N for part in parts])
         return cls.from_lengths(values, np.concatenate([part.lengths for part in parts]))
 
@@ -58,7 +58,7 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Values of each row."""
+        """Number of values of each row."""
         return np.diff(self.edge)
 
     def take(self, rows: Positions) -> Ragged:
@@ -67,7 +67,7 @@ class Ragged:
         return self._slices(self.edge[at], self.edge[at + 1])
 
     def cut(self, lengths: Positions) -> Ragged:
-        """Each row's first values: so many, or all where it has fewer."""
+        """The first `lengths[r]` values of each row, or all if it has fewer."""
         start, end = self.edge[:-1], self.edge[1:]
         return self._slices(start, np.minimum(start + np.asarray(lengths, np.int64), end))
 
@@ -82,7 +82,7 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenRows:
-    """Prompts and responses in one agent's tokens: what passes are made of. B row, U different prompt.
+    """Prompts and responses in one agent's tokens. B row, U distinct prompt.
 
     Attributes:
         prompts: int32, each prompt once.
@@ -96,7 +96,7 @@ class TokenRows:
 
     @classmethod
     def of(cls, prompts: Sequence[Any], responses: Ragged | Sequence[Any]) -> TokenRows:
-        """From a prompt and a response per row; equal prompts become one."""
+        """From a prompt and a response per row; equal prompts are stored once."""
         number: dict[bytes, int] = {}
         different: list[NDArray[np.int32]] = []
         prompt_B = np.empty(len(prompts), np.int64)
@@ -110,7 +110,7 @@ class TokenRows:
 
     @classmethod
     def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
-        """The rows of all parts (at least one), one part after another."""
+        """The rows of all parts (at least one), concatenated."""
         prompts = [part.prompts[u] for part in parts for u in part.prompt_B]
         return cls.of(prompts, Ragged.joined([part.responses for part in parts]))
 
@@ -120,7 +120,7 @@ class TokenRows:
 
     @property
     def lengths_B(self) -> NDArray[np.int64]:
-        """Tokens of each row, prompt and response."""
+        """Number of tokens of each row, prompt and response."""
         return self.prompts.lengths[self.prompt_B] + self.responses.lengths
 
     def take(self, rows: Positions) -> TokenRows:

@@ -1,28 +1,28 @@
-"""Every exception that the project raises on purpose.
+"""All exception types of the project.
 
-One class per remedy: the type says who must act (the author of a configuration, the owner of a file, the operator of
-the machine), the message says what was found, what was expected and what to do.
+The type tells who can fix the error (the author of a configuration, the owner of a file, the operator of the machine).
+The message says what was found, what was expected and what to do.
 """
 
 
 class HacpoError(Exception):
-    """Base of all errors that carry a remedy in their message; the command line prints them without a traceback."""
+    """Base of all errors with a remedy in their message; the command line prints them without a traceback."""
 
 
 class ConfigError(HacpoError, ValueError):
-    """A configuration field is unknown, out of range, inert or contradicts another one."""
+    """A configuration field is unknown, out of range, without effect, or contradicts another one."""
 
 
 class MethodError(HacpoError, ValueError):
-    """An implementation of a seam, or a reward function, cannot be found or returned something that is none."""
+    """An implementation of a seam, or a reward function, cannot be found, failed, or returned an invalid value."""
 
 
 class CapacityError(HacpoError, ValueError):
-    """The hardware that a configuration names cannot hold what it asks for."""
+    """The configured hardware has too little memory for the experiment."""
 
 
 class DataError(HacpoError, ValueError):
-    """A data file is missing, broken or holds something other than it should."""
+    """A data file is missing, corrupt or has unexpected contents."""
 
 
 class ModelError(HacpoError, ValueError):
@@ -30,27 +30,27 @@ class ModelError(HacpoError, ValueError):
 
 
 class EngineError(HacpoError):
-    """A sampler or a learner failed, or an engine that a configuration asks for is not installed."""
+    """A sampler or a learner failed, or a configured engine is not installed."""
 
 
 class AgentLostError(EngineError):
-    """A process that held an agent's weights died; a new one can go on from the last checkpoint."""
+    """A process with an agent's weights died; a new one can resume from the last checkpoint."""
 
 
 class ServerError(HacpoError):
-    """A server that others bring back (Prefect's) is silent, refuses, or does not start; the experiment is sound."""
+    """A server (Prefect's) does not respond, rejects a request or does not start; the experiment is intact."""
 
 
 class TrackingError(HacpoError):
-    """MLflow's store is silent, cannot be opened or refuses what it is sent; the experiment is sound."""
+    """MLflow's store does not respond, cannot be opened or rejects data; the experiment is intact."""
 
 
 class VerificationError(HacpoError):
-    """Verification as a whole cannot be trusted: the workers do not start, or too many answers are unscored."""
+    """Verification failed as a whole: the workers do not start, or too many responses are unscored."""
 
 
 class StoreError(HacpoError):
-    """The step store or a checkpoint cannot be written, is torn, or was altered."""
+    """The step store or a checkpoint cannot be written, is corrupt, or was altered."""
 
 
 class LockedError(StoreError):
@@ -58,9 +58,9 @@ class LockedError(StoreError):
 
 
 class ReplayError(StoreError):
-    """An update that was replayed from stored rollouts ended in other weights than the first time."""
+    """An update that was replayed from stored rollouts gave different weights than the first time."""
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says first, for a message of ours; its type where it says nothing."""
+    """First line of another library's error message; the error's type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""What the phases of one experiment work with."""
+"""The objects that the phases of one experiment share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hacpo_core.verify.rewards import Rewards
 
 @dataclass(slots=True)
 class Experiment:
-    """Everything that the phases of one experiment work with; `hacpo_core` never builds one by itself."""
+    """Everything that the phases of one experiment share. The caller builds it; `hacpo_core` never does."""
 
     id: str
     config: ExperimentConfig
@@ -37,7 +37,7 @@ class Experiment:
     _retokenizers: dict[tuple[str, str], Retokenizer] = field(default_factory=dict)
     _by_id: dict[str, Problem] = field(default_factory=dict)
     text_lock: threading.Lock = field(default_factory=threading.Lock)
-    """held by whoever tokenizes: a tokenizer serves one thread at a time"""
+    """hold it while tokenizing: tokenizers are not thread-safe"""
 
     @property
     def method(self) -> MethodConfig:
@@ -51,7 +51,7 @@ class Experiment:
 
     @property
     def first_version(self) -> int:
-        """Step that the run begins behind: the checkpoint's, or 0."""
+        """Weights version at which the run begins: the checkpoint's step, or 0 without a checkpoint."""
         return self.opened_at.step if self.opened_at is not None else 0
 
     def batch(self, step: int) -> list[Problem]:
@@ -59,7 +59,7 @@ class Experiment:
         return step_problems(self.train_sets, train_set_counts(self.config), step=step, seed=self.config.seed)
 
     def problem(self, problem_id: str) -> Problem:
-        """The training problem of that id."""
+        """The training problem with this id."""
         if not self._by_id:
             self._by_id = {problem.id: problem for problems in self.train_sets.values() for problem in problems}
         return self._by_id[problem_id]
@@ -69,10 +69,10 @@ class Experiment:
         return (learner, *(j for j in self.agents if j != learner and self.method.shares_rollouts))
 
     def state_before(self, step: int, phase: str) -> dict[str, Any]:
-        """What a phase's seam starts from: what it handed out in the step before, {} at first.
+        """State that a phase's seam starts the step with: the one it returned in the previous step, {} in step 1.
 
         Args:
-            step: that begins.
+            step: the step that begins.
             phase: rollout.<agent>, advantage or update.<agent>.
         """
         if step == 1:
@@ -82,7 +82,7 @@ class Experiment:
         return decode(self.ledger.state(step - 1, phase))
 
     def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:
-        """The one that turns the source's responses into the target's tokens; comparing tokenizers is done once."""
+        """Converts the source's responses to the target's tokens. Cached, because comparing tokenizers is slow."""
         key = source.name, target.name
         if key not in self._retokenizers:
             self._retokenizers[key] = Retokenizer(
@@ -96,5 +96,5 @@ class Experiment:
         return self._retokenizers[key]
 
     def stopwatch(self, agent: str) -> Stopwatch:
-        """One for the GPUs that an agent works on."""
+        """A stopwatch that counts the GPUs of this agent."""
         return Stopwatch(num_ranks(self.config, agent) * num_gpus(self.config))

@@ -1,4 +1,4 @@
-"""The small records that travel between phases: frozen, slotted, typed. Responses are columns (`responses.py`)."""
+"""Small records that are passed between phases. Responses are stored as columns, see `responses.py`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A reference answer as its source gives it, and what else the source says about it.
+    """A reference answer as given by its source, with its properties.
 
-    `unit` is what a response may write behind the answer. `tolerance` is the absolute error that is allowed, 0 where
-    none is. With `is_multiple` the answer is a list of answers whose order does not matter.
+    `unit` is a unit that a response may append. `tolerance` is the allowed absolute error. With `is_multiple`, the
+    answer is a list in any order.
     """
 
     answer: str
@@ -47,14 +47,14 @@ class Problem:
 
     @property
     def answer(self) -> str:
-        """The gold answer as its source gives it."""
+        """The reference answer as given by its source."""
         return self.gold.answer
 
 
 class RowKey(NamedTuple):
-    """Which response: everywhere, in memory, in the store, on the page.
+    """Key of a response, the same in memory, in the store and in the dashboard.
 
-    `sample` counts an agent's responses to one problem in one step, from 0.
+    `sample` is the number of the response among an agent's responses to one problem in one step, from 0.
     """
 
     step: int
@@ -65,12 +65,12 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification says of one response.
+    """Result of verifying one response.
 
-    `reward` is in [0, 1]: 1 is "correct", 0 "wrong", anything between "partial". It is None when `status` is "unscored"
-    (the verifier was killed at its time or memory limit, or crashed): it takes part in no mean and no loss.
-    `extracted` is the answer that was found in the text, None where there was none. `reason` says why a response is
-    unscored, else "".
+    `reward` is in [0, 1]: 1 is "correct", 0 "wrong", anything between "partial". It is None if `status` is "unscored"
+    (the verifier was killed at its time or memory limit, or crashed); such a response counts in no mean and no loss.
+    `extracted` is the answer found in the text, None if there was none. `reason` is why a response is unscored, else
+    "".
     """
 
     status: VerdictStatus
@@ -82,7 +82,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PhaseCost:
-    """What a phase cost: wall seconds, seconds of GPU (0 on the CPU), and tokens that were sampled."""
+    """Cost of a phase: wall-clock seconds, GPU-seconds (0 on the CPU), and sampled tokens."""
 
     seconds: float
     gpu_seconds: float = 0.0
@@ -90,7 +90,7 @@ class PhaseCost:
 
     @classmethod
     def total(cls, costs: Iterable[PhaseCost]) -> PhaseCost:
-        """The sum of several."""
+        """The sum of several costs."""
         each = list(costs)
         gpu_seconds, num_tokens = sum(cost.gpu_seconds for cost in each), sum(cost.num_tokens for cost in each)
         return cls(sum(cost.seconds for cost in each), gpu_seconds, num_tokens)
@@ -98,7 +98,7 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """temperature > 0 and top_p in (0, 1]; `is_greedy` takes the likeliest token and ignores both."""
+    """temperature > 0 and top_p in (0, 1]; with `is_greedy`, the most likely token is taken and both are ignored."""
 
     temperature: float
     top_p: float
@@ -108,15 +108,15 @@ class SamplingLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepSearch:
-    """How responses are searched for, step by step; see `hacpo_core.engines.step_search`.
+    """Settings of a step-by-step beam search for responses; see `hacpo_core.engines.step_search`.
 
     Attributes:
-        num_beams: beams that stay after each round.
-        num_candidates: steps that are sampled behind each beam in a round.
-        step_tokens: most tokens of a step.
+        num_beams: beams kept after each round.
+        num_candidates: next steps sampled for each beam in a round.
+        step_tokens: largest number of tokens of a step.
         step_end: text that ends a step.
-        closing_mark: text that ends the reasoning, where the agent's chat template has it; elsewhere the first complete
-            box does.
+        closing_mark: text that ends the reasoning, if the agent's chat template contains it; otherwise, the first
+            complete box ends it.
     """
 
     num_beams: int

@@ -1,4 +1,4 @@
-"""The responses of one agent in one step, or in a part of an evaluation, as columns: from the sampler to the loss.
+"""Responses of one agent in one step, or in one shard of an evaluation, as columns.
 
 Shapes: R response.
 """
@@ -18,20 +18,20 @@ from hacpo_core.columns import Positions, Ragged
 from hacpo_core.records import RowKey, Verdict
 
 ORDINARY = ""
-"""tag of a response that the policy sampled in the ordinary way; capability and means of groups read these alone"""
+"""tag of a response sampled in the usual way; only these count in capabilities and group statistics"""
 SEARCHED = "search"
-"""tag of a response that a search found"""
+"""tag of a searched response"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
-    """What verification says of responses.
+    """Verdicts of responses.
 
     Attributes:
         status: "correct", "wrong", "partial" or "unscored", see `Verdict`.
         raw_reward_R: verified reward in [0, 1]; nan where unscored.
-        extracted: the answer that was found in the text, None where there was none.
-        seconds_R: what verification took.
+        extracted: the answer found in the text, None if there was none.
+        seconds_R: duration of the verification.
         reason: why a response is unscored, else "".
     """
 
@@ -42,7 +42,7 @@ class Verdicts:
     reason: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Arrays are read-only: a method that changes one in place would change what others read."""
+        """Make the arrays read-only, because several phases share them."""
         for column in (self.raw_reward_R, self.seconds_R):
             column.setflags(write=False)
 
@@ -63,13 +63,13 @@ class Verdicts:
 
     @property
     def is_scored_R(self) -> NDArray[np.bool_]:
-        """Where there is a reward."""
+        """True where there is a reward."""
         return ~np.isnan(self.raw_reward_R)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Responses:
-    """What one agent sampled in one step; a row is found by its key (step, agent, problem, sample).
+    """One agent's responses of one step; the key of a response is (step, agent, problem, sample).
 
     Attributes:
         step: 1-based.
@@ -77,16 +77,16 @@ class Responses:
         problem_id: of each response.
         sample_R: 0-based number among the agent's responses to that problem in that step.
         tag: how it was sampled; `ORDINARY` for most.
-        policy_version_R: update phases that the policy had seen.
+        policy_version_R: number of update phases applied to the policy that sampled it.
         prompt_ids: int32, in the agent's tokens.
-        token_ids: int32, the EOS included where the response stopped by itself.
-        logprobs: float32, nats, of these tokens under the policy that sampled them.
+        token_ids: int32, including the final EOS of finished responses.
+        logprobs: float32, nats, of these tokens under the policy, as reported by the sampler.
         text: without special tokens.
-        finish_reason: "stop", or "length" where the limit cut the response.
-        old_logprobs: as `logprobs`, but as the agent's own training engine computes them before the step's first
-            update; None where the sampler's stand in for them.
-        num_sampled_R: tokens that were sampled for each response, those that a search threw away among them; None where
-            each holds all of them.
+        finish_reason: "stop", or "length" if the response was cut at the limit.
+        old_logprobs: the same log-probabilities, computed by the agent's training engine before the step's first
+            update; None if the sampler's are used instead.
+        num_sampled_R: tokens sampled for each response, including those discarded by a search; None if responses
+            contain all sampled tokens.
         verdicts: None before verification.
     """
 
@@ -111,12 +111,12 @@ class Responses:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were sampled, for responses and in searches."""
+        """Number of sampled tokens, including those discarded by searches."""
         return len(self.token_ids.value_N) if self.num_sampled_R is None else int(self.num_sampled_R.sum())
 
     @property
     def behaviour_logprobs(self) -> Ragged:
-        """What ratios compare with: `old_logprobs`, or the sampler's own."""
+        """Log-probabilities of the old policy in importance ratios: `old_logprobs`, or else the sampler's."""
         return self.logprobs if self.old_logprobs is None else self.old_logprobs
 
     def row_keys(self) -> Iterator[RowKey]:
@@ -125,18 +125,18 @@ class Responses:
             yield RowKey(self.step, self.agent, problem_id, sample)
 
     def positions(self) -> dict[RowKey, int]:
-        """Place of each response by its key."""
+        """Position of each response by its key."""
         return {key: row for row, key in enumerate(self.row_keys())}
 
     def ordinary_rewards(self) -> Iterator[tuple[str, float]]:
         """Problem and raw reward of each scored response without a tag."""
-        assert self.verdicts is not None, "verified before rewards are read"
+        assert self.verdicts is not None, "rewards exist after verification"
         for problem_id, tag, reward in zip(self.problem_id, self.tag, self.verdicts.raw_reward_R.tolist(), strict=True):
             if tag == ORDINARY and not math.isnan(reward):
                 yield problem_id, reward
 
     def rewards_by_problem(self) -> dict[str, list[float]]:
-        """The same, by problem."""
+        """Raw rewards of the scored responses without a tag, by problem."""
         rewards: dict[str, list[float]] = {}
         for problem_id, reward in self.ordinary_rewards():
             rewards.setdefault(problem_id, []).append(reward)
@@ -148,16 +148,16 @@ class Responses:
 
     @classmethod
     def none(cls, step: int, agent: str) -> Responses:
-        """No response of that agent and step."""
+        """No responses."""
         nothing = np.empty(0, np.int64)
         tokens, values = Ragged.of([], np.int32), Ragged.of([], np.float32)
         return cls(step, agent, (), nothing, (), nothing, tokens, tokens, values, (), ())
 
     @classmethod
     def joined(cls, parts: Sequence[Responses]) -> Responses:
-        """The responses of all parts (at least one) of one agent and step, one part after another.
+        """The responses of all parts (at least one) of one agent and step, concatenated.
 
-        Where some parts have old log-probabilities of their own, the sampler's stand in for the others'.
+        If only some parts have old log-probabilities, the sampler's are used for the others.
         """
         if len(parts) == 1:
             return parts[0]
@@ -193,11 +193,11 @@ def _joined(columns: Sequence[Any]) -> Any:
     return np.concatenate(columns) if isinstance(first, np.ndarray) else first
 
 
-# --- as Arrow, which Parquet files are made from ---
+# --- conversion to and from Arrow tables ---
 
 
 def as_arrow(responses: Responses) -> pyarrow.Table:
-    """All columns but the verdicts."""
+    """All columns except the verdicts."""
     columns = _keys(responses) | {
         "tag": _strings(responses.tag),
         "policy_version": responses.policy_version_R,
@@ -217,7 +217,7 @@ def as_arrow(responses: Responses) -> pyarrow.Table:
 def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
     """The verdicts, with the keys of their responses."""
     verdicts = responses.verdicts
-    assert verdicts is not None, "verified before it is written"
+    assert verdicts is not None, "verdicts exist after verification"
     return pyarrow.table(
         _keys(responses)
         | {
@@ -231,7 +231,7 @@ def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
 
 
 def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
-    """What `as_arrow` made."""
+    """Responses from a table of `as_arrow`."""
     return Responses(
         step=step,
         agent=agent,
@@ -250,7 +250,7 @@ def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
 
 
 def verdicts_from_arrow(table: pyarrow.Table) -> Verdicts:
-    """What `verdicts_as_arrow` made."""
+    """Verdicts from a table of `verdicts_as_arrow`."""
     return Verdicts(
         status=tuple(table["status"].to_pylist()),
         raw_reward_R=table["raw_reward"].to_numpy(),  # null becomes nan
@@ -279,6 +279,6 @@ def as_lists(column: Ragged) -> pyarrow.Array:
 
 
 def as_ragged(column: pyarrow.ChunkedArray) -> Ragged:
-    """What `as_lists` made."""
+    """A ragged column from a column of `as_lists`."""
     whole = column.combine_chunks()
     return Ragged.from_lengths(whole.flatten().to_numpy(), whole.value_lengths().to_numpy())

@@ -1,4 +1,4 @@
-"""Random numbers as a function of what they are for, never of what was drawn before."""
+"""Random numbers that depend only on their purpose, never on earlier draws."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def uniforms(seeds: list[int], length: int) -> NDArray[np.float64]:
     """One stream of uniform numbers in [0, 1) per seed.
 
     Returns:
-        uniform_BT, float64: row b depends on seeds[b] alone, so that a row is the same in any batch.
+        uniform_BT, float64: row b depends only on seeds[b], so that it is the same in any batch.
     """
     return np.stack([np.random.Generator(np.random.Philox(seed)).random(length) for seed in seeds])

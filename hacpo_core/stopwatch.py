@@ -1,4 +1,4 @@
-"""How long a phase took, and how much of a GPU."""
+"""Wall-clock and GPU time of a phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hacpo_core.records import PhaseCost
 
 
 class Stopwatch:
-    """Seconds of a block of code, and of each GPU that works in it."""
+    """Measures the duration of a block of code, and the GPU-seconds of the GPUs that it uses."""
 
     def __init__(self, num_gpus: int = 0) -> None:
         self._num_gpus = num_gpus
@@ -26,5 +26,5 @@ class Stopwatch:
         self._seconds = time.perf_counter() - self._start
 
     def cost(self, num_tokens: int = 0) -> PhaseCost:
-        """What the block cost."""
+        """Cost of the block."""
         return PhaseCost(self._seconds, self._seconds * self._num_gpus, num_tokens)

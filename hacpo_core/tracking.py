@@ -1,6 +1,6 @@
-"""MLflow: one run per experiment, one nested run per agent, every point once.
+"""MLflow: one run per experiment, one nested run per agent, every metric value logged once.
 
-The only file that imports mlflow. SQLite is put into WAL mode and migrated once, under a lock.
+Only this file imports mlflow. A SQLite store is switched to WAL mode and migrated once, under a lock.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ from hacpo_core.config.addresses import STATE_FILE, has_password, is_server, sql
 from hacpo_core.errors import TrackingError, first_line
 from hacpo_core.store.files import write_json
 
-if TYPE_CHECKING:  # half a second that a training without pictures does not need
+if TYPE_CHECKING:  # matplotlib takes half a second to import, and training may not need it
     from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
-_MOST_PARAMS, _MOST_POINTS = 100, 1000  # in one call
+_MOST_PARAMS, _MOST_POINTS = 100, 1000  # per call
 _TRIES = 5
 SEND_EVERY_S = 2.0
-"""steps that are faster than this wait for each other: a call costs more than what it carries"""
+"""shortest time between two calls; faster steps are sent together, because a call itself is expensive"""
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
 FIRST_RETRIES = 3
-"""of the first request to a server, 2, 4 and 8 s apart"""
+"""retries of the first request to a server, after 2, 4 and 8 s"""
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-# What it logs as an error, with its whole traceback, it raises as well.
+# MLflow raises the errors that it logs here with a traceback.
 logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
 
 
 def import_store() -> None:
-    """Import what MLflow imports at the first use of a database: a second that a process may want behind it."""
+    """Import in advance what MLflow imports at the first use of a database, which takes a second."""
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 @contextmanager
 def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raises what MLflow, its database or the disk below it raises, and errors of other kinds, as a TrackingError."""
+    """Convert errors of MLflow, its database and the disk, and those of `kinds`, to a TrackingError."""
     expected: tuple[type[Exception], ...] = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, *kinds)
     try:
         yield
     except expected as error:
         message = without_password(f"{uri}: {first_line(error)}").rstrip(".")
         raise TrackingError(
-            f"MLflow's store {message}; fix it or name another (tracking.uri or MLFLOW_TRACKING_URI), what is "
-            "committed stays"
+            f"MLflow's store {message}; fix it or set another (tracking.uri or MLFLOW_TRACKING_URI); committed phases "
+            "are kept"
         ) from (None if has_password(uri) else error)
 
 
 def _raises_one_kind(method: _Method) -> _Method:
-    """The method of a tracker, which raises what the store raises as a TrackingError."""
+    """Decorator of a tracker's method that converts the store's errors to TrackingError."""
 
     @wraps(method)
     def inner(self: Tracker, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +82,7 @@ def _raises_one_kind(method: _Method) -> _Method:
 
 @contextmanager
 def _few_retries() -> Iterator[None]:
-    """Within it a silent server is given up after a quarter of a minute, not after MLflow's four minutes."""
+    """Give up on a server that does not respond after 15 s, instead of MLflow's four minutes."""
     retries = MLFLOW_HTTP_REQUEST_MAX_RETRIES
     default = str(retries.default)
     if os.environ.get(retries.name, default) != default:  # set by the user
@@ -96,9 +96,9 @@ def _few_retries() -> Iterator[None]:
 
 
 def prepare_store(uri: str) -> None:
-    """Migrate a SQLite store and switch it to WAL, one process at a time; see whether a server answers.
+    """Migrate a SQLite store and switch it to WAL mode, one process at a time; check that a server responds.
 
-    A new one is migrated under another name: a process killed halfway would leave one that MLflow cannot fix.
+    A new store is created under a temporary name: if the process is killed halfway, MLflow could not repair it.
     """
     path = sqlite_path(uri)
     if path is None:
@@ -114,7 +114,9 @@ def prepare_store(uri: str) -> None:
         if not path.exists():
             for leftover in path.parent.glob(f".{path.name}.*.tmp*"):
                 leftover.unlink()
-            unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # MLflow remembers what it made
+            unfinished = path.with_name(
+                f".{path.name}.{secrets.token_hex(8)}.tmp"
+            )  # a new name each time, because MLflow caches stores by name
             MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
             unfinished.rename(path)
         with closing(sqlite3.connect(path)) as connection:
@@ -123,12 +125,12 @@ def prepare_store(uri: str) -> None:
 
 
 def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
-    """Tell a store that was moved together with its artifacts where those are now: it holds whole paths."""
+    """Update the absolute artifact paths in a store that was moved together with its artifacts."""
     existing = MlflowClient(uri).get_experiment_by_name(experiment)
     before, now = existing.artifact_location if existing is not None else "", artifacts.as_uri()
     if before in ("", now) or Path(unquote(urlparse(before).path)).is_dir():
         return
-    _log.info("%s: artifacts that were at %s are at %s", uri, before, now)
+    _log.info("%s: artifacts moved from %s to %s", uri, before, now)
     with closing(sqlite3.connect(sqlite_path(uri) or "")) as connection, connection:
         for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
             connection.execute(
@@ -138,19 +140,19 @@ def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """What an earlier process wrote: the training's id, by which its runs are found, and the runs' ids."""
+    """The state of an earlier process: the training's id, which tags its runs, and the runs' ids."""
     if not path.is_file():
         return {}
     try:
         state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        _log.warning("%s is torn; the runs so far stay as they are, and others are opened", path)
+        _log.warning("%s is corrupt; opening new MLflow runs and leaving the existing ones as they are", path)
         return {}
     return state
 
 
 def _status(client: MlflowClient, run_id: str) -> str | None:
-    """Status of a run, None where this store has no such run."""
+    """Status of a run; None if this store does not have it."""
     try:
         return str(client.get_run(run_id).info.status)
     except MlflowException as error:
@@ -169,17 +171,17 @@ class Tracker:
 
         Args:
             uri: tracking URI.
-            experiment: MLflow experiment, created when missing.
-            artifacts: folder for artifacts of a new experiment; a tracking server has a place of its own.
+            experiment: MLflow experiment, created if missing.
+            artifacts: folder for artifacts of a new experiment; a tracking server uses its own.
             run_name: name and tag of the parent run.
-            state_file: remembers the run ids, in the experiment's folder.
-            agents: one nested run each.
+            state_file: file in the experiment's folder that stores the run ids.
+            agents: names; each gets a nested run.
 
         Raises:
-            TrackingError: the store is silent, cannot be opened or refuses what it is sent; so do all methods.
+            TrackingError: the store does not respond, cannot be opened or rejects data; all methods may raise it.
         """
         self._uri = uri
-        with _in_one_sentence(uri, ImportError, ValueError):  # a driver that is missing, an address that is none
+        with _in_one_sentence(uri, ImportError, ValueError):  # missing driver, invalid address
             self._open(uri, experiment, artifacts, run_name, state_file, agents)
 
     def _open(
@@ -192,7 +194,7 @@ class Tracker:
             _follow_artifacts(uri, experiment, artifacts.absolute())
         self._experiment_id = self._find_experiment(experiment, place)
         known = _read_state(state_file)
-        # A training of its own: one of the same experiment in another folder, or before this folder, has other runs.
+        # Identifies this folder's training: the same experiment in another folder has other runs.
         training = known.get("training") or secrets.token_hex(8)
         write_json(state_file, {**known, "training": training})
         tags = {"hacpo.experiment": run_name, "hacpo.training": training}
@@ -224,7 +226,7 @@ class Tracker:
         if existing is None:
             try:
                 return str(self._client.create_experiment(name, artifact_location=artifacts))
-            except MlflowException:  # another process made it in between
+            except MlflowException:  # another process created it in between
                 existing = self._client.get_experiment_by_name(name)
                 if existing is None:
                     raise
@@ -232,7 +234,7 @@ class Tracker:
 
     def _open_run(self, run_id: str | None, name: str, tags: dict[str, str]) -> str:
         if run_id is not None and _status(self._client, run_id) is None:
-            run_id = None  # the experiment began on another store
+            run_id = None  # the experiment started with another store
         if run_id is None:
             runs = self._client.search_runs(
                 [self._experiment_id], f"tags.`hacpo.training` = '{tags['hacpo.training']}'"
@@ -246,16 +248,16 @@ class Tracker:
 
     @_raises_one_kind
     def log_setup(self, *, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Mapping[str, str]) -> None:
-        """Parameters, tags and data sets, on the parent run and on every agent's.
+        """Log parameters and tags on all runs, and data sets on the parent run.
 
         Args:
-            params: name to value; a parameter that was logged before keeps its value.
+            params: name to value; a parameter that was already logged keeps its value.
             tags: name to value.
             datasets: context ("train", "benchmark math500") to "name@digest".
         """
         for run_id in (self._parent, *self._agents.values()):
-            # MLflow refuses to change a parameter; what identifies the experiment cannot have changed, and of the
-            # rest (paths, retries, checkpoints) the first run's value stays.
+            # MLflow does not allow changing a parameter. Those that identify the experiment cannot have changed; for
+            # the others (paths, retries, checkpoints), the first run's value is kept.
             known = self._client.get_run(run_id).data.params
             entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
             for start in range(0, len(entries), _MOST_PARAMS):
@@ -264,7 +266,7 @@ class Tracker:
         inputs = []
         for context, described in datasets.items():
             name, _, digest = described.partition("@")
-            # The context is part of the name: MLflow takes one file in two contexts for the same input.
+            # The context is part of the name, because MLflow treats one file in two contexts as the same input.
             title, source = f"{context}: {Path(name).name}", json.dumps({"uri": name})
             dataset = Dataset(name=title, digest=digest[:36], source_type="local", source=source)
             inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
@@ -272,23 +274,26 @@ class Tracker:
             try:
                 self._client.log_inputs(self._parent, datasets=inputs)
                 return
-            except MlflowException:  # it looks for a data set and then adds it: another run may do so in between
+            except (
+                MlflowException
+            ):  # MLflow checks and adds data sets non-atomically: another run may add it in between
                 if not tries_left:
                     raise
 
     @_raises_one_kind
     def logged_steps(self) -> set[int]:
-        """Steps whose metrics have arrived as a whole."""
+        """Steps whose metrics are completely logged."""
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
 
     @_raises_one_kind
     def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """All metrics of a step, with their fixed timestamp; they are sent with the next ones or when the runs close,
-        unless the last ones were sent over SEND_EVERY_S ago.
+        """Log all metrics of a step with their fixed timestamp.
+
+        They are sent at once if the last call was more than SEND_EVERY_S ago, else with later ones or at the end.
 
         Args:
             step: number of the step.
-            metrics: value of the step store's metrics phase: what was not sent at a kill is there.
+            metrics: output of the step's metrics phase; after a kill, unsent metrics are still in the step store.
         """
         timestamp = int(metrics["timestamp_ms"])
         points = {run_id: _points(metrics["agents"][name], step, timestamp) for name, run_id in self._agents.items()}
@@ -301,7 +306,7 @@ class Tracker:
             self._send()
 
     def _send(self) -> None:
-        """What waits, in one batch per run; the parent's comes last, because it says which steps have arrived."""
+        """Send the waiting metrics, one batch per run; the parent's last, since it records which steps are complete."""
         for run_id in (*self._agents.values(), self._parent):
             if self._waiting[run_id]:
                 self._client.log_batch(run_id, metrics=self._waiting[run_id], synchronous=True)
@@ -310,13 +315,13 @@ class Tracker:
 
     @_raises_one_kind
     def log_agent(self, agent: str, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
-        """Values of one agent at one step; logging the same again changes nothing."""
+        """Log values of one agent at one step; logging the same values again has no effect."""
         self._client.log_batch(self._agents[agent], metrics=_points(values, step, timestamp_ms), synchronous=True)
 
     @_raises_one_kind
     def log_table(self, name: str, frame: pd.DataFrame) -> None:
-        """A table as an artifact of the parent run that MLflow shows as a table; replaces one of the same name."""
-        # MlflowClient.log_table appends to what is there: a resumed run would hold every row twice.
+        """Log a table as an artifact of the parent run that MLflow shows as a table; replaces one of the same name."""
+        # MlflowClient.log_table appends to an existing table, so a resumed run would have every row twice.
         value = json.loads(frame.to_json(orient="split", index=False))
         self._client.log_dict(self._parent, {"columns": value["columns"], "data": value["data"]}, name)
         listed = json.loads(self._client.get_run(self._parent).data.tags.get(_TABLES_TAG, "[]"))
@@ -326,17 +331,17 @@ class Tracker:
 
     @_raises_one_kind
     def log_figure(self, name: str, figure: Figure) -> None:
-        """A picture as an artifact of the parent run."""
+        """Log a figure as an artifact of the parent run."""
         self._client.log_figure(self._parent, figure, name)
 
     @_raises_one_kind
     def log_file(self, path: Path) -> None:
-        """A file as an artifact of the parent run."""
+        """Log a file as an artifact of the parent run."""
         self._client.log_artifact(self._parent, str(path))
 
     @_raises_one_kind
     def finish(self, status: str) -> None:
-        """Send what waits and close all runs: "FINISHED", "FAILED" or "KILLED"."""
+        """Send waiting metrics and close all runs with a status: "FINISHED", "FAILED" or "KILLED"."""
         try:
             self._send()
         finally:
@@ -349,10 +354,10 @@ def _points(values: Mapping[str, float], step: int, timestamp_ms: int) -> list[M
 
 
 def close_abandoned(root: Path, uri: str, status: str) -> bool:
-    """Close the runs of an experiment whose process died; False where all were closed already.
+    """Close the runs of an experiment whose process died; False if all were already closed.
 
     Args:
-        root: the experiment's folder, which nobody writes to.
+        root: the experiment's folder, to which no process writes.
         uri: of its tracking store.
         status: as for `Tracker.finish`.
     """

@@ -1,4 +1,4 @@
-"""Versions of what a result depends on."""
+"""Versions of the packages and the code that results depend on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "pre
 
 @functools.cache
 def version_tags() -> Mapping[str, str]:
-    """Versions of the packages that matter, and the git commit of this code where it runs from a checkout.
+    """Versions of the relevant packages, and the git commit of this code if it runs from a checkout.
 
-    Looked up once: a checkout may change under a process that has imported it.
+    Determined once per process, because the checkout may change after the process has imported it.
     """
     tags = {}
     for package in _PACKAGES:
@@ -35,6 +35,6 @@ def version_tags() -> Mapping[str, str]:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        _log.info("%s is no git checkout; no commit is recorded", here)
+        _log.info("%s is not a git checkout; no commit is recorded", here)
         return tags
     return tags | {"mlflow.source.git.commit": git.stdout.strip()}

@@ -136,7 +136,7 @@ def test_too_many_unscored_responses_stop_the_run(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unscored_after(14, monkeypatch)
-    with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*resume to try once"):
+    with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*resume to try again"):
         run(small_plan("hacpo"))
 
 
@@ -155,7 +155,7 @@ def test_step_without_a_single_verdict_stops_the_run_whatever_is_allowed(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unscored_after(0, monkeypatch)
-    with pytest.raises(VerificationError, match=r"16 of 16 responses are unscored, all of them"):
+    with pytest.raises(VerificationError, match=r"16 of 16 responses are unscored, expected not all"):
         run(small_plan("hacpo", "train.num_steps=1", "verifier.max_unscored_fraction=1"))
 
 
@@ -326,5 +326,5 @@ def test_weights_that_became_no_numbers_stop_the_run(small_plan: Callable[..., P
     planned = small_plan(
         "gspo", "optimizer.learning_rate=1e3", "optimizer.weight_decay=1e3", "engine.skip_zero_advantage=false"
     )  # every update multiplies the weights by a million
-    with pytest.raises(EngineError, match="are no numbers, so its weights are spoilt|gradient norm is nan"):
+    with pytest.raises(EngineError, match="got nan or infinite log-probabilities|gradient norm is nan"):
         run(planned)

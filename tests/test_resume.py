@@ -197,7 +197,7 @@ def test_flipped_byte_in_checkpoint_is_found_and_older_state_replayed(
     content[-100] ^= 1
     path.write_bytes(content)
     assert latest_checkpoint(damaged.root) is None
-    assert "model.safetensors was altered" in caplog.text
+    assert "model.safetensors is missing or was altered" in caplog.text
     assert finish(damaged) == expected
 
 
@@ -220,7 +220,7 @@ def test_evaluation_torn_after_the_last_checkpoint_is_made_again_to_the_same_bit
     break_off(broken, "rollout", 4)
     (broken.root / "steps" / "000002" / "evaluate.dev.qwen.json").write_text("", encoding="utf-8")
     assert finish(broken) == expected
-    assert "step 2, evaluate.dev.qwen is torn" in caplog.text
+    assert "step 2, evaluate.dev.qwen is corrupt" in caplog.text
 
 
 def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
@@ -285,7 +285,7 @@ def test_replay_from_other_rows_is_an_error_on_such_a_device_too(
         return [keys[::2], keys[1::2]], state
 
     monkeypatch.setattr(Shuffled, "build", rows_of_the_step_before)
-    with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .* \(at most 0.25 is near\); the rows"):
+    with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .*, expected at most 0.25; the rows"):
         run_experiment(plan, DirectRunner(), QuietWatcher())
 
 

@@ -105,7 +105,7 @@ def test_address_with_a_password_is_refused_before_anything_is_written(
         lambda: run_experiment(planned, DirectRunner(), QuietWatcher()),
         lambda: run_evaluation(planned, 0, DirectRunner(), QuietWatcher()),
     ):
-        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: holds a password") as refused:
+        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: contains a password") as refused:
             start()
         assert "s3cret" not in str(refused.value)
     assert {path.name for path in planned.root.rglob("*")} == {"config.yaml", "contents.json"}, "no failure either"
@@ -274,7 +274,7 @@ def test_error_of_training_is_the_one_told_whatever_mlflow_says_meanwhile(
     monkeypatch.setattr("flows.runs.experiment.train_step", stop)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(small_plan("gspo", "tracking.enabled=true"), DirectRunner(), QuietWatcher())
-    assert "also, behind this: no space left on device" in caplog.text
+    assert "another error in the background thread: no space left on device" in caplog.text
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Pure mathematics: equations as functions of tensors, without I/O, logging or configuration.
 
-A module is imported when it is first used: all bring torch, which plans and pages do without.
+Modules are imported on first use: they import torch, which is slow and which plans and the dashboard do not need.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Baselines, advantages, and the advantage that a response carries for each learner.
+"""Baselines, advantages, and the advantage of each response for each learner.
 
 Shapes: P problem, A agent, G response. Index k learns, j sampled; L is the axis of learners (as long as A).
 """
@@ -22,7 +22,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What rewards are compared with: `mean_PA` and `std_PA` of each agent, and where a group's rewards are all equal.
+    """Baseline `mean_PA` and divisor `std_PA` of each agent; `is_uniform_PA` is True where all rewards are equal.
 
     `num_guarded` counts the entries of `mean_PA` that the binary guard replaced.
     """
@@ -35,9 +35,9 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class JointAdvantages:
-    """`advantage_LPAG[k, p, j, i]`: what response i of agent j carries for learner k; `weight_LA[k, j]`: its weight.
+    """`advantage_LPAG[k, p, j, i]`: advantage of agent j's response i for learner k; `weight_LA[k, j]`: its weight.
 
-    The weight is w[j, k] of Eq. 10 for j != k and 1 for own responses. Unscored responses carry 0.
+    The weight is w[j, k] of Eq. 10 for j != k and 1 for own responses. Unscored responses have the advantage 0.
     """
 
     advantage_LPAG: Tensor
@@ -49,7 +49,7 @@ BaselineFunction = Callable[[Tensor, Tensor, Tensor], Baseline]
 
 
 def own_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:
-    """Mean and standard deviation of each agent's own group; other agents do not matter.
+    """Mean and standard deviation of each agent's own group.
 
         mu[k] = 1/G sum_i R[k, i]
 
@@ -63,14 +63,14 @@ def own_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) ->
 
 
 def capability_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:
-    """Baseline of each agent over all agents' rewards, every reward rescaled to that agent's capability.
+    """Baseline of each agent: the mean of all agents' rewards, each rescaled to that agent's capability.
 
         mu[k] = 1/A sum_j w[k, j] * (mean of the scored R[j, :])
               = 1/(A G) sum_j sum_i w[k, j] R[j, i]        when every response is scored
 
     Args:
         reward_PAG: reward, finite where scored.
-        is_scored_PAG: True where the response has a verdict; an agent with none in a problem is left out of the mean.
+        is_scored_PAG: True where the response has a verdict; an agent with no verdict for a problem is left out.
         ratio_AA: capability ratio w[k, j].
 
     Returns:
@@ -89,7 +89,7 @@ def capability_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Ten
 
 
 def pooled_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:
-    """Plain mean and standard deviation of all agents' rewards: the capability baseline with every ratio 1.
+    """Mean and standard deviation of all agents' rewards: the capability baseline with all ratios 1.
 
     Source: HACPO section 5, the Naive baseline.
     """
@@ -111,20 +111,20 @@ def guard_binary(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) 
 def standardise(
     reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline, *, agent: int, divides: bool = True
 ) -> Tensor:
-    """Advantage of every response against one agent's baseline.
+    """Advantage of every response relative to one agent's baseline.
 
-        A[j, i] = (R[j, i] - mu[agent]) / (sigma[agent] + 1e-6);   0 where the group is uniform or unscored
+        A[j, i] = (R[j, i] - mu[agent]) / (sigma[agent] + 1e-6);   0 if unscored or all rewards in the group are equal
 
     Args:
         reward_PAG: reward, finite where scored.
         is_scored_PAG: True where the response has a verdict.
         baseline: baselines of all agents.
         agent: index of the agent whose baseline is used.
-        divides: False leaves the division by sigma out.
+        divides: False omits the division by sigma.
 
     Returns:
         advantage_PAG, dimensionless.
-    Source: HACPO Eq. 6; uniform groups give 0 as in the official code.
+    Source: HACPO Eq. 6; 0 for groups of equal rewards as in the official code.
     """
     mean_P, std_P = baseline.mean_PA[:, agent], baseline.std_PA[:, agent]
     advantage_PAG = reward_PAG - mean_P[:, None, None]
@@ -142,7 +142,7 @@ def carried_advantages(
     cross_baseline: CrossBaseline = "source",
     divides: bool = True,
 ) -> Tensor:
-    """The advantage that every response carries for every learner, before the weight of Eq. 10.
+    """The advantage of every response for every learner, before the weight of Eq. 10.
 
         own response (j = k):   A = (R - mu[k]) / sigma[k]
         cross, source:          A = (R - mu[j]) / sigma[j]        Eq. 10
@@ -152,11 +152,11 @@ def carried_advantages(
         reward_PAG: reward, finite where scored.
         is_scored_PAG: True where the response has a verdict.
         baseline: baselines of all agents.
-        cross_baseline: whose baseline a cross-agent response is compared with.
-        divides: False leaves the division by sigma out.
+        cross_baseline: the agent whose baseline is subtracted from a cross-agent response's reward.
+        divides: False omits the division by sigma.
 
     Returns:
-        advantage_LPAG: [k] is learner k's view of all responses.
+        advantage_LPAG: [k] holds the advantages of all responses for learner k.
 
     Raises:
         ValueError: unknown cross_baseline.
@@ -194,13 +194,13 @@ def joint_advantages(
         is_scored_PAG: True where the response has a verdict.
         ratio_AA: capability ratio w[k, j] of the step.
         baseline: one of `BASELINES`.
-        cross_baseline: whose baseline a cross-agent response is compared with (Eq. 10 or Eq. 50).
+        cross_baseline: baseline of cross-agent responses: the sampling agent's (Eq. 10) or the learner's (Eq. 50).
         cross_weight: "capability" multiplies cross-agent advantages by w[j, k] (Eq. 10), "one" does not.
-        binary_guard: replace capability baselines above 1 by the agent's own mean, where no reward is above 1.
-        scale: what differences are divided by: the group's standard deviation, that of all the agent's rewards in the
-            step ("batch"), or nothing ("none", in units of reward).
-        counts_PAG: True where a response counts in means and standard deviations; None: all that are scored.
-        shaped_PAG: what is compared with the baseline in place of the reward; None: the reward itself.
+        binary_guard: replace capability baselines above 1 by the agent's own mean if no reward exceeds 1.
+        scale: divisor: the group's standard deviation ("group"), that of all the agent's rewards in the step
+            ("batch"), or 1 ("none"; advantages in units of reward).
+        counts_PAG: True where a response counts in means and standard deviations; None: all scored responses.
+        shaped_PAG: reward from which the baseline is subtracted; None: `reward_PAG`.
 
     Returns:
         advantages and weights; finite for any finite rewards.
@@ -246,17 +246,17 @@ def batch_std(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
 
 
 def leave_one_out(reward_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor) -> Tensor:
-    """Advantage of each response over the mean of its agent's other responses to the problem.
+    """Each reward minus the mean reward of the agent's other responses to the problem.
 
         A[i] = R[i] - 1/(G - 1) sum over j != i of R[j]  =  G/(G - 1) (R[i] - mean)
 
     Args:
         reward_PAG: reward, finite where scored.
         is_scored_PAG: True where the response has a verdict.
-        counts_PAG: True where it counts in means: G responses. The others are compared with the mean of these.
+        counts_PAG: True where it counts in means: G responses. The baseline of the others is the mean of these.
 
     Returns:
-        advantage_PAG, in units of reward; 0 for a response without others.
+        advantage_PAG, in units of reward; 0 for the only response to a problem.
     Source: RLOO (2402.14740).
     """
     counts_PAG = counts_PAG & is_scored_PAG
@@ -268,7 +268,7 @@ def leave_one_out(reward_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor)
 
 
 def whitened(reward_R: Tensor, num_tokens_R: Tensor, counts_R: Tensor, *, compared_R: Tensor | None = None) -> Tensor:
-    """Rewards with the mean and the variance of a batch's tokens taken out; each response counts as its tokens.
+    """Rewards normalised by mean and variance over a batch's tokens: each response is weighted by its length.
 
         A = (R - mu) / sqrt(v + 1e-8),   mu = sum n R / N,   v = sum n (R - mu)^2 / (N - 1),   N = sum n
 
@@ -276,7 +276,7 @@ def whitened(reward_R: Tensor, num_tokens_R: Tensor, counts_R: Tensor, *, compar
         reward_R: finite.
         num_tokens_R: n, response tokens.
         counts_R: True where the response counts in mu and v.
-        compared_R: what is normalised in place of the reward; None: the reward itself.
+        compared_R: values to normalise with mu and v; None: `reward_R`.
 
     Returns:
         advantage_R, dimensionless.
@@ -297,7 +297,7 @@ BASELINES: dict[str, BaselineFunction] = {
 
 
 def _power_of_two_scale(reward_PAG: Tensor) -> Tensor:
-    """scale_P11: 1 for ordinary rewards; where squares would overflow, an exact power of two to divide by."""
+    """scale_P11: 1 for ordinary rewards; an exact power of two to divide by if squares would overflow."""
     largest_P11 = reward_PAG.abs().amax(dim=(1, 2), keepdim=True)
     exponent_P11 = torch.frexp(largest_P11).exponent.clamp(max=1023)
     return torch.where(largest_P11 < 1e100, 1.0, torch.ldexp(torch.ones_like(largest_P11), exponent_P11))

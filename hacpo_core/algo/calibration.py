@@ -1,6 +1,6 @@
-"""Rewards that say how a response compares with the answers of the other agents (ILR).
+"""Rewards calibrated by the other agents' rewards for the same problem (ILR).
 
-Shapes: P problem, A agent, G response of one agent to one problem. Index k is compared, l is compared with.
+Shapes: P problem, A agent, G response of one agent to one problem. Agent k is calibrated by the other agents l.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from hacpo_core.algo.groups import agent_mean
 
 
 def calibrated_rewards(reward_PAG: Tensor, counts_PAG: Tensor) -> Tensor:
-    """Each reward, and how far it is from what every other agent got for the same problem.
+    """Each reward plus its bounded, scaled distance from every other agent's mean reward for the same problem.
 
         R'[k, i] = R[k, i] + sum over l != k of clip((R[k, i] - mean R[l]) / (max R[l] - min R[l]), -b, b)
         b = 1 / (A - 1)
 
-    An agent whose rewards are all equal, or that has none, adds 0.
+    Agents l without rewards, or whose rewards are all equal, add 0.
 
     Args:
         reward_PAG: raw reward, finite.
         counts_PAG: True where the response counts in mean, max and min.
 
     Returns:
-        calibrated_PAG, in units of reward; the raw rewards where there is one agent.
+        calibrated_PAG, in units of reward; the raw rewards if there is only one agent.
     Source: ILR (2509.26306), perception calibration.
     """
     num_A = reward_PAG.shape[1]

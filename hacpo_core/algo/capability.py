@@ -1,4 +1,4 @@
-"""How able each agent is at the moment, and the ratios between agents.
+"""Current capability of each agent, and the ratios between agents.
 
 Shapes: P problem, A agent, G response, K step of the window. Index k learns, j sampled.
 """
@@ -18,10 +18,10 @@ CapabilityMetric = Literal["reward_mean", "positive_rate"]
 
 @dataclass(frozen=True, slots=True)
 class CapabilityRatios:
-    """`ratio_AA[k, j]` = capability of k over capability of j, and how many entries a bound changed.
+    """`ratio_AA[k, j]` = capability of k / capability of j, and how many values were bounded.
 
     `num_floored` counts agents whose capability was raised to the floor, `num_clipped` the ordered pairs of
-    different agents whose ratio met the bound.
+    different agents whose ratio was clipped.
     """
 
     ratio_AA: Tensor
@@ -38,7 +38,7 @@ def batch_capability(reward_PAG: Tensor, is_scored_PAG: Tensor, *, metric: Capab
     Args:
         reward_PAG: reward, finite where scored.
         is_scored_PAG: True where the response has a verdict.
-        metric: which of the two.
+        metric: reward_mean or positive_rate.
 
     Returns:
         capability_A, in units of reward, or a share in [0, 1].
@@ -60,7 +60,7 @@ def batch_capability(reward_PAG: Tensor, is_scored_PAG: Tensor, *, metric: Capab
 
 
 def _finite(mean_A: Tensor) -> Tensor:
-    """Rounding may lift a mean of the largest floats over the largest float."""
+    """Clamp to finite values: the mean of the largest floats can round to infinity."""
     largest = torch.finfo(mean_A.dtype).max
     return mean_A.clamp(-largest, largest)
 
@@ -81,7 +81,7 @@ def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
     Source: HACPO Eq. 9.
     """
     if capability_KA.shape[0] == 0:
-        raise ValueError("the capability window holds no step: got 0 rows, expected at least the current step")
+        raise ValueError("the capability window is empty: got 0 rows, expected at least the current step")
     capability_KA = torch.as_tensor(capability_KA)
     return _finite((capability_KA / capability_KA.shape[0]).sum(dim=0))
 
@@ -89,18 +89,18 @@ def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
 def capability_ratios(
     capability_A: Tensor, *, floor: float = 1e-8, lowest: float = 0.1, highest: float = 10.0
 ) -> CapabilityRatios:
-    """Ratio of every two agents' capabilities, bounded so that an agent that scores nothing divides by no zero.
+    """Ratio of the capabilities of each pair of agents, bounded so that a capability of 0 causes no division by zero.
 
         w[k, j] = clip( max(P[k], floor) / max(P[j], floor), lowest, highest )
 
     Args:
         capability_A: windowed capability.
-        floor: least capability, > 0.
-        lowest: least ratio, in (0, 1].
+        floor: smallest capability, > 0.
+        lowest: smallest ratio, in (0, 1].
         highest: largest ratio, >= 1.
 
     Returns:
-        the ratios (1 on the diagonal) and how often a bound bound.
+        the ratios (1 on the diagonal) and how many values were bounded.
     Source: HACPO Eq. 8; bounds of the official code.
     """
     floored_A = capability_A.clamp(min=floor)
@@ -114,5 +114,5 @@ def capability_ratios(
 
 
 def unit_ratios(num_agents: int, *, dtype: torch.dtype = torch.float64) -> CapabilityRatios:
-    """Ratios of agents that are taken to be equally able."""
+    """Ratios of 1, for agents that are treated as equally capable."""
     return CapabilityRatios(ratio_AA=torch.ones(num_agents, num_agents, dtype=dtype), num_floored=0, num_clipped=0)

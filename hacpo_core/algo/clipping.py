@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Bounds(NamedTuple):
-    """Interval outside of which a ratio gives no gradient."""
+    """Interval to which a ratio is clipped."""
 
     floor: float
     ceiling: float
@@ -21,7 +21,7 @@ UNBOUNDED = Bounds(0.0, float("inf"))
 
 
 def own_bounds(*, low: float, high: float) -> Bounds:
-    """Bounds of a response that the learner sampled itself.
+    """Bounds for responses that the learner sampled itself.
 
         [1 - low, 1 + high]
 
@@ -31,24 +31,24 @@ def own_bounds(*, low: float, high: float) -> Bounds:
 
 
 def cross_bounds(*, floor: float, step: float, update: int) -> Bounds:
-    """Bounds of a response that another agent sampled: never above 1, and tighter with every update of the step.
+    """Bounds for responses that another agent sampled: at most 1, and tighter with every update of the step.
 
         [min(1, floor + m step), 1],   floor = 1 - delta
 
     Args:
         floor: lower bound before the first update, in [0, 1]; 1 - delta of the paper.
-        step: tightening per update, >= 0; delta_step of the paper.
-        update: m, number of updates this learner has made in this step, >= 0.
+        step: rise of the floor per update, >= 0; delta_step of the paper.
+        update: m, number of updates that this learner has already made in this step, >= 0.
     Source: HACPO Eq. 13, 14, 52.
     """
     return Bounds(min(1.0, floor + update * step), 1.0)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pessimistic: bool) -> Tensor:
-    """Ratio times advantage with the ratio kept inside the bounds.
+    """Ratio times advantage with the ratio clipped to the bounds.
 
-        min( r A, clip(r) A )     pessimistic: a bound acts only where it lowers the objective
-        clip(r) A                 otherwise: a bound stops the gradient on both sides
+        min( r A, clip(r) A )     pessimistic: clipping applies only where it lowers the objective
+        clip(r) A                 otherwise: clipping stops the gradient on both sides
 
     Returns:
         surrogate, shape of ratio.
@@ -59,7 +59,7 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pe
 
 
 def is_stopped(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pessimistic: bool) -> Tensor:
-    """True where the bounds take the gradient away.
+    """True where clipping sets the gradient to 0.
 
     Pessimistic: ratio above the ceiling with positive advantage, or below the floor with negative advantage.
     Otherwise: ratio outside the bounds.

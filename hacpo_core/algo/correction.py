@@ -1,7 +1,7 @@
-"""Correction of the difference between the engine that samples and the one that trains.
+"""Correction for the difference between sampling engine and training engine.
 
-Both hold the same weights and give slightly other probabilities, so own rows are samples of another distribution than
-the one whose ratios are clipped.
+They have the same weights but compute slightly different probabilities. Own rows are therefore sampled from a slightly
+different distribution than the old policy of their importance ratios.
 
 Shapes: B sequence, T token.
 """
@@ -27,7 +27,7 @@ def correction_weights(
     level: CorrectionLevel,
     limit: float,
 ) -> Tensor:
-    """Importance weight of each token, under the old policy of the learner and of the sampler.
+    """Importance weight of each token: the learner's old policy over the sampler's policy.
 
         token:     w[t] = pi_learner,old(y_t) / pi_sampler(y_t)
         sequence:  w[t] = product of these over the sequence
@@ -35,14 +35,14 @@ def correction_weights(
 
     Args:
         learner_logprob_BT: nats, under the learner before its first update of the step.
-        sampler_logprob_BT: nats, as the sampler reported them.
+        sampler_logprob_BT: nats, as reported by the sampler.
         mask_BT: True on the tokens of the response.
-        correction: "truncate", "mask", or "none", which gives 1.
-        level: of the weights.
+        correction: "truncate", "mask", or "none" for weights of 1.
+        level: whether weights are per token or per sequence.
         limit: C, > 0.
 
     Returns:
-        weight_BT, without gradient; 0 outside of the mask. Log-ratios are clamped to +-20.
+        weight_BT, without gradient; 0 outside the mask. Log-ratios are clamped to +-20.
     Source: TRL's `vllm_importance_sampling_mode`; verl's `rollout_is` (truncate).
     """
     log_BT = (learner_logprob_BT - sampler_logprob_BT).detach() * mask_BT

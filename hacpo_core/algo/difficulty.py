@@ -1,4 +1,4 @@
-"""How hard a problem is for what an agent has learned so far, and the weights that follow from it (HA-DW).
+"""Advantage weights from a problem's difficulty relative to the agent's recent accuracy (HA-DW).
 
 Shapes: P problem, A agent, G response of one agent to one problem.
 """
@@ -15,12 +15,12 @@ from hacpo_core.algo.groups import agent_mean
 
 
 def mean_anchor(accuracies: Sequence[float]) -> float:
-    """Mean accuracy of the last steps, this one included: C of HA-DW's hard anchor."""
+    """Mean accuracy over the last steps, the current one included: C of HA-DW's hard anchor."""
     return float(np.mean(accuracies))
 
 
 def kalman_anchor(anchors: Sequence[float], accuracy: float, *, gain: float) -> float:
-    """The next value of an anchor that follows the accuracy the faster, the more it has moved lately.
+    """Next value of a moving average of accuracy whose rate grows with the spread of its recent values.
 
         C+ = (1 - eta) C + eta y,   eta = min(1, gain std(anchors))
 
@@ -30,9 +30,9 @@ def kalman_anchor(anchors: Sequence[float], accuracy: float, *, gain: float) -> 
         gain: > 0.
 
     Returns:
-        C+; the mean of C and y before there are two anchors. Where all anchors are equal, eta is 1/m: with 0 the anchor
-        would never move again.
-    Source: HA-DW (2601.08521); start and standstill: ours, see docs/decisions.md#ha-dw.
+        C+. With fewer than two anchors, it is the mean of C and y. If all anchors are equal, eta is 1/m, because with
+        eta = 0 the anchor would never change again.
+    Source: HA-DW (2601.08521); both exceptions are ours, see docs/decisions.md#ha-dw.
     """
     if len(anchors) < 2:
         return float(np.mean([*anchors, accuracy]))
@@ -42,7 +42,7 @@ def kalman_anchor(anchors: Sequence[float], accuracy: float, *, gain: float) -> 
 
 
 def difficulty_weights(reward_PAG: Tensor, counts_PAG: Tensor, *, anchor: float, scale: float) -> Tensor:
-    """Weights of advantages: a right answer counts more where the problem is harder than usual, a wrong one less.
+    """Advantage weights: on a problem harder than average, correct answers count more and wrong answers less.
 
         d = p - C,   weight = scale exp(-sign(d) sign(R - p) |d|)
 
@@ -51,7 +51,7 @@ def difficulty_weights(reward_PAG: Tensor, counts_PAG: Tensor, *, anchor: float,
     Args:
         reward_PAG: raw reward R in [0, 1], finite.
         counts_PAG: True where the response counts in p.
-        anchor: C, mean reward that the learner is used to.
+        anchor: C, recent mean reward of the learner.
         scale: lambda, > 0.
 
     Returns:

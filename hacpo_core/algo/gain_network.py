@@ -1,8 +1,8 @@
-"""A small network that predicts from ten numbers what training on a response brings, learned while training.
+"""A small network that predicts the gain of training on a response from ten features. It is trained online.
 
-Parameters are a mapping of numpy arrays, so that they are state that a step commits.
+Its parameters are a mapping of numpy arrays, so that a step can commit them as state.
 
-Shapes: N row, C number of the context, H hidden unit.
+Shapes: N row, C feature, H hidden unit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BETAS = (0.9, 0.999)
 
 
 def initial(num_inputs: int, num_hidden: int, generator: np.random.Generator) -> dict[str, Array]:
-    """Random weights (He's scale), zero moments of Adam, and running statistics of no row."""
+    """Random weights (He initialisation), zero Adam moments and empty running statistics."""
     weights: dict[str, Array] = {
         "hidden_CH": generator.normal(0.0, np.sqrt(2.0 / num_inputs), (num_inputs, num_hidden)),
         "bias_H": np.zeros(num_hidden),
@@ -31,7 +31,7 @@ def initial(num_inputs: int, num_hidden: int, generator: np.random.Generator) ->
 
 
 def seen(parameters: Mapping[str, Array], context_NC: Array) -> dict[str, Array]:
-    """The parameters with these rows added to the running mean and spread of each number."""
+    """The parameters with these rows added to each feature's running mean and variance."""
     count, added = parameters["count"], float(len(context_NC))
     if not added:
         return dict(parameters)
@@ -52,7 +52,7 @@ def _normalised(parameters: Mapping[str, Array], context_NC: Array) -> Array:
 
 
 def predicted(parameters: Mapping[str, Array], context_NC: Array) -> Array:
-    """gain_N = relu(x W1 + b1) W2 + b2,   x the context in units of its running spread."""
+    """gain_N = relu(x W1 + b1) W2 + b2,   x the features normalised by their running mean and standard deviation."""
     hidden_NH = np.maximum(_normalised(parameters, context_NC) @ parameters["hidden_CH"] + parameters["bias_H"], 0.0)
     gain_N: Array = hidden_NH @ parameters["out_H"] + parameters["out_bias"]
     return gain_N
@@ -61,14 +61,14 @@ def predicted(parameters: Mapping[str, Array], context_NC: Array) -> Array:
 def fitted(
     parameters: Mapping[str, Array], context_NC: Array, gain: float, *, learning_rate: float, num_passes: int
 ) -> dict[str, Array]:
-    """The parameters after some steps of Adam on the squared error of these rows, which all brought `gain`.
+    """The parameters after `num_passes` Adam steps on the mean squared error, with `gain` as every row's target.
 
     Args:
-        parameters: as `initial` makes them.
-        context_NC: rows that were trained on.
-        gain: what they brought together.
+        parameters: as returned by `initial`.
+        context_NC: features of the rows that were trained on.
+        gain: their joint gain.
         learning_rate: of Adam.
-        num_passes: steps over all rows.
+        num_passes: Adam steps, each over all rows.
     """
     after = dict(parameters)
     x_NC = _normalised(parameters, context_NC)

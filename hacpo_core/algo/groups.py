@@ -1,4 +1,4 @@
-"""Statistics of the rewards of one problem, unscored responses left out.
+"""Statistics of the rewards of each problem, without unscored responses.
 
 Shapes: P problem, A agent, G response of one agent to one problem.
 """
@@ -15,7 +15,7 @@ def agent_mean(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
         m[p, k] = sum_i R[p, k, i] / (number of scored responses of k)
 
     Args:
-        reward_PAG: reward, finite where scored (anything elsewhere).
+        reward_PAG: reward, finite where scored (any value elsewhere).
         is_scored_PAG: True where the response has a verdict.
 
     Returns:
@@ -51,7 +51,7 @@ def joint_std(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
 
 
 def is_uniform(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
-    """True where all scored rewards of an agent's group are equal, so that nothing is learned from it.
+    """True where all scored rewards of an agent's group are equal, so that its advantages are 0.
 
     Returns:
         is_uniform_PA; a group with fewer than two scored responses is uniform.

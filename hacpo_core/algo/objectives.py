@@ -36,15 +36,15 @@ def cross_surrogate(
         clip(s) sg(s)^alpha w A           power "ratio"
         clip(s) sg(clip(s))^alpha w A     power "clipped"
 
-    The gradient is the same for both unless `is_pessimistic`: where they differ, clip(s) has none.
+    Unless `is_pessimistic`, both have the same gradient: where they differ, the gradient of clip(s) is 0.
 
     Args:
         ratio_B: s, with gradient.
         advantage_B: A, dimensionless.
-        weight_B: w[j, k], capability of the sampling agent over the learner's; 1 for the ablation without it.
+        weight_B: w[j, k], the sampling agent's capability over the learner's; 1 for the ablation without weights.
         exponent: alpha >= 0; sg stops the gradient.
-        bounds: where s is clipped.
-        power: what alpha is the power of.
+        bounds: to which s is clipped.
+        power: whether the ratio itself or the clipped ratio is raised to the power alpha.
         is_pessimistic: take the minimum with the unclipped product, as for own responses.
 
     Returns:
@@ -59,7 +59,7 @@ def cross_surrogate(
 
 
 def detached_ratio_surrogate(logprob_BT: Tensor, ratio_BT: Tensor, advantage_BT: Tensor, bounds: Bounds) -> Tensor:
-    """REINFORCE weighed by a bounded ratio without gradient: every token has one, however far the policy moved.
+    """REINFORCE weighted by a clipped ratio without gradient, so that every token keeps a gradient.
 
         sg(clip(r)) A log pi
 
@@ -67,7 +67,7 @@ def detached_ratio_surrogate(logprob_BT: Tensor, ratio_BT: Tensor, advantage_BT:
         logprob_BT: log pi in nats, with gradient.
         ratio_BT: r, per token.
         advantage_BT: A.
-        bounds: where r is clipped.
+        bounds: to which r is clipped.
 
     Returns:
         surrogate_BT.
@@ -77,14 +77,14 @@ def detached_ratio_surrogate(logprob_BT: Tensor, ratio_BT: Tensor, advantage_BT:
 
 
 def gated_surrogate(ratio_BT: Tensor, advantage_BT: Tensor, *, positive: float, negative: float) -> Tensor:
-    """Advantage behind a smooth gate, whose gradient falls off on both sides of r = 1 in place of a clip.
+    """Advantage times a smooth gate whose gradient decays on both sides of r = 1, instead of clipping.
 
         (4 / tau) sigmoid(tau (r - 1)) A,   tau = `positive` where A > 0, else `negative`
 
     Args:
         ratio_BT: r, per token, with gradient.
         advantage_BT: A.
-        positive, negative: temperatures tau, > 0; the larger, the narrower the gate.
+        positive, negative: temperatures tau, > 0; a larger one makes the gate narrower.
 
     Returns:
         surrogate_BT; its derivative at r = 1 is A.
@@ -108,7 +108,7 @@ def geometric_ratio(
         low, high: bounds of l in nats, >= 0.
 
     Returns:
-        ratio_B, and is_stopped_BT: where a bound took a token's gradient away.
+        ratio_B, and is_stopped_BT: True where clipping sets a token's gradient to 0.
     Source: GMPO (2507.20673).
     """
     sign_B1 = advantage_B.sign()[:, None]
@@ -123,7 +123,7 @@ def kl_to_reference(logprob_BT: Tensor, reference_logprob_BT: Tensor) -> Tensor:
 
         min( exp(d) - d - 1, 10 ),   d = log pi_ref - log pi, clamped to +-20
 
-    Beyond either bound there is no gradient.
+    Beyond either bound, the gradient is 0.
 
     Returns:
         kl_BT in nats.
@@ -143,14 +143,14 @@ def row_weights(
     token_aggregation: TokenAggregation = "token_mean",
     max_tokens: int = 1,
 ) -> Tensor:
-    """Weight of each row of a whole mini-batch, so that any split into micro-batches or ranks adds up to the same.
+    """Weight of each row of a mini-batch; the sum is the same for any split into micro-batches or ranks.
 
         sum_of_means:  objective = sum over sources of the mean over that source's rows        Eq. 53
         mean_of_rows:  objective = mean over all rows
 
-    A sequence-level row enters with weight 1/N. On the token level the weight multiplies the sum over the row's
-    tokens: 1/(number of all tokens) for token_mean, 1/(N row tokens) for seq_mean_token_mean, 1/(N max_tokens) for
-    seq_mean_token_sum_norm, N being the number of rows of the source (or of all sources).
+    N is the number of rows of the source (or of all sources). At sequence level, a row's weight is 1/N. At token level,
+    the weight multiplies the sum over the row's tokens: 1/(number of all tokens) for token_mean, 1/(N row tokens) for
+    seq_mean_token_mean, 1/(N max_tokens) for seq_mean_token_sum_norm.
 
     Args:
         source_B: index of the agent that sampled the row.

@@ -1,4 +1,4 @@
-"""Importance ratios, per token and per sequence, also between different tokenizers.
+"""Importance ratios, per token and per sequence; the latter also between different tokenizers.
 
 Shapes: B sequence, T token.
 """
@@ -15,7 +15,7 @@ def masked_mean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Mean over each sequence's own tokens.
 
     Args:
-        value_BT: anything finite where the mask is set.
+        value_BT: finite where the mask is True, any value elsewhere.
         mask_BT: True on the tokens of the response.
 
     Returns:

@@ -1,6 +1,6 @@
-"""A step's rewards as a rectangle problem x agent x response, which means and standard deviations are taken over.
+"""A step's rewards as arrays problem x agent x response, from which means and standard deviations are computed.
 
-Agents may have different numbers of responses to a problem; a place without one is unscored.
+Agents may have different numbers of responses to a problem. Entries without a response are unscored.
 
 Shapes: P problem, A agent, G response, R response of one agent.
 """
@@ -19,8 +19,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AgentRewards:
-    """One agent's rewards: the index of each response's problem, its raw and its shaped reward (nan: unscored), and
-    whether it counts in means and standard deviations.
+    """One agent's responses: index of the problem, raw and shaped reward (nan: unscored), and whether the response
+    counts in means and standard deviations.
     """
 
     problem_R: NDArray[np.int64]
@@ -31,8 +31,8 @@ class AgentRewards:
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Raw and shaped rewards are float64 and 0 where unscored; `place_R[k]` holds problem and place of agent k's
-    responses.
+    """Rewards of all agents: float64, 0 where unscored. `place_R[k]` holds, for each response of agent k, its problem
+    and its index among k's responses to that problem.
     """
 
     reward_PAG: Tensor
@@ -49,7 +49,7 @@ class Rectangle:
 
 
 def rectangle(agents: Sequence[AgentRewards], num_problems: int) -> Rectangle:
-    """Lay the responses of all agents out; an agent's responses to a problem keep their order."""
+    """Arrange the responses of all agents; an agent's responses to a problem keep their order."""
     places = [_places(agent.problem_R, num_problems) for agent in agents]
     num_G = max((int(place_R.max(initial=0)) + 1 for place_R in places), default=1)
     shape = (num_problems, len(agents), num_G)
@@ -71,7 +71,7 @@ def rectangle(agents: Sequence[AgentRewards], num_problems: int) -> Rectangle:
 
 
 def _places(problem_R: NDArray[np.int64], num_problems: int) -> NDArray[np.int64]:
-    """How many earlier responses there are to the same problem."""
+    """For each response, the number of earlier responses to the same problem."""
     seen = np.zeros(num_problems, np.int64)
     place_R = np.empty(len(problem_R), np.int64)
     for row, problem in enumerate(problem_R.tolist()):

@@ -10,19 +10,19 @@ from torch import Tensor
 
 
 def fused_cross_entropy(strong_NV: Tensor, weak_NV: Tensor, target_N: Tensor, *, mix: float) -> Tensor:
-    """Cross-entropy of logits that are mixed with a weaker model's, which gets no gradient.
+    """Cross-entropy of logits mixed with those of a weaker model, which gets no gradient.
 
         z = mix z_strong + (1 - mix) z_weak,   loss = logsumexp(z) - z[target]
         d loss / d z_strong = mix (softmax(z) - onehot(target))
 
-    Where the strong model is sure and the weak one is not, softmax(z) is wider than the strong model's own
+    Where the strong model is certain and the weak one is not, softmax(z) is flatter than the strong model's own
     distribution, so that tokens other than the target keep a gradient.
 
     Args:
         strong_NV: logits of the model that is trained.
         weak_NV: logits of the weaker one.
         target_N: token ids.
-        mix: lambda in [0, 1]; 1 is the strong model's plain cross-entropy.
+        mix: lambda in [0, 1]; 1 gives the strong model's plain cross-entropy.
 
     Returns:
         loss_N, nats.
@@ -40,12 +40,12 @@ def fused_cross_entropy(strong_NV: Tensor, weak_NV: Tensor, target_N: Tensor, *,
 def example_weights(
     strong_entropy_B: Tensor, weak_entropy_B: Tensor, *, gain: float, entropy: float, loss: float
 ) -> Tensor:
-    """How often each example is drawn, before the weights are divided by their sum.
+    """Unnormalised probability with which each example is drawn.
 
         w = gain [-dH]+ + entropy H_strong + loss [dH]+,   dH = H_strong - H_weak,   [x]+ = max(x, 0)
 
-    [-dH]+ is what the model has become surer of since the weak checkpoint, [dH]+ what it has become less sure of, and
-    H_strong what is hard for it now.
+    [-dH]+ is by how much the model has become more certain of an example since the weak checkpoint, [dH]+ by how much
+    less certain; H_strong is its current uncertainty.
 
     Args:
         strong_entropy_B: mean entropy of the solution's tokens under the model that is trained, nats.
@@ -55,7 +55,7 @@ def example_weights(
         loss: gamma, >= 0.
 
     Returns:
-        weight_B, >= 0; all of them may be 0.
+        weight_B, >= 0; possibly all 0.
     Source: WMSS (2602.08222).
     """
     change_B = strong_entropy_B - weak_entropy_B

@@ -1,4 +1,4 @@
-"""An experiment's configuration: schema, checks, identity, and what it comes to."""
+"""An experiment's configuration: schema, checks, identity and derived counts."""
 
 from hacpo_core.config.agents import AgentConfig, PairConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.config.engine import (

@@ -1,4 +1,4 @@
-"""Checks of a filled configuration: what is out of range, what contradicts itself, what cannot take effect."""
+"""Checks of a complete configuration: values out of range, contradictions, and fields that cannot take effect."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     """Check everything that can be known before a file or a model is opened.
 
     Args:
-        config: the filled configuration; never changed.
-        overrides: dotted names of the fields that a person set by hand; one that cannot take effect is an error.
+        config: the complete configuration; never changed.
+        overrides: dotted names of the fields that the user set; one that cannot take effect is an error.
 
     Raises:
         ConfigError: one sentence that names the field, the value, what is expected and the remedy.
@@ -47,14 +47,14 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_deepspeed(config)
     if has_password(config.tracking.uri or ""):
         raise ConfigError(
-            "tracking.uri: holds a password, and the configuration is saved and logged; give the address by the "
-            "environment, MLFLOW_TRACKING_URI, and leave tracking.uri out"
+            "tracking.uri: contains a password, and the configuration is saved and logged; set the environment "
+            "variable MLFLOW_TRACKING_URI instead and leave tracking.uri out"
         )
     if config.method.objective.needs_token_ratios and config.method.shares_rollouts:
         raise ConfigError(
-            f"method.objective.name: got {config.method.objective.name}, which takes a ratio of each token, with "
-            "method.shares_rollouts=true, but tokens of different tokenizers do not align; set one of sequences, such "
-            "as sequence_clip"
+            f"method.objective.name: got {config.method.objective.name}, which uses a ratio per token, with "
+            "method.shares_rollouts=true, but tokens of different tokenizers do not align; set an objective with "
+            "sequence ratios, such as sequence_clip"
         )
     _check_correction(config)
     _check_teachers(config)
@@ -78,13 +78,13 @@ def _check_correction(config: ExperimentConfig) -> None:
         return
     if config.old_logprobs == "sampler":
         raise ConfigError(
-            f"method.objective.correction: got {objective.correction} with old_logprobs=sampler, which takes the "
-            "sampler's log-probabilities for the learner's; set old_logprobs=learner"
+            f"method.objective.correction: got {objective.correction} with old_logprobs=sampler, which uses the "
+            "sampler's log-probabilities instead of the learner's; set old_logprobs=learner"
         )
     if objective.correction_level == "token" and not objective.weighs_tokens:
         raise ConfigError(
-            f"method.objective.correction_level: got token with {objective.name}, whose values are of whole responses; "
-            "set sequence"
+            f"method.objective.correction_level: got token with {objective.name}, which has no terms per token; set "
+            "sequence"
         )
 
 
@@ -94,8 +94,8 @@ def _check_teachers(config: ExperimentConfig) -> None:
         return
     if not method.objective.weighs_tokens:
         raise ConfigError(
-            f"method.estimate.name: got {method.estimate.name}, which gives single tokens an advantage, with objective "
-            f"{method.objective.name}, whose values are of whole responses; set one of tokens, such as token_clip"
+            f"method.estimate.name: got {method.estimate.name}, which gives each token an advantage, with objective "
+            f"{method.objective.name}, which has no terms per token; set a token-level one, such as token_clip"
         )
     if len(config.pair.agents) == 1:
         raise ConfigError(
@@ -104,19 +104,20 @@ def _check_teachers(config: ExperimentConfig) -> None:
     if method.plan.changes_prompts:
         raise ConfigError(
             f"method.plan.name: got {method.plan.name} with method.estimate.name={method.estimate.name}, whose teacher "
-            "reads the problem in its own words; set method.plan.name=every_problem"
+            "scores with the original prompts; set method.plan.name=every_problem"
         )
     if method.build.drops_by_reward:
         raise ConfigError(
-            f"method.build: drops rows by their rewards, with method.estimate.name={method.estimate.name}, whose rows "
-            "carry what a teacher says; set method.build.drops_equal_rewards=false"
+            f"method.build: got a builder that drops rows by their rewards with method.estimate.name="
+            f"{method.estimate.name}, whose rows also have a teacher's advantages; set "
+            "method.build.drops_equal_rewards=false"
         )
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:
     if problems.kind == "file" and not problems.file and not problems.hub.name:
         raise ConfigError(
-            f"{field}.file: got none; name a JSONL or Parquet file of the data folder, or set {field}.hub"
+            f"{field}.file: got none; set it to a JSONL or Parquet file in the data folder, or set {field}.hub"
         )
     if "{problem}" not in problems.template:
         raise ConfigError(f"{field}.template: got {problems.template!r}; write {{problem}} where the problem goes")
@@ -127,7 +128,7 @@ def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:
 def _check_train_sets(config: ExperimentConfig) -> None:
     data = config.data
     if not data.train:
-        raise ConfigError("data.train: got none, expected at least one training set; choose one of hacpo show")
+        raise ConfigError("data.train: got none, expected at least one training set; hacpo show lists them")
     for name in data.train:
         if name not in data.sets:
             raise ConfigError(f"data.train: {name} is not declared; add data.sets.{name}")
@@ -138,8 +139,8 @@ def _check_train_sets(config: ExperimentConfig) -> None:
     for name, count in train_set_counts(config).items():
         if count == 0:
             raise ConfigError(
-                f"data.sets.{name}.share: got {data.sets[name].share:g}, none of {config.train.problems} problems a "
-                "step; raise it, or train.problems"
+                f"data.sets.{name}.share: got {data.sets[name].share:g}, which is less than one of the "
+                f"{config.train.problems} problems per step; raise it, or train.problems"
             )
 
 
@@ -151,11 +152,11 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
         _check_problem_set(field, benchmark)
         if benchmark.kind == "development" and config.data.development_share == 0:
             raise ConfigError(
-                f"{field}.kind: got development with data.development_share=0, which holds nothing out; set a share"
+                f"{field}.kind: got development with data.development_share=0, which holds out no problems; set a share"
             )
         if benchmark.temperature == 0 and benchmark.num_samples > 1:
             raise ConfigError(
-                f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are the same; "
+                f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are equal; "
                 "set a temperature or num_samples=1"
             )
         if benchmark.metric != "avg" and benchmark.num_samples == 1:
@@ -199,7 +200,7 @@ def _check_reward(config: ExperimentConfig) -> None:
             f"reward.weights: got {len(weights)} for {len(reward.functions)} functions; give each one a weight"
         )
     if not all(0 <= weight < math.inf for weight in weights) or sum(weights) == 0:
-        raise ConfigError(f"reward.weights: got {list(weights)}, expected numbers of 0 or more, one of them above 0")
+        raise ConfigError(f"reward.weights: got {list(weights)}, expected numbers >= 0, at least one of them > 0")
 
 
 def _check_vllm(config: ExperimentConfig) -> None:
@@ -208,15 +209,15 @@ def _check_vllm(config: ExperimentConfig) -> None:
         return
     if rollout.top_p < 1 and rollout.temperature != 1:
         raise ConfigError(
-            f"rollout.top_p: got {rollout.top_p} with rollout.temperature {rollout.temperature}, where vLLM reports no "
-            "log-probabilities of the policy; set one of them to 1, or engine.sampler=transformers"
+            f"rollout.top_p: got {rollout.top_p} with rollout.temperature {rollout.temperature}, for which vLLM does "
+            "not report the policy's log-probabilities; set one of them to 1, or engine.sampler=transformers"
         )
     if vllm.process == "own":
         return
     if config.engine.learner == "deepspeed":
         raise ConfigError(
-            "engine.vllm.process: got shared with engine.learner=deepspeed, and each brings a process group of its "
-            "own; set engine.vllm.process=own"
+            "engine.vllm.process: got shared with engine.learner=deepspeed, but each needs its own process group; set "
+            "engine.vllm.process=own"
         )
     remedy = "set engine.vllm.process=own"
     if vllm.tensor_parallel_size > 1:
@@ -224,8 +225,8 @@ def _check_vllm(config: ExperimentConfig) -> None:
     num_here = len(config.pair.agents) if config.placement.kind == "local" else 1
     if vllm.sleeps and config.engine.device != "cpu" and num_here > 1:
         raise ConfigError(
-            "engine.vllm.sleeps: only one engine of a process can sleep, and "
-            f"{num_here} agents share this one; {remedy} or engine.vllm.sleeps=false"
+            "engine.vllm.sleeps: got true, but only one engine per process can sleep and "
+            f"{num_here} agents share this process; {remedy} or engine.vllm.sleeps=false"
         )
 
 
@@ -250,7 +251,7 @@ def _check_placement(config: ExperimentConfig) -> None:
     if config.placement.kind == "ray" and config.placement.colocated and num_gpus(config) > 1:
         raise ConfigError(
             f"engine.vllm.tensor_parallel_size: got {num_gpus(config)} with placement.colocated=true, where each rank "
-            "is given its share of a single GPU; set it to 1, or placement.colocated=false"
+            "gets a share of a single GPU; set it to 1, or placement.colocated=false"
         )
 
 
@@ -263,8 +264,8 @@ def _check_shared_ranks(config: ExperimentConfig, num_sharers: int) -> None:
         )
     if placement.colocated:
         raise ConfigError(
-            f"placement.num_ranks: got {AUTO} with placement.colocated=true, where all agents have the same GPUs and "
-            "none are shared out; set a number"
+            f"placement.num_ranks: got {AUTO} with placement.colocated=true, where all agents use the same GPUs; set a "
+            "number"
         )
     least = num_sharers + sum(agent.num_ranks or 0 for agent in config.pair.agents.values())
     if placement.total_ranks is None or placement.total_ranks < least:
@@ -280,13 +281,13 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
         return
     if config.engine.offloads:
         raise ConfigError(
-            "engine.offloads: got true with engine.learner=deepspeed, which keeps the optimizer in host memory by a "
-            "setting of its own; set engine.deepspeed.offload_optimizer=true"
+            "engine.offloads: got true with engine.learner=deepspeed, which has its own setting for offloading; set "
+            "engine.deepspeed.offload_optimizer=true instead"
         )
     if deepspeed.offload_optimizer and deepspeed.stage == 0:
         raise ConfigError(
-            "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; "
-            "set engine.deepspeed.stage to 1, 2 or 3"
+            "engine.deepspeed.offload_optimizer: got true at stage 0, which cannot offload the optimizer; set "
+            "engine.deepspeed.stage to 1, 2 or 3"
         )
     is_wide = config.engine.grad_dtype == "float32" and config.engine.dtype != "float32"
     if is_wide and (deepspeed.stage == 0 or (deepspeed.stage == 1 and not deepspeed.offload_optimizer)):
@@ -296,8 +297,8 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
         )
     if deepspeed.offload_parameters and deepspeed.stage != 3:
         raise ConfigError(
-            f"engine.deepspeed.offload_parameters: stage {deepspeed.stage} keeps whole weights on every device; "
-            "set engine.deepspeed.stage=3"
+            f"engine.deepspeed.offload_parameters: got true at stage {deepspeed.stage}, which keeps all weights on "
+            "every device; set engine.deepspeed.stage=3"
         )
 
 
@@ -308,17 +309,17 @@ def _check_lora(config: ExperimentConfig) -> None:
         return
     if not targets or (ALL_LINEAR in targets and len(targets) > 1):
         raise ConfigError(
-            f"engine.lora.targets: got {targets}, expected names of layers, or {ALL_LINEAR} alone; set one of these"
+            f"engine.lora.targets: got {targets}, expected names of layers, or only {ALL_LINEAR}; set one of these"
         )
     if config.engine.learner == "deepspeed":
         raise ConfigError(
-            f"engine.lora.rank: got {lora.rank} with engine.learner=deepspeed, which was not tried with adapters; "
-            "set engine.learner=torch"
+            f"engine.lora.rank: got {lora.rank} with engine.learner=deepspeed, which does not support adapters; set "
+            "engine.learner=torch"
         )
 
 
 def _check_agents(config: ExperimentConfig) -> None:
-    # Both are parts of the id, which names a folder and is looked for in MLflow.
+    # Both names are part of the id, which is used as a folder name and in MLflow searches.
     if not _PAIR_NAME.fullmatch(config.pair.name):
         raise ConfigError(
             f"pair.name: got {config.pair.name!r}, expected at most 128 letters, digits, '_', '.', '+', '-'"
@@ -341,10 +342,10 @@ def _check_agents(config: ExperimentConfig) -> None:
 
 
 def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
-    # Rotary embeddings turn the two halves of a head against each other.
+    # Rotary embeddings rotate the two halves of a head, so its size must be even.
     if tiny.hidden_size % (2 * tiny.num_heads):
         raise ConfigError(
-            f"{prefix}hidden_size: got {tiny.hidden_size}, expected an even number for each of the {tiny.num_heads} "
+            f"{prefix}hidden_size: got {tiny.hidden_size}, expected an even size for each of the {tiny.num_heads} "
             f"heads; set it to a multiple of {2 * tiny.num_heads}"
         )
     if tiny.family != "gpt_neox" and tiny.num_heads % tiny.num_kv_heads:
@@ -363,8 +364,8 @@ def _check_plan(config: ExperimentConfig) -> None:
         raise ConfigError(f"method.plan.{problem}; or change rollout.num_samples ({config.rollout.num_samples})")
     if config.method.plan.changes_prompts and config.method.shares_rollouts:
         raise ConfigError(
-            f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its responses "
-            "answer other words than a partner's prompt; set method.shares_rollouts=false"
+            f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its prompts differ "
+            "from the partners' prompts; set method.shares_rollouts=false"
         )
 
 
@@ -372,7 +373,7 @@ def _check_weak_warmup(warmup: WeakWarmupConfig, field: str) -> None:
     if not warmup.weak:
         raise ConfigError(f"{field}.weak: got none; set it to the model folder of an earlier checkpoint of the agent")
     if not warmup.file:
-        raise ConfigError(f"{field}.file: got none; name a JSONL or Parquet file of the data folder")
+        raise ConfigError(f"{field}.file: got none; set it to a JSONL or Parquet file in the data folder")
     if "{problem}" not in warmup.template:
         raise ConfigError(f"{field}.template: got {warmup.template!r}; write {{problem}} where the problem goes")
 

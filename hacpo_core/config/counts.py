@@ -1,4 +1,4 @@
-"""How many of what a configuration comes to: responses, updates, processes, GPUs, evaluations."""
+"""Counts derived from a configuration: responses, updates, processes, GPUs, evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hacpo_core.config import AUTO, ExperimentConfig
 
 
 def num_samples(config: ExperimentConfig) -> int:
-    """Responses per problem and agent, as the method's plan announces them."""
+    """Responses per problem and agent, according to the method's plan."""
     return int(config.method.plan.samples_per_problem(config.rollout.num_samples))
 
 
@@ -18,19 +18,19 @@ def num_sources(config: ExperimentConfig) -> int:
 
 
 def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
-    """Benchmarks that the agents are evaluated on after a step; one may come twice. Before training (0) it is all."""
+    """Benchmarks to evaluate after a step, possibly with duplicates; all of them at step 0, before training."""
     chosen = config.evaluate
     is_during = step == 0 or (chosen.every > 0 and step % chosen.every == 0)
     return [*(chosen.during if is_during else []), *(chosen.final if step in (0, config.train.num_steps) else [])]
 
 
 def measures_cosine(config: ExperimentConfig) -> bool:
-    """Whether some updates take the cosine of two gradients, of own and of others' responses."""
+    """Whether some updates measure the cosine between the gradients of own and of other agents' responses."""
     return config.diagnostics.every > 0 and num_sources(config) > 1 and bool(config.method.build.mixes_sources)
 
 
 def num_minibatches(config: ExperimentConfig) -> int:
-    """Updates of one learner in one step, as the method's builder announces them."""
+    """Updates of one learner per step, according to the method's builder."""
     sources = num_sources(config)
     num_rows = sources * config.train.problems * num_samples(config)
     samples = config.rollout.num_samples
@@ -38,37 +38,37 @@ def num_minibatches(config: ExperimentConfig) -> int:
 
 
 def total_updates(config: ExperimentConfig) -> int:
-    """Updates of one learner in a whole training."""
+    """Updates of one learner over the whole training."""
     return config.train.num_steps * num_minibatches(config)
 
 
 def num_ranks(config: ExperimentConfig, agent: str) -> int:
-    """Processes that an agent is spread over."""
+    """Ranks (processes) of an agent."""
     own = config.pair.agents[agent].num_ranks
     ranks = config.placement.num_ranks if own is None else own
-    assert isinstance(ranks, int), "a plan replaces auto by numbers, see flows.planning.plans.with_ranks"
+    assert isinstance(ranks, int), "planning replaces auto by a number, see flows.planning.plans.with_ranks"
     return ranks
 
 
 def sharing_agents(config: ExperimentConfig) -> list[str]:
-    """Agents whose number of ranks `placement.num_ranks: auto` leaves open."""
+    """Agents whose number of ranks is determined by `placement.num_ranks: auto`."""
     if config.placement.num_ranks != AUTO:
         return []
     return [name for name, agent in config.pair.agents.items() if agent.num_ranks is None]
 
 
 def shared_out(weights: Mapping[str, float], total: int, *, least: int) -> dict[str, int]:
-    """Whole numbers in proportion to weights, by largest remainder.
+    """Integers in proportion to weights, by the largest-remainder method.
 
         quota[k] = total w[k] / sum_j w[j]
 
-    Each has its quota rounded down, and at least `least`; what is left goes to those that are furthest below their
-    quota, what is too much comes from those furthest above.
+    Each count starts at its quota rounded down, but at least at `least`. Then the counts furthest below their quota
+    are raised, or those furthest above lowered, until the sum is `total`.
 
     Args:
         weights: w, each > 0.
-        total: what is shared out, at least `least` for each.
-        least: of each.
+        total: sum of the counts, at least `least` for each.
+        least: smallest count.
     """
     quota = {k: total * weight / sum(weights.values()) for k, weight in weights.items()}
     counts = {k: max(least, int(share)) for k, share in quota.items()}
@@ -80,22 +80,22 @@ def shared_out(weights: Mapping[str, float], total: int, *, least: int) -> dict[
 
 
 def train_set_counts(config: ExperimentConfig) -> dict[str, int]:
-    """Problems of a step that come from each training set, in proportion to their shares."""
+    """Problems per step from each training set, in proportion to the sets' shares."""
     shares = {name: config.data.sets[name].share for name in config.data.train}
     return shared_out(shares, config.train.problems, least=0)
 
 
 def num_gpus(config: ExperimentConfig) -> int:
-    """GPUs of one process of an agent."""
+    """GPUs per process of an agent."""
     if config.engine.device == "cpu":
         return 0
     return config.engine.vllm.tensor_parallel_size if config.engine.sampler == "vllm" else 1
 
 
 def num_processes(config: ExperimentConfig) -> int:
-    """Processes that hold models at a time: one where agents take turns in it, else the ranks of all agents.
+    """Places for processes with models: one if agents take turns in this process, else the ranks of all agents.
 
-    With `placement.colocated` agents take turns on the same ones, as many as the largest agent has.
+    With `placement.colocated`, agents share these places, as many as the agent with most ranks needs.
     """
     if config.placement.kind == "local":
         return 1
@@ -104,11 +104,11 @@ def num_processes(config: ExperimentConfig) -> int:
 
 
 def occupied_gpus(config: ExperimentConfig) -> int:
-    """GPUs that an experiment holds from its start to its end, whichever of its agents works."""
+    """GPUs that an experiment occupies for its whole duration, whether or not all its agents are active."""
     return num_processes(config) * num_gpus(config)
 
 
 def longest_sequence(config: ExperimentConfig) -> int:
-    """Most tokens of a prompt and its response, in training or in an evaluation."""
+    """Largest number of tokens of a prompt and its response together, in training and evaluation."""
     limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
     return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)

@@ -1,7 +1,7 @@
-"""What a configuration field is: its default, its sentence, its unit, what it may be, and when it matters.
+"""Declarations of configuration fields: default, description, unit, allowed values, and when a field has no effect.
 
-Each field of a configuration dataclass is declared by `setting`. Whatever else knows about fields reads that:
-validation, the experiment's id, `hacpo show fields`, the page and docs/fields.md.
+Every field of a configuration dataclass is declared with `setting`. Validation, the experiment's id, `hacpo show
+fields`, the dashboard and docs/fields.md all read this declaration.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hacpo_core.errors import ConfigError
 
 KEY = "hacpo"
-"""under which a dataclass field's metadata holds its `Declaration`"""
+"""key of a field's `Declaration` in the dataclass field's metadata"""
 
 Inert = Callable[[Any, Any], str | None]
-"""(section that holds the field, whole configuration) -> why the field cannot take effect, or None"""
+"""(section of the field, whole configuration) -> why the field cannot take effect, or None"""
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Everything that is known of a field beside its name, type and default.
+    """Everything about a field except its name, type and default.
 
     Attributes:
-        about: one sentence.
+        about: description, one sentence.
         unit: of a number, such as tokens or GiB.
-        choices: values that are allowed, each with what it means; empty for any.
+        choices: allowed values, each with its meaning; empty: any value.
         at_least, above, at_most: range of a number; `above` excludes the bound itself.
-        remedy: what a value out of range gets to hear besides.
-        identity: False where the field changes no result and is no part of the experiment's id.
-        added_later: True where ids are older than the field, and its default does what was done before it: then it is
-            part of the id with any other value.
-        inert: gives the reason why the field cannot take effect in a configuration, or None.
+        remedy: hint added to the error message for a value out of range.
+        identity: False if the field changes no result and is not part of the experiment's id.
+        added_later: True for a field added after the first ids. Its default must keep the earlier behaviour, and the
+            field enters the id only with another value.
+        inert: returns why the field cannot take effect in a configuration, or None.
     """
 
     about: str = ""
@@ -58,7 +58,7 @@ class Declaration:
 
     @property
     def expected(self) -> str:
-        """What the field may be, in words; empty where only its type says."""
+        """Allowed values in words; empty if only the type restricts them."""
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
         if not self.is_bounded:
@@ -69,10 +69,10 @@ class Declaration:
         return f"a value of at least {least:g}" if bracket == "[" else f"a value above {least:g}"
 
     def check(self, name: str, value: Any) -> None:
-        """Whether a value is allowed; None is wherever the field's type lets it through.
+        """Check that a value is allowed. None always passes here, since the field's type decides about it.
 
         Raises:
-            ConfigError: it is not; the sentence begins with `name`.
+            ConfigError: the value is not allowed; the message begins with `name`.
         """
         if value is None or not (self.choices or self.is_bounded):
             return
@@ -101,7 +101,7 @@ def setting(
     added_later: bool = False,
     inert: Inert | None = None,
 ) -> Any:
-    """A dataclass field with its declaration; a default that can be called (`dict`, a section) makes a fresh value."""
+    """A dataclass field with its declaration. A callable default (`dict`, a section) is used as a factory."""
     meanings = choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")
     declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, added_later, inert)
     kind = "default_factory" if callable(default) else "default"
@@ -109,17 +109,17 @@ def setting(
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declaration:
-    """What `setting` declared of a dataclass field; an empty declaration for a plain field."""
+    """The declaration of a dataclass field; an empty one for a field without `setting`."""
     return field.metadata.get(KEY) or Declaration()
 
 
 def when(name: str, *values: Any, note: str = "") -> Inert:
-    """Inert where another field has one of these values.
+    """Condition: inert if another field has one of these values.
 
     Args:
         name: dotted name of that field; with a leading dot, in the same section.
         values: of that field.
-        note: ends the reason.
+        note: appended to the reason.
     """
 
     def reason(section: Any, config: Any) -> str | None:
@@ -130,7 +130,7 @@ def when(name: str, *values: Any, note: str = "") -> Inert:
 
 
 def unless(name: str, *values: Any, note: str = "") -> Inert:
-    """Inert where another field has none of these values; arguments as of `when`."""
+    """Condition: inert if another field has none of these values; arguments as for `when`."""
 
     def reason(section: Any, config: Any) -> str | None:
         value = _value(section, config, name)
@@ -140,7 +140,7 @@ def unless(name: str, *values: Any, note: str = "") -> Inert:
 
 
 def either(*conditions: Inert) -> Inert:
-    """Inert where any of these is; the first one's reason counts."""
+    """Condition: inert if any of these is; the reason is that of the first one."""
 
     def reason(section: Any, config: Any) -> str | None:
         return next(filter(None, (condition(section, config) for condition in conditions)), None)
@@ -157,12 +157,12 @@ def _value(section: Any, config: Any, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a filled configuration.
+    """One field of a complete configuration.
 
     Attributes:
         name: dotted.
-        value: what it is set to.
-        declared: at its place in the schema.
+        value: its value.
+        declared: its declaration in the schema.
         is_identity: whether it and all sections around it are part of the experiment's id.
         inert: why it cannot take effect in this configuration, or None.
     """
@@ -175,7 +175,7 @@ class Field:
 
 
 def fields_of(config: Any) -> Iterator[Field]:
-    """All fields of a filled configuration, in the schema's order; a mapping's entries are fields of their own."""
+    """All fields of a complete configuration, in the schema's order; each entry of a mapping is a field."""
     yield from _walk(config, config, "", True, None)
 
 
@@ -203,13 +203,13 @@ def _expand(
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field of a schema, filled or not.
+    """One field of a schema, independent of a configuration.
 
     Attributes:
         name: dotted; `<name>` stands for the keys of a mapping.
-        kind: its type, as YAML has it.
-        default: as YAML has it; empty where it is a mapping's entry or a section's.
-        declared: at its place in the schema.
+        kind: its type, in YAML's terms.
+        default: in YAML syntax.
+        declared: its declaration in the schema.
         is_identity: whether it and all sections around it are part of the experiment's id.
     """
 
@@ -221,16 +221,16 @@ class SchemaField:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the names of filled fields that this one stands for."""
+        """Matches the names of the configuration's fields that this schema field stands for."""
         return re.compile(re.escape(self.name).replace("<name>", "[^=]+?"))
 
 
 def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True) -> Iterator[SchemaField]:
-    """All fields of a configuration dataclass and of its sections, in order; a section that may be null is one itself.
+    """All fields of a configuration dataclass and its sections, in order. A section that may be null is a field too.
 
     Args:
         schema: the dataclass.
-        prefix: of the names, with its dot.
+        prefix: of the names, including the trailing dot.
         is_identity: whether the section itself is part of the id.
     """
     kinds = get_type_hints(schema)

@@ -1,4 +1,4 @@
-"""What identifies an experiment: every field that can change its results, and nothing else."""
+"""An experiment's id: a hash of every field that can change its results, and of nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hacpo_core.config.fields import fields_of
 from hacpo_core.config.schema import ExperimentConfig, digest_of
 
 ALGORITHM_VERSION = 2
-"""part of every id; raised whenever the same fields give other numbers (docs/decisions.md#experiment-id)"""
+"""part of every id; raised whenever the same fields give different results (docs/decisions.md#experiment-id)"""
 
 
 def inert_fields(config: ExperimentConfig) -> dict[str, str]:
@@ -20,13 +20,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
 def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
     """Fields by dotted name that can change this run's results.
 
-    The contents of model folders and data files enter the id by their digests, their paths do not.
+    Model folders and data files enter the id by the digests of their contents, not by their paths.
     """
     return {each.name: each.value for each in fields_of(config) if each.is_identity and each.inert is None}
 
 
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:
-    """Name of the experiment: what it is, for people, and the hash of all that changes its results.
+    """Id of the experiment: a readable part, and a hash of everything that can change its results.
 
     Args:
         config: a valid configuration.

@@ -1,4 +1,4 @@
-"""Sections of the configuration about problems: what is trained on, what agents are evaluated on, what is right."""
+"""Sections of the configuration about problems: training sets, benchmarks, verifier and rewards."""
 
 from __future__ import annotations
 
@@ -8,72 +8,80 @@ from typing import Any
 from hacpo_core.config.fields import either, setting, unless, when
 
 VERIFIER = "verifier"
-"""name of the reward function that gives the verifier's verdicts"""
+"""name of the reward function that returns the verifier's verdicts"""
 STYLES = {
-    "boxed": "in the last \\boxed{}",
+    "boxed": "the last \\boxed{}",
     "last_number": "the last number",
     "plain": "the whole response",
     "auto": "the last \\boxed{}, else an announced answer, else the last line, formula or number",
 }
-"""where an answer stands in a response"""
+"""which part of a response is its answer"""
 ANSWER_FORMS = {
-    "whole": "the column is the answer",
-    "boxed": "its last \\boxed{}",
-    "hashes": "what follows its last ####",
+    "whole": "the whole text",
+    "boxed": "the last \\boxed{} in it",
+    "hashes": "the text after the last ####",
 }
 TEMPLATE = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
 
 _NOT_FILE = unless(".kind", "file")
-_NOT_READ = either(_NOT_FILE, when("verifier.equality", "normalised", note=", which compares letters alone"))
+_NOT_READ = either(_NOT_FILE, when("verifier.equality", "normalised", note=", which compares text only"))
 
 
 @dataclass(frozen=True)
 class HubConfig:
-    """Where a problem set's file is downloaded from when it is not in the data folder, and its columns there."""
+    """Source from which a problem set's file is downloaded if it is not in the data folder, and its columns there."""
 
-    name: str = setting("", "data set, owner/name; empty: the file is never downloaded")
+    name: str = setting("", "data set, as owner/name; empty: the file is never downloaded")
     file: str = setting("", "path of the JSONL or Parquet file inside the data set")
     revision: str = setting("main", "commit, tag or branch")
-    id_field: str | None = setting(None, "column that tells rows apart; null: the number of the row")
+    id_field: str | None = setting(None, "column of the row's unique id; null: the row number")
     problem_field: str = setting("problem", "column of the problem's text")
-    answer_field: str = setting("answer", "column of the right answer")
-    answer_form: str = setting("whole", "how the answer stands in its column", choices=ANSWER_FORMS)
+    answer_field: str = setting("answer", "column of the correct answer")
+    answer_form: str = setting("whole", "part of the answer's column that is the answer", choices=ANSWER_FORMS)
 
 
 @dataclass(frozen=True)
 class ProblemSetConfig:
-    """A set of problems with verifiable answers: where it comes from, by which columns, and how it is asked."""
+    """A set of problems with verifiable answers: source, columns and prompt."""
 
-    kind: str = setting("file", "where problems come from", choices={"arithmetic": "embedded", "file": ""})
-    file: str | None = setting(None, "JSONL or Parquet, by its path in data.directory", identity=False, inert=_NOT_FILE)
+    kind: str = setting(
+        "file",
+        "source of the problems",
+        choices={"arithmetic": "generated arithmetic problems", "file": "a file of the data folder"},
+    )
+    file: str | None = setting(
+        None, "JSONL or Parquet file, by its path in data.directory", identity=False, inert=_NOT_FILE
+    )
     hub: HubConfig = setting(HubConfig, "where the file can be downloaded from", identity=False, inert=_NOT_FILE)
     count: int | None = setting(
-        None, "problems that the file must have; null: any number", at_least=1, identity=False, inert=_NOT_FILE
+        None, "required number of problems in the file; null: any", at_least=1, identity=False, inert=_NOT_FILE
     )
-    id_field: str | None = setting("id", "column that tells rows apart; null: the number of the row", inert=_NOT_FILE)
+    id_field: str | None = setting("id", "column of the row's unique id; null: the row number", inert=_NOT_FILE)
     problem_field: str = setting("problem", "column of the problem's text", inert=_NOT_FILE)
-    answer_field: str = setting("answer", "column of the right answer", inert=_NOT_FILE)
-    answer_form: str = setting("whole", "how the answer stands in its column", choices=ANSWER_FORMS, inert=_NOT_FILE)
+    answer_field: str = setting("answer", "column of the correct answer", inert=_NOT_FILE)
+    answer_form: str = setting(
+        "whole", "part of the answer's column that is the answer", choices=ANSWER_FORMS, inert=_NOT_FILE
+    )
     unit_field: str | None = setting(
-        None, "column with the unit that a response may add to the answer; null: none", inert=_NOT_READ
+        None, "column of the unit that a response may append to the answer; null: none", inert=_NOT_READ
     )
     tolerance_field: str | None = setting(
-        None, "column with the absolute error that is allowed, empty where none is; null: none", inert=_NOT_READ
+        None, "column of the allowed absolute error, empty for exact answers; null: none", inert=_NOT_READ
     )
     multiple_field: str | None = setting(
-        None, "column that is true where the answer is a list whose order does not matter; null: none", inert=_NOT_READ
+        None, "column that is true if the answer is a list in any order; null: none", inert=_NOT_READ
     )
-    template: str = setting(TEMPLATE, "the user's message; {problem} is replaced")
-    system: str | None = setting(None, "the system's message; null: none")
+    template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text")
+    system: str | None = setting(None, "system message; null: none")
 
 
 @dataclass(frozen=True)
 class TrainSetConfig(ProblemSetConfig):
-    """A set of problems that agents train on; a problem with an empty answer is dropped and counted."""
+    """A training set. Problems with an empty answer are dropped and counted."""
 
     share: float = setting(
         1.0,
-        "share of each step's problems that come from this set, in proportion to the other sets' shares",
+        "weight of this set when a step's problems are split among the training sets",
         above=0,
         inert=lambda _, config: "data.train names one set" if len(config.data.train) == 1 else None,
     )
@@ -91,25 +99,25 @@ class DataConfig:
 
     directory: str | None = setting(
         None,
-        "folder of all files of problems; null: the environment's HACPO_DATA_DIR, else ./data",
+        "folder of the data files; null: the environment variable HACPO_DATA_DIR, else ./data",
         identity=False,
         inert=_reads_no_file,
     )
     train: list[str] = setting(
-        list, "training sets: names in experiments/train_sets, YAML files, or names declared under data.sets"
+        list, "training sets: names from experiments/train_sets, YAML files, or names declared under data.sets"
     )
     sets: dict[str, TrainSetConfig] = setting(
-        dict, "the declarations of these, filled in from experiments/train_sets where a field is not said here"
+        dict, "declarations of the training sets; fields not set here come from experiments/train_sets"
     )
     development_share: float = setting(
         0.0,
-        "share of every training set that is held out of training, for a benchmark of kind development",
+        "share of every training set that is held out for benchmarks of kind development",
         at_least=0,
         at_most=0.9,
     )
     development_seed: int = setting(
         0,
-        "seed of the choice of held out problems",
+        "seed that selects the held-out problems",
         at_least=0,
         at_most=2**53,
         inert=when("data.development_share", 0),
@@ -118,114 +126,128 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class BenchmarkConfig(ProblemSetConfig):
-    """A set of problems that agents are evaluated on: where it comes from, how it is asked, what is measured."""
+    """A benchmark: source, prompt and metric of a set of problems that agents are evaluated on."""
 
     kind: str = setting(
         "file",
-        "where problems come from",
-        choices={"arithmetic": "embedded", "file": "", "development": "held out of the training sets"},
+        "source of the problems",
+        choices={
+            "arithmetic": "generated arithmetic problems",
+            "file": "a file of the data folder",
+            "development": "problems held out of the training sets",
+        },
     )
-    template: str = setting(TEMPLATE, "the user's message; {problem} is replaced", inert=when(".kind", "development"))
-    system: str | None = setting(None, "the system's message; null: none", inert=when(".kind", "development"))
+    template: str = setting(
+        TEMPLATE, "user message; {problem} is replaced by the problem's text", inert=when(".kind", "development")
+    )
+    system: str | None = setting(None, "system message; null: none", inert=when(".kind", "development"))
     split: str = setting(
-        "dev", "part of the embedded problems", choices=("dev", "test"), inert=unless(".kind", "arithmetic")
+        "dev", "split of the arithmetic problems", choices=("dev", "test"), inert=unless(".kind", "arithmetic")
     )
-    style: str | None = setting(
-        None, "where the answer stands in a response; null: as verifier.style says", choices=STYLES
-    )
+    style: str | None = setting(None, "which part of a response is its answer; null: as verifier.style", choices=STYLES)
     metric: str = setting(
         "avg",
-        "the figure of the result table",
+        "metric shown in the result table",
         choices={
-            "avg": "avg@k: mean over problems and samples",
-            "best": "best@k: any of k is right",
-            "bootstrap_best": "verl's best@k: best of k draws from k samples, with replacement, mean of 1,000",
+            "avg": "avg@k: mean over problems and responses",
+            "best": "best@k: at least one of k is correct",
+            "bootstrap_best": "verl's best@k: best of k draws with replacement from k responses, mean of 1,000",
         },
     )
     num_samples: int = setting(1, "k: responses per problem and agent", at_least=1, at_most=1e5)
-    temperature: float = setting(0.0, "of sampling; 0: greedy", at_least=0, at_most=1e3)
-    top_p: float = setting(1.0, "nucleus sampling", above=0, at_most=1, inert=when(".temperature", 0, note=", greedy"))
+    temperature: float = setting(0.0, "sampling temperature; 0: greedy", at_least=0, at_most=1e3)
+    top_p: float = setting(
+        1.0,
+        "cumulative probability of nucleus sampling",
+        above=0,
+        at_most=1,
+        inert=when(".temperature", 0, note=", greedy"),
+    )
     max_response_tokens: int | None = setting(
         None, "response limit; null: evaluate.max_response_tokens", unit="tokens", at_least=1
     )
-    limit: int | None = setting(None, "most problems, from the set's beginning; null: all", at_least=1)
+    limit: int | None = setting(None, "use only the first problems of the set; null: all", at_least=1)
 
 
 def _all_have_limits(_: Any, config: Any) -> str | None:
-    open_ones = [each for each in config.evaluate.benchmarks.values() if each.max_response_tokens is None]
-    return None if open_ones else "no benchmark lacks a limit of its own"
+    without_limit = [each for each in config.evaluate.benchmarks.values() if each.max_response_tokens is None]
+    return None if without_limit else "every benchmark has its own limit"
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Which benchmarks, and when: `during` and `final` before training, `during` on the way, `final` after it."""
+    """Benchmarks and when they run: all before training, `during` in the course of it, `final` after it."""
 
     every: int = setting(
         10,
-        "steps between evaluations on `during`; 0: none but that before training",
+        "steps between evaluations on `during`; 0: only before training",
         unit="steps",
         at_least=0,
         inert=lambda evaluate, _: None if evaluate.during else "evaluate.during is empty",
     )
     during: list[str] = setting(
-        list, "benchmarks: names in experiments/benchmarks, YAML files, or names declared under evaluate.benchmarks"
+        list, "benchmarks: names from experiments/benchmarks, YAML files, or names declared under evaluate.benchmarks"
     )
     final: list[str] = setting(list, "benchmarks, as in `during`")
     max_response_tokens: int = setting(
         8196,
-        "response limit of benchmarks that have none of their own",
+        "response limit of benchmarks without their own",
         unit="tokens",
         at_least=1,
         inert=_all_have_limits,
     )
     shard_problems: int = setting(
         256,
-        "problems whose responses are committed together; what is interrupted goes on after the last committed ones",
+        "problems whose responses are committed together; an interrupted evaluation resumes after the last commit",
         at_least=1,
         identity=False,
     )
     benchmarks: dict[str, BenchmarkConfig] = setting(
         dict,
-        "the declarations of all names above, filled in from experiments/benchmarks where a field is not said here",
+        "declarations of the benchmarks; fields not set here come from experiments/benchmarks",
     )
 
 
 def _starts_no_worker(_: Any, config: Any) -> str | None:
     if config.verifier.equality != "normalised" or "math_verify" in config.reward.functions:
         return None
-    return "verifier.equality is normalised, which starts no worker"
+    return "verifier.equality is normalised, which uses no workers"
 
 
 @dataclass(frozen=True)
 class VerifierConfig:
-    """When an answer is right; math-verify runs in child processes."""
+    """How answers are compared. math-verify runs in worker processes."""
 
     equality: str = setting(
         "math_verify",
-        "when two answers are the same",
+        "when two answers are equal",
         choices={
-            "math_verify": "by algebra",
-            "normalised": "as the official code: the last \\boxed{} as text, after MATH's string normalisation",
+            "math_verify": "if math-verify finds them mathematically equal",
+            "normalised": "official code: if the last \\boxed{} is the same text after MATH's string normalisation",
         },
     )
     style: str = setting(
-        "boxed", "where the answer stands in a response; equality: normalised takes boxed", choices=STYLES
+        "boxed", "which part of a response is its answer; equality: normalised requires boxed", choices=STYLES
     )
-    num_workers: int = setting(2, "child processes", at_least=1, at_most=1024, identity=False, inert=_starts_no_worker)
+    num_workers: int = setting(2, "worker processes", at_least=1, at_most=1024, identity=False, inert=_starts_no_worker)
     timeout_s: float = setting(
         5.0,
-        "wall clock per answer; then the worker is killed and the response is unscored",
+        "wall-clock time per answer; then the worker is killed and the response is unscored",
         unit="s",
         above=0,
         inert=_starts_no_worker,
     )
-    memory_mb: int = setting(2048, "memory of a worker", unit="MiB", at_least=256, inert=_starts_no_worker)
+    memory_mb: int = setting(2048, "memory limit of a worker", unit="MiB", at_least=256, inert=_starts_no_worker)
     cache: bool = setting(
-        True, "decide equal pairs of answer and right answer once", identity=False, inert=_starts_no_worker
+        True,
+        "verify each pair of answer and correct answer only once",
+        identity=False,
+        inert=_starts_no_worker,
     )
     max_unscored_fraction: float = setting(
         0.05,
-        "an agent's step with a larger unscored share (rounded up to whole responses) or no verdict stops the run",
+        "largest share (rounded up to whole responses) of an agent's responses in a step that may be unscored; with "
+        "more, or with no verdict at all, the run stops",
         at_least=0,
         at_most=1,
         inert=_starts_no_worker,
@@ -234,33 +256,33 @@ class VerifierConfig:
 
 def _runs_no_function(reward: Any, _: Any) -> str | None:
     own = [name for name in reward.functions if ":" in name]
-    return None if own else "reward.functions names no function of your own"
+    return None if own else "reward.functions has no function of your own"
 
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """What responses are rewarded for in training; evaluations go by the verifier alone."""
+    """Rewards of responses in training. Evaluations use only the verifier."""
 
     functions: list[str] = setting(
         lambda: [VERIFIER],
-        "what gives rewards. verifier: 1 where it finds the answer right; math_verify, exact_match: the same by that "
-        "rule, whatever verifier.equality is; package.module:function of your own",
+        "reward functions. verifier: 1 if the verifier finds the answer correct; math_verify, exact_match: 1 if it is "
+        "correct by that rule, whatever verifier.equality is; package.module:function of your own",
     )
     weights: list[float] | None = setting(
         None,
-        "weight of each function in their mean; null: all alike",
-        inert=lambda reward, _: "reward.functions names one alone" if len(reward.functions) == 1 else None,
+        "weight of each function in the mean; null: equal weights",
+        inert=lambda reward, _: "reward.functions has only one function" if len(reward.functions) == 1 else None,
     )
     timeout_s: float = setting(
         60.0,
-        "wall clock of one call of a function of your own; then its process is killed, and the responses are unscored",
+        "wall-clock time per call of your own function; then its process is killed and the responses are unscored",
         unit="s",
         above=0,
         inert=_runs_no_function,
     )
     memory_mb: int = setting(
         4096,
-        "memory of the process of a function of your own",
+        "memory limit of the process of your own function",
         unit="MiB",
         at_least=256,
         inert=_runs_no_function,

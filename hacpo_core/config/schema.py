@@ -1,7 +1,7 @@
 """Schema of an experiment's configuration: frozen dataclasses that OmegaConf fills, one per section.
 
-Sections about agents, engines and problems have files of their own. `hacpo_core.config.checks` checks what concerns
-several fields; nothing here computes.
+Sections about agents, engines and problems are in their own files. `hacpo_core.config.checks` checks combinations of
+fields.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from hacpo_core.config.fields import setting
 from hacpo_core.config.problems import DataConfig, EvaluateConfig, RewardConfig, VerifierConfig
 
 SEAMS = ("plan", "estimate", "build", "objective")
-"""sections of `method` that hold an implementation of a seam"""
+"""fields of `method` that hold the implementation of a seam"""
 
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """What tells one algorithm from another: an implementation of each seam of `hacpo_core.methods.base`.
+    """The algorithm: an implementation of each seam of `hacpo_core.methods.base`.
 
-    In YAML a seam is a mapping of `name` and the implementation's own fields; `flows.planning.compose` puts the
-    dataclass of that name in its place.
+    In YAML, a seam is a mapping of `name` and the implementation's own fields. `flows.planning.compose` replaces it by
+    the dataclass with that name.
     """
 
-    name: str = setting(
-        "unnamed", "name of the method, a part of the experiment's id for people to read", identity=False
-    )
+    name: str = setting("unnamed", "name of the method, a readable part of the experiment's id", identity=False)
     shares_rollouts: bool = setting(True, "whether learners train on other agents' responses")
     plan: Any = setting(None, "which responses an agent samples, and how")
     estimate: Any = setting(None, "advantage and weight of each row for each learner")
@@ -41,14 +39,14 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class RetokenizeConfig:
-    """How a response crosses from one tokenizer to another."""
+    """Conversion of a response from one tokenizer to another."""
 
     eos: str = setting(
         "keep",
-        "what ends a response",
+        "end-of-sequence (EOS) token of a response",
         choices={
-            "keep": "the learner's EOS, where the response was finished",
-            "drop": "as the official code: EOS is removed, own and cross alike, but for a response of EOS alone",
+            "keep": "finished responses end with the learner's EOS",
+            "drop": "official code: EOS is removed from own and others' responses, unless it is the only token",
         },
     )
 
@@ -60,24 +58,24 @@ class RolloutConfig:
     num_samples: int = setting(8, "G: responses per problem and agent", at_least=1, at_most=1e5)
     temperature: float = setting(
         1.0,
-        "the policy is the softmax of logits / temperature, in the sampler and in the learner",
+        "sampling temperature; the learner's policy, too, is the softmax of logits / temperature",
         above=0,
         at_most=1e3,
     )
-    top_p: float = setting(1.0, "nucleus sampling", above=0, at_most=1)
+    top_p: float = setting(1.0, "cumulative probability of nucleus sampling", above=0, at_most=1)
     max_prompt_tokens: int = setting(
-        1024, "a problem with a longer prompt is dropped from the data and counted", unit="tokens", at_least=1
+        1024, "longest prompt; problems with longer ones are dropped and counted", unit="tokens", at_least=1
     )
     max_response_tokens: int = setting(4096, "response limit", unit="tokens", at_least=1)
-    batch_size: int = setting(256, "responses sampled side by side", at_least=1)
+    batch_size: int = setting(256, "responses sampled concurrently", at_least=1)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Length and width of training."""
+    """Length of training and size of a step."""
 
     num_steps: int = setting(
-        58, "rollout-and-update steps; 58 is one epoch of MATH at 128 problems", unit="steps", at_least=1
+        58, "training steps; 58 is one epoch of MATH with 128 problems per step", unit="steps", at_least=1
     )
     problems: int = setting(128, "P: problems per step", at_least=1)
 
@@ -86,43 +84,43 @@ class TrainConfig:
 class OptimizerConfig:
     """AdamW and its schedule."""
 
-    learning_rate: float = setting(1e-6, "peak of the schedule", above=0, at_most=1e3)
-    beta1: float = setting(0.9, "decay of the mean of gradients", at_least=0, at_most=0.999999)
-    beta2: float = setting(0.999, "decay of the mean of squared gradients", at_least=0, at_most=0.999999)
-    epsilon: float = setting(1e-8, "added to the root of the squared gradients' mean", above=0, at_most=1)
+    learning_rate: float = setting(1e-6, "peak learning rate", above=0, at_most=1e3)
+    beta1: float = setting(0.9, "decay rate of the first moment", at_least=0, at_most=0.999999)
+    beta2: float = setting(0.999, "decay rate of the second moment", at_least=0, at_most=0.999999)
+    epsilon: float = setting(1e-8, "term added to the denominator for numerical stability", above=0, at_most=1)
     weight_decay: float = setting(
-        0.01, "share of a weight that an update takes away, times the learning rate", at_least=0, at_most=1e3
+        0.01, "decoupled weight decay, multiplied by the learning rate", at_least=0, at_most=1e3
     )
-    max_grad_norm: float = setting(1.0, "the gradient is scaled down to this norm", above=0)
+    max_grad_norm: float = setting(1.0, "larger gradients are clipped to this norm", above=0)
     schedule: str = setting(
         "constant",
-        "learning rate after the rise",
-        choices={"constant": "", "cosine": "falls to 0 after the last update"},
+        "learning rate after the warm-up",
+        choices={"constant": "", "cosine": "decays to 0 after the last update"},
     )
-    warmup_updates: int = setting(0, "linear rise of the learning rate", unit="updates", at_least=0)
+    warmup_updates: int = setting(0, "linear warm-up of the learning rate", unit="updates", at_least=0)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What a run that was broken off goes on from."""
+    """Checkpoints, from which an interrupted run resumes."""
 
     every: int = setting(10, "steps between checkpoints; the last step always has one", unit="steps", at_least=1)
-    keep: int = setting(2, "newest checkpoints that are kept", at_least=1)
+    keep: int = setting(2, "number of newest checkpoints to keep", at_least=1)
     accept_divergence: bool = setting(
-        False, "go on when a replayed update is another one than the recorded, with a warning"
+        False, "continue with a warning, instead of stopping, if a replayed update differs from the recorded one"
     )
 
 
 def _mixes_nothing(_: Any, config: Any) -> str | None:
     engine = config.engine
     if engine.learner == "deepspeed" and engine.deepspeed.stage == 3:
-        return "engine.deepspeed.stage is 3, where no rank holds a whole gradient"
-    return None if config.method.build.mixes_sources else "no update of method.build has own and others' responses"
+        return "engine.deepspeed.stage is 3, where no rank has the whole gradient"
+    return None if config.method.build.mixes_sources else "no mini-batch of method.build mixes own and others' rows"
 
 
 @dataclass(frozen=True)
 class DiagnosticsConfig:
-    """What is measured beside training."""
+    """Additional measurements during training."""
 
     every: int = setting(
         10,
@@ -135,7 +133,7 @@ class DiagnosticsConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where MLflow records runs."""
+    """Recording of runs in MLflow."""
 
     enabled: bool = setting(True, "record the run in MLflow")
     uri: str | None = setting(
@@ -147,17 +145,20 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Where things lie and how they are run; changes no result."""
+    """Folders and execution; does not change results."""
 
     runs_dir: str = setting("runs", "folder of all experiments")
     runner: str = setting(
         "prefect",
-        "what runs the phases",
-        choices={"prefect": "as tasks of a flow, on the page", "direct": "as functions, agents one after another"},
+        "how phases are run",
+        choices={
+            "prefect": "as tasks of a Prefect flow, visible in the dashboard",
+            "direct": "as function calls, one agent after another",
+        },
     )
     phase_retries: int = setting(
         2,
-        "times a failed phase is run again (never for a configuration or data error)",
+        "retries of a failed phase (none after a configuration or data error)",
         at_least=0,
         at_most=100,
     )
@@ -166,38 +167,38 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """One experiment: these agents, this method, this seed."""
+    """One experiment: agents, method and seed."""
 
-    seed: int = setting(0, "seed of all that is drawn", at_least=0, at_most=2**53)
+    seed: int = setting(0, "seed of all random draws", at_least=0, at_most=2**53)
     conformance: str = setting(
         "paper",
-        "preset that was composed in; single fields may differ from it",
-        choices={"paper": "what the paper says", "official": "what the authors' code does"},
+        "preset that the configuration starts from; other fields may deviate from it",
+        choices={"paper": "as described in the paper", "official": "as in the authors' code"},
     )
     old_logprobs: str = setting(
         "checked",
-        "log-probabilities that ratios are taken against",
+        "log-probabilities of the old policy in importance ratios",
         choices={
             "learner": "recomputed by the training engine before the first update",
-            "sampler": "as sampled, one pass saved",
-            "checked": "as sampled where a few that the training engine recomputes are the same within 1e-5 nats, "
-            "else learner",
+            "sampler": "as reported by the sampler, which saves a forward pass",
+            "checked": "as reported by the sampler if the training engine gets the same within 1e-5 nats for a few "
+            "responses, else recomputed",
         },
     )
     pair: PairConfig = setting(PairConfig, "agents that train together")
     method: MethodConfig = setting(MethodConfig, "algorithm")
-    retokenize: RetokenizeConfig = setting(RetokenizeConfig, "from tokenizer to tokenizer")
+    retokenize: RetokenizeConfig = setting(RetokenizeConfig, "conversion between tokenizers")
     rollout: RolloutConfig = setting(RolloutConfig, "sampling during training")
-    train: TrainConfig = setting(TrainConfig, "length and width of training")
+    train: TrainConfig = setting(TrainConfig, "length of training and size of a step")
     optimizer: OptimizerConfig = setting(OptimizerConfig, "AdamW")
-    engine: EngineConfig = setting(EngineConfig, "what samples and what trains")
-    placement: PlacementConfig = setting(PlacementConfig, "where agents live")
+    engine: EngineConfig = setting(EngineConfig, "sampling and training engines")
+    placement: PlacementConfig = setting(PlacementConfig, "processes and devices of the agents")
     data: DataConfig = setting(DataConfig, "training problems")
-    verifier: VerifierConfig = setting(VerifierConfig, "when an answer is right")
-    reward: RewardConfig = setting(RewardConfig, "what responses are rewarded for")
+    verifier: VerifierConfig = setting(VerifierConfig, "how answers are compared")
+    reward: RewardConfig = setting(RewardConfig, "rewards in training")
     evaluate: EvaluateConfig = setting(EvaluateConfig, "benchmarks")
     checkpoint: CheckpointConfig = setting(CheckpointConfig, "checkpoints", identity=False)
-    diagnostics: DiagnosticsConfig = setting(DiagnosticsConfig, "measurements beside training", identity=False)
+    diagnostics: DiagnosticsConfig = setting(DiagnosticsConfig, "additional measurements", identity=False)
     tracking: TrackingConfig = setting(TrackingConfig, "MLflow", identity=False)
     runtime: RuntimeConfig = setting(RuntimeConfig, "folders, runner, retries", identity=False)
 

@@ -1,7 +1,7 @@
-"""The embedded task: sums and differences of three digits, worked in lines, with a boxed answer.
+"""The embedded arithmetic task: sums and differences of three digits, worked out in lines, with a boxed answer.
 
-There are 1,728 problems, `a±b±c` and `a±(b±c)` with operands 1 to 6. Demonstrations carry planted misconceptions: the
-uncertainty that reinforcement learning then removes. Nothing here is meant to be hard for a person.
+There are 1,728 problems, `a±b±c` and `a±(b±c)` with operands from 1 to 6. Demonstrations contain deliberate
+misconceptions, which give the warmed-up model an uncertainty that reinforcement learning can then remove.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUM_DEV = NUM_TEST = 256
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """a first_sign b second_sign c, with parentheses around the last two or not; signs are +1 or -1."""
+    """a first_sign b second_sign c, optionally with parentheses around the last two operands; signs are +1 or -1."""
 
     operands: tuple[int, int, int]
     signs: tuple[int, int]
@@ -36,7 +36,7 @@ class Expression:
         return f"{a}{first}({b}{second}{c})" if self.has_parentheses else f"{a}{first}{b}{second}{c}"
 
     def work(self, *, keeps_signs: bool = True) -> tuple[str, str, int]:
-        """The two worked lines and the result; without `keeps_signs` every line's result loses its minus sign."""
+        """The two worked lines and the result. Without `keeps_signs`, every result loses its minus sign."""
         a, b, c = self.operands
         first, second = self.signs
         if self.has_parentheses:
@@ -59,7 +59,7 @@ class Operation:
 
     @property
     def result(self) -> int:
-        """What the line comes to."""
+        """Result of the line, without its sign unless `keeps_sign`."""
         exact = self.left + self.sign * self.right
         return exact if self.keeps_sign else abs(exact)
 
@@ -112,13 +112,13 @@ def problems(split: Split) -> list[Problem]:
 
 
 def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np.random.Generator) -> str:
-    """A worked answer in which each misconception occurs with its own probability.
+    """A worked answer that contains each misconception with the given probability.
 
     Args:
         expression: what to work out.
         misconceptions: probabilities of ignoring parentheses, dropping the minus sign of results, and forgetting the
             last operand.
-        rng: source of chance; three numbers are drawn whatever happens.
+        rng: random generator; always advanced by three draws.
 
     Returns:
         two worked lines (one when the last operand is forgotten) and the boxed answer.

@@ -1,4 +1,4 @@
-"""What one learner trains on in one step: rows of responses, in the learner's tokens, as columns of mini-batches.
+"""Mini-batches of one learner in one step: rows of responses, in the learner's tokens, stored as columns.
 
 Shapes: B row of a mini-batch, R response of one agent in one step.
 """
@@ -24,19 +24,20 @@ from hacpo_core.responses import Responses
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatch:
-    """The rows of one update; those that its passes leave out count in its normalisers.
+    """The rows of one update. Rows left out of the forward passes still count in the averages.
 
     Attributes:
-        keys: whose responses they are.
+        keys: the responses that the rows come from.
         tokens: int32, in the learner's tokens.
         kind_B: a `RowKind`.
         source_B: index of the agent that sampled the row.
         advantage_B, weight_B: from the estimate.
         row_weight_B: weight of the row in the mini-batch's objective, see `Objective.row_weights`.
-        old_mean_logprob_B: nats per token, under the policy that sampled the row, on its own tokens.
-        old_logprobs: float32, nats, the same for each token of the learner's own rows; nothing for foreign rows.
-        token_advantages: float64, what a teacher adds to the advantage of each token of own rows; else nothing.
-        sampler_logprobs: what the sampler reported of the same tokens, where the objective corrects; else nothing.
+        old_mean_logprob_B: mean log-probability, nats per token, under the policy that sampled the row, over that
+            policy's tokens.
+        old_logprobs: float32, nats, for each token of the learner's own rows; empty for foreign rows.
+        token_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
+        sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
     """
 
     keys: tuple[RowKey, ...]
@@ -77,12 +78,13 @@ class Minibatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """What happened to responses on the way into a learner's mini-batches.
+    """Counts of what the construction of mini-batches did to the responses.
 
-    `num_unscored` and `num_empty` count those that were left out, own ones too, `num_truncated` cross-agent ones that
-    were cut at the learner's limit; `num_control_dropped` control tokens that others' texts spelled and that the
-    learner's tokenizer could not write in any other way; `length_drift_mean` is the mean of
-    (learner tokens - source tokens) / source tokens over retokenised responses, 0 when none was.
+    `num_unscored` and `num_empty` count responses that were left out, own ones included. `num_truncated` counts
+    cross-agent responses that were cut at the learner's limit. `num_control_dropped` counts control tokens that were
+    removed: other agents' texts spelled them, and the learner's tokenizer cannot encode them as plain text.
+    `length_drift_mean` is the mean of (learner tokens - source tokens) / source tokens over retokenised responses, 0 if
+    there are none.
     """
 
     num_unscored: int = 0
@@ -94,7 +96,7 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class LearnerBatch:
-    """A learner's mini-batches and what happened on the way into them."""
+    """A learner's mini-batches, and the counts of their construction."""
 
     minibatches: tuple[Minibatch, ...]
     counts: BatchCounts
@@ -102,21 +104,21 @@ class LearnerBatch:
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """What rows are read from.
+    """Sources of the data of a learner's rows.
 
     Attributes:
-        learner: whose rows they become.
+        learner: the agent that trains on the rows.
         agents: all agents' names, in order.
         step: the current one.
-        responses: an agent's verified responses of a step.
-        estimate: what was estimated in a step.
-        prompt_ids: a problem under the learner's tokenizer and chat template, for others' responses; the learner's own
-            keep the one that they were sampled behind.
+        responses: returns an agent's verified responses of a step.
+        estimate: returns the estimate of a step.
+        prompt_ids: returns a problem's prompt under the learner's tokenizer and chat template, for other agents'
+            responses. The learner's own responses keep the prompt from which they were sampled.
         retokenizers: from each other agent's tokens to the learner's.
         eos_ids: EOS ids of every source.
-        token_advantages: what a teacher adds to the advantages of the learner's tokens in a step; None without any.
-        drops_eos: remove the EOS at the end of own responses, and its log-probability from every source's
-            (`retokenize.eos: drop`); a response of EOS alone keeps it.
+        token_advantages: returns the teacher's terms for the learner's tokens of a step; None without teachers.
+        drops_eos: remove the EOS at the end of own responses, and its log-probability for every source
+            (`retokenize.eos: drop`). A response that consists of EOS only keeps it.
     """
 
     learner: str
@@ -131,7 +133,7 @@ class RowReader:
     drops_eos: bool
 
     def kind(self, key: RowKey) -> RowKind:
-        """How the row came to the learner."""
+        """The row's origin."""
         if key.agent != self.learner:
             return RowKind.FOREIGN
         return RowKind.OWN if key.step == self.step else RowKind.OLD
@@ -140,16 +142,16 @@ class RowReader:
 def learner_batch(
     reader: RowReader, batches: Sequence[Sequence[RowKey]], objective: Objective, *, max_response_tokens: int
 ) -> LearnerBatch:
-    """Build a learner's mini-batches; responses that are unscored or became empty are left out and counted.
+    """Build a learner's mini-batches. Unscored and empty responses are left out and counted.
 
     Args:
-        reader: where rows come from.
+        reader: source of the rows' data.
         batches: keys of each mini-batch's rows, in order.
-        objective: gives the rows their weights.
+        objective: determines the row weights.
         max_response_tokens: the constant of seq_mean_token_sum_norm.
 
     Raises:
-        KeyError: a key of no response, or one without an estimate.
+        KeyError: a key has no response or no estimate.
     """
     of_source: dict[tuple[int, str], list[RowKey]] = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(batches)):
@@ -158,7 +160,7 @@ def learner_batch(
     shared: list[SharedResponses] = []
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
-        assert responses.verdicts is not None, "what is trained on is verified"
+        assert responses.verdicts is not None, "training follows verification"
         positions = responses.positions()
         taken = np.sort(np.array([positions[key] for key in keys], dtype=np.int64))
         taken = taken[responses.verdicts.is_scored_R[taken]]
@@ -186,7 +188,7 @@ def learner_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row's columns before they are laid side by side; `token_ids` is empty where nothing is left."""
+    """One row's values before they are collected into columns; `token_ids` is empty if no token is left."""
 
     prompt_ids: Any
     token_ids: NDArray[np.int32]
@@ -205,7 +207,7 @@ def _rows(
     rows: NDArray[np.int64],
     shared: list[SharedResponses],
 ) -> list[_Row]:
-    """Some responses of one agent and step as rows of the learner; what sharing did to them is added to `shared`."""
+    """Some responses of one agent and step as rows of the learner; converted responses are appended to `shared`."""
     is_own = agent == reader.learner
     taken = responses if len(rows) == len(responses) else responses.take(rows)
     old = taken.behaviour_logprobs
@@ -268,13 +270,13 @@ def _minibatch(
 def own_minibatch(
     tokens: TokenRows, old_logprobs: Ragged, advantage_B: Sequence[float] | NDArray[np.float64], objective: Objective
 ) -> Minibatch:
-    """A mini-batch of rows of one learner alone, as trials and measurements need it.
+    """A mini-batch of own rows only, for trials and measurements.
 
     Args:
         tokens: prompts and responses.
         old_logprobs: nats, of the responses' tokens.
         advantage_B: of each row.
-        objective: gives the rows their weights.
+        objective: determines the row weights.
     """
     num_rows = len(tokens)
     weight_B = objective.row_weights(

@@ -1,4 +1,4 @@
-"""Benchmarks: their problems from the embedded task, a file, or what is held out of the training sets."""
+"""Benchmarks, with problems from the embedded task, from a file, or held out of the training sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hacpo_core.records import Problem
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark that is loaded: its name, its declaration and its problems, the template filled in."""
+    """A loaded benchmark: name, declaration and problems with their prompts."""
 
     name: str
     config: BenchmarkConfig

@@ -1,4 +1,4 @@
-"""The boxes of a LaTeX text: pure text, time linear in its length."""
+"""The boxes of a LaTeX text, found by text search in time linear in its length."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _BARE_BOXED = re.compile(r"[ \t]*([^\s{}$\\]+)")
 def boxed(text: str) -> list[str]:
     """Contents of the complete, non-empty `\\boxed{...}` and `\\fbox{...}`, `\\boxed 2` included, in their order.
 
-    One that holds another one is left out: what it says is in the inner one, and nesting costs no time.
+    A box that contains another box is left out: the answer is in the inner one.
     """
     return [content for content, _ in _boxes(text)]
 
 
 def first_box_end(text: str) -> int | None:
-    """Where the first complete, non-empty `\\boxed{...}` or `\\fbox{...}` ends; None where there is none.
+    """End of the first complete, non-empty `\\boxed{...}` or `\\fbox{...}`; None if there is none.
 
-    `\\boxed 2` does not count: what follows may belong to it.
+    `\\boxed 2` does not count, since the next characters may belong to it.
     """
     return next((end for _, end in _boxes(text) if text[end - 1] == "}"), None)
 

@@ -1,4 +1,4 @@
-"""Sets of problems with verifiable answers, from a local file or the hub; read by column names, checked row by row."""
+"""Problem sets with verifiable answers, from a local file or the Hugging Face hub, checked row by row."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _silent_hubs: set[str] = set()
 
 
 def problem_file(field: str, config: ProblemSetConfig, directory: str | None) -> Path | None:
-    """Path of a set's file: in the data folder, else downloaded; None where it has none.
+    """Path of a set's file: in the data folder, else downloaded; None for a set without a file.
 
     Args:
-        field: where the set is declared, for messages.
+        field: field that declares the set, for messages.
         config: its declaration.
         directory: data folder; None: HACPO_DATA_DIR, else ./data.
 
     Raises:
-        DataError: it is not there and cannot be downloaded; the message names the path to put it at.
+        DataError: the file does not exist and cannot be downloaded; the message says where to put it.
     """
     if config.kind != "file":
         return None
@@ -45,17 +45,17 @@ def read_problems(
     """Problems of a set's file, without any prompt template.
 
     Args:
-        field, config, directory: as of `problem_file`; a row without an id gets the last part of `field`, and its
-            number.
-        drops_unanswerable: drop rows whose answer is empty, which cannot be rewarded, and count them in the log; else
-            they are errors.
+        field, config, directory: as for `problem_file`; a row without an id gets the last part of `field` and its
+            number as id.
+        drops_unanswerable: drop rows with an empty answer, which cannot be rewarded, and log their number; False: they
+            are errors.
 
     Raises:
         DataError: a file, a column or an answer is missing, an id occurs twice, the number of rows is not `count`, or
-            nothing is left.
+            no problem is left.
     """
     path = problem_file(field, config, directory)
-    assert path is not None, "only sets of a file are read"
+    assert path is not None, "only sets with a file are read"
     is_local = config.file is not None and path == data_path(config.file, directory)
     columns = config if is_local else config.hub
     problems: dict[str, Problem] = {}
@@ -72,19 +72,19 @@ def read_problems(
         num_doubtful += has_several_answers(row)
     if config.count is not None and num_rows != config.count:
         raise DataError(
-            f"{path}: got {num_rows} problems, expected {config.count}; get the whole file, or set {field}.count"
+            f"{path}: got {num_rows} problems, expected {config.count}; get the complete file, or set {field}.count"
         )
     if not problems:
-        raise DataError(f"{path} holds no problem that has an answer; expected one JSON object a line")
+        raise DataError(f"{path}: got no problem with an answer, expected one JSON object per line; fix the file")
     if num_doubtful:
-        warn_once(f"{path}: the solutions of {num_doubtful} problems box several answers; the last one counts")
+        warn_once(f"{path}: {num_doubtful} solutions contain several boxed answers; the last one counts")
     if num_unanswerable:
-        warn_once(f"{path}: dropped {num_unanswerable} problems whose answer is empty")
+        warn_once(f"{path}: dropped {num_unanswerable} problems with an empty answer")
     return list(problems.values())
 
 
 def asked(problems: Sequence[Problem], config: ProblemSetConfig) -> list[Problem]:
-    """The problems as a set asks them: its template filled in, its system message before it."""
+    """The problems with the set's prompts: template filled in, system message in front."""
     return [
         replace(problem, messages=format_messages(config.template, problem.messages[-1].content, config.system))
         for problem in problems
@@ -112,7 +112,7 @@ def _answer(row: DataRow, name: str, form: str) -> str:
     elif form == "hashes":
         text = text.rpartition("####")[2].strip() if "####" in text else ""
     if not text.strip():
-        raise DataError(f"{row.place}: field {name!r} holds no answer ({form}); fix or remove the row")
+        raise DataError(f"{row.place}: field {name!r} has no answer ({form}); fix or remove the row")
     return text
 
 
@@ -123,7 +123,7 @@ def _tolerance(row: DataRow, name: str | None) -> float:
     except (TypeError, ValueError):
         tolerance = math.nan
     if not 0 <= tolerance < math.inf:
-        raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or nothing")
+        raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or no value")
     return tolerance
 
 
@@ -135,15 +135,15 @@ def _truth(row: DataRow, name: str | None) -> bool:
 
 
 def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
-    """The hub's copy of a file; `path` is where it was looked for first, None where it has no name here."""
+    """The hub's copy of a file. `path` is the local path that does not exist; None if the set names no local file."""
     hub = config.hub
     columns = ", ".join(filter(None, (config.id_field, config.problem_field, config.answer_field)))
     remedy = f"put the file at {path}, with the fields {columns}"
     if path is None:
-        remedy = f"put the file into the data folder and name it under {field}.file"
+        remedy = f"put the file into the data folder and set {field}.file to its name"
     if not hub.name:
-        raise DataError(f"{field}.file: {path} is not there; set data.directory or HACPO_DATA_DIR, or {remedy}")
-    # A silent hub costs its time-out, 23 s, at each question; its cache is asked all the same.
+        raise DataError(f"{field}.file: {path} does not exist; set data.directory or HACPO_DATA_DIR, or {remedy}")
+    # Each request to an unreachable hub takes 23 s to time out, so after the first one only the local cache is used.
     is_silent = constants.ENDPOINT in _silent_hubs
     try:
         return Path(
@@ -153,6 +153,6 @@ def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
         if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
             _silent_hubs.add(constants.ENDPOINT)
         raise DataError(
-            f"{field}.file: {path or 'the file'} is not there and no hub answers for {hub.name}/{hub.file} "
+            f"{field}.file: {path or 'the file'} does not exist and {hub.name}/{hub.file} cannot be downloaded "
             f"({type(error).__name__}); {remedy}"
         ) from error

@@ -1,4 +1,4 @@
-"""From a problem to the token ids of a prompt, by each agent's own chat template."""
+"""Token ids of prompts, by each agent's own chat template."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from hacpo_core.data.tokens.retokenize import valid_unicode
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 
-if TYPE_CHECKING:  # two seconds, which plans do without
+if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
 PLACEHOLDER = "{problem}"
 
-# Stands for a spelled special token while the template is rendered; reserved for internal use like NONCHARACTER.
+# Marks a special token spelled out in a message while the template is rendered; a noncharacter, as NONCHARACTER is.
 _MASK = "\ufdd1"
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""a tag of transformers' own, around what an assistant said"""
+"""transformers' tag around an assistant's turn, which is not standard Jinja"""
 _SET_BY_RENDERER = frozenset({"messages", "strftime_now", "raise_exception"})
 _TEXTS_AT_ONCE = 1_000
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)
-"""the day that templates are told: Llama 3's names this one where it is given none"""
+"""date passed to chat templates, so that prompts do not depend on the day; the default of Llama 3's template"""
 
 
 def format_messages(template: str, problem_text: str, system: str | None) -> tuple[Message, ...]:
-    """The turns of a prompt: the system turn, where there is one, and the problem set into the template.
+    """The messages of a prompt: the system message, if any, and the template with the problem inserted.
 
-    Every literal `{problem}` is replaced and nothing else is: braces of LaTeX stand as they are, in both texts.
+    Only the literal `{problem}` is replaced, everywhere. Other braces, such as LaTeX's, are kept in both texts.
 
     Raises:
-        ConfigError: the template has no place for the problem.
+        ConfigError: the template does not contain `{problem}`.
     """
     if PLACEHOLDER not in template:
-        raise ConfigError(f"prompt template has no place for the problem: got {template!r}; write {PLACEHOLDER} in it")
+        raise ConfigError(f"prompt template: got {template!r}, expected {PLACEHOLDER} in it; add it")
     user = Message(role="user", content=template.replace(PLACEHOLDER, problem_text))
     return (user,) if system is None else (Message(role="system", content=system), user)
 
 
 def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], *, agent: str) -> None:
-    """Refuse arguments that the chat template never reads, or that the renderer sets itself.
+    """Reject arguments that the chat template does not use or that the renderer sets itself.
 
     Args:
         tokenizer: with the agent's chat template.
@@ -64,7 +64,7 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
 
     Raises:
         ConfigError: there is such an argument.
-        ModelError: there is no chat template, or it is no Jinja.
+        ModelError: there is no chat template, or it is not valid Jinja.
     """
     if not arguments:
         return
@@ -72,13 +72,13 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
     try:
         read = find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
     except TemplateError as error:
-        raise ModelError(f"the chat template of {_path_of(tokenizer)} is no Jinja: {error}; fix it") from error
+        raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
     reserved = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
     for name in arguments:
         if name not in read - reserved:
             field = f"pair.agents.{agent}.chat_template_kwargs.{name}"
-            why = "the renderer sets it itself" if name in reserved else "the chat template never reads it"
+            why = "the renderer sets it itself" if name in reserved else "the chat template does not use it"
             expected = ", ".join(sorted(read - reserved)) or "none"
             raise ConfigError(
                 f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
@@ -91,23 +91,23 @@ def render_prompts(
     *,
     arguments: Mapping[str, Any] | None = None,
 ) -> list[tuple[int, ...]]:
-    """The ids of each prompt, as the chat template writes them, up to where the agent's turn begins.
+    """Token ids of each prompt, rendered by the chat template up to the start of the agent's turn.
 
-    The template alone decides on BOS. One that writes the date writes the same on every day: a run that goes on
-    tomorrow has today's prompts. Text of a message that spells a control token (`<|im_end|>`) is tokenised as
-    text; the template's own control tokens are not touched.
+    Only the template decides about BOS. The date passed to it is fixed, so that a run resumed on another day has the
+    same prompts. A control token (`<|im_end|>`) spelled out in a message is tokenised as plain text; the template's own
+    control tokens are kept.
 
     Args:
         tokenizer: with the chat template.
         prompts: messages of each prompt.
-        arguments: more names that the template reads, and their values.
+        arguments: additional arguments of the template.
 
     Raises:
-        ModelError: there is no chat template, or it refuses the messages, or writes nothing.
+        ModelError: there is no chat template, it rejects the messages, or its output is empty.
         DataError: there are no messages, or a message spells a control token and the tokenizer is not a fast one.
     """
     if not all(prompts):
-        raise DataError("a prompt has no messages: got 0, expected 1 or more; check the problem's `messages`")
+        raise DataError("a prompt has no messages: got 0, expected at least 1; check the problem's `messages`")
     arguments = arguments or {}
     plain = [
         tuple(Message(role=message.role, content=_plain(message.content)) for message in messages)
@@ -121,19 +121,20 @@ def render_prompts(
         for n, messages in enumerate(plain)
     ]
     if not all(rendered):
-        raise ModelError(f"the chat template of {_path_of(tokenizer)} writes nothing for a prompt; fix the template")
+        raise ModelError(f"the chat template of {_path_of(tokenizer)} gives an empty prompt; fix the template")
     return rendered
 
 
 def is_left_to_write(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments: Mapping[str, Any]) -> bool:
-    """Whether a chat template knows a mark, such as `</think>`, and leaves it to the response.
+    """Whether a chat template contains a mark such as `</think>`, but does not write it into the prompt.
 
-    With `enable_thinking: false` Qwen3's writes an empty thought into the prompt, mark included: then no response does.
+    With `enable_thinking: false`, Qwen3's template writes an empty thought and its mark into the prompt, so that
+    responses do not contain the mark.
 
     Args:
         tokenizer: with the chat template.
-        mark: text; empty is known to none.
-        arguments: more names that the template reads, and their values.
+        mark: text; no template contains an empty one.
+        arguments: additional arguments of the template.
     """
     if not mark or mark not in _template_of(tokenizer):
         return False
@@ -145,7 +146,7 @@ def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Ids of each text; many in one call, which takes half as long as one for each, and not all, for its memory."""
+    """Ids of each text. Batched calls halve the time; batches are limited to save memory."""
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         yield from tokenizer(list(texts[first : first + _TEXTS_AT_ONCE]), add_special_tokens=False)["input_ids"]
 
@@ -173,8 +174,8 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], a
     except (TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
         roles = [message.role for message in messages]
         raise ModelError(
-            f"the chat template of {path} refuses a prompt with roles {roles}: {error}; "
-            "change the prompt's turns or set `pair.agents.<name>.chat_template`"
+            f"the chat template of {path} rejects a prompt with roles {roles}: {error}; "
+            "change the prompt's messages or set `pair.agents.<name>.chat_template`"
         ) from error
 
 
@@ -183,7 +184,7 @@ def _plain(text: str) -> str:
 
 
 def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[Message]]) -> list[bool]:
-    """Whether the text of a message of each prompt spells a control token."""
+    """For each prompt, whether one of its messages spells a control token."""
     control = control_ids(tokenizer)
     rows = _encoded(tokenizer, [message.content for messages in prompts for message in messages])
     rows_of_prompts = [list(islice(rows, len(messages))) for messages in prompts]
@@ -193,12 +194,15 @@ def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequenc
 def _encode_masked(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], arguments: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """Names the template's control tokens so that no text spells them, and leaves the messages' text as it is."""
+    """Ids of a prompt whose messages spell control tokens.
+
+    The template's own control tokens are renamed so that no text can spell them; the messages' text stays as it is.
+    """
     if not tokenizer.is_fast:
         path = _path_of(tokenizer)
         raise DataError(
-            f"a prompt spells a control token of {path}, whose tokenizer cannot read it as text; "
-            "leave the problem out or give the model a tokenizer.json"
+            f"a prompt spells a control token of {path}, whose slow tokenizer cannot encode it as plain text; "
+            "leave the problem out or add a tokenizer.json to the model folder"
         )
     ids = special_token_ids(tokenizer)
     spelled = re.compile("|".join(re.escape(token) for token in sorted(ids, key=len, reverse=True)))

@@ -1,4 +1,4 @@
-"""Rows of a data file, JSONL or Parquet, one at a time, with their number for messages."""
+"""Rows of a JSONL or Parquet file, read one at a time, with their position for error messages."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row; `place` says where it stands, for messages."""
+    """One row; `place` is its file and line or row number, for messages."""
 
     number: int
     place: str
     values: dict[str, Any]
 
     def text(self, name: str, *, numbers: bool = False, blanks: bool = False) -> str:
-        """Text of a column; with `numbers` a number is taken as it is written, with `blanks` it may be empty or null.
+        """Text of a column. With `numbers`, it may be a number, which is converted; with `blanks`, empty or null.
 
         Raises:
-            DataError: the column is missing, empty or something else, such as NaN.
+            DataError: the column is missing, empty or of another type, or the number is not finite.
         """
         value = self.values.get(name)
         if numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -45,26 +45,26 @@ class DataRow:
             return ""
         if not isinstance(value, str):
             columns = ", ".join(self.values) or "none"
-            raise DataError(f"{self.place}: field {name!r} is missing or no text; the row has {columns}")
+            raise DataError(f"{self.place}: field {name!r} is missing or not text; the row has {columns}")
         if not blanks and not value.strip():
             raise DataError(f"{self.place}: field {name!r} is empty; fix or remove the row")
         return value
 
     def id(self, name: str) -> str:
-        """Text of the column that tells rows apart, a number as it is written; it names rows in tables.
+        """The row's id, as text, from this column.
 
         Raises:
-            DataError: as `text`; or it is no valid Unicode.
+            DataError: as for `text`, or the id is not valid Unicode.
         """
         value = self.text(name, numbers=True)
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{self.place}: field {name!r}: {value!r} is no valid Unicode; fix the id") from error
+            raise DataError(f"{self.place}: field {name!r}: {value!r} is not valid Unicode; fix the id") from error
         return value
 
     def optional(self, name: str | None) -> Any:
-        """Value of a column that may be empty; None where it is, or where `name` is None.
+        """Value of a column that may be empty; None if it is empty or if `name` is None.
 
         Raises:
             DataError: there is no such column.
@@ -77,23 +77,23 @@ class DataRow:
 
 
 def has_several_answers(row: DataRow) -> bool:
-    """Whether the row's `solution` boxes different answers, so that the last one may be half of the answer."""
+    """Whether the row's `solution` contains different boxed answers, so that the last one may be incomplete."""
     return len(set(boxed(str(row.values.get("solution") or "")))) > 1
 
 
 @cache
 def warn_once(message: str) -> None:
-    """Say something about a file once in a process, however often the file is read."""
+    """Log a warning about a file once per process, however often the file is read."""
     _log.warning(message)
 
 
 def data_path(name: str, directory: str | None) -> Path:
-    """Path of a data file, there or not: in the directory, HACPO_DATA_DIR or ./data; an absolute one as it is."""
+    """Path of a data file, which need not exist: in the directory, HACPO_DATA_DIR or ./data, unless it is absolute."""
     return Path(directory or os.environ.get("HACPO_DATA_DIR") or "data") / name
 
 
 def read_rows(path: Path) -> Iterator[DataRow]:
-    """Rows of a `.parquet` file, or of any other file as JSON, one object a line.
+    """Rows of a `.parquet` file, or of any other file as JSON, one object per line.
 
     Raises:
         DataError: the file is broken; the message names the file, the line and the remedy.
@@ -110,7 +110,7 @@ def _parquet_rows(path: Path) -> Iterator[DataRow]:
                     number += 1
                     yield DataRow(number, f"{path}, row {number}", values)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is no Parquet file that can be read ({error}); get it again") from error
+        raise DataError(f"{path} is not a readable Parquet file ({error}); download it again") from error
 
 
 def _json_rows(path: Path) -> Iterator[DataRow]:
@@ -124,7 +124,7 @@ def _json_rows(path: Path) -> Iterator[DataRow]:
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: not UTF-8 ({error}); save the file as UTF-8") from error
             except ValueError as error:
-                raise DataError(f"{place}: no JSON ({error}); fix or remove the line") from error
+                raise DataError(f"{place}: not JSON ({error}); fix or remove the line") from error
             if not isinstance(values, dict):
                 raise DataError(f"{place}: got {type(values).__name__}, expected a JSON object")
             yield DataRow(number, place, values)

@@ -1,4 +1,4 @@
-"""Worked solutions to learn from: read from a file, and as prompt and response ids under an agent's chat template."""
+"""Worked solutions for supervised warm-up, read from a file and tokenised under an agent's chat template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # see hacpo_core.data.prompts
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A problem as it is asked, and the text that answers it."""
+    """A problem's prompt and its worked solution."""
 
     messages: tuple[Message, ...]
     text: str
@@ -32,52 +32,52 @@ def solutions_file(field: str, config: WeakWarmupConfig, directory: str | None) 
     """Path of a warm-up's file.
 
     Args:
-        field: where the warm-up is declared, for messages.
+        field: field that declares the warm-up, for messages.
         config: its declaration.
         directory: data folder; None: HACPO_DATA_DIR, else ./data.
 
     Raises:
-        DataError: it is not there.
+        DataError: the file does not exist.
     """
     path = data_path(config.file, directory)
     if not path.is_file():
         raise DataError(
-            f"{field}.file: {path} is not there; put it there, with the columns {config.problem_field} and "
-            f"{config.solution_field}, or set data.directory or HACPO_DATA_DIR"
+            f"{field}.file: {path} does not exist; put a file with the columns {config.problem_field} and "
+            f"{config.solution_field} there, or set data.directory or HACPO_DATA_DIR"
         )
     return path
 
 
 def read_solutions(field: str, config: WeakWarmupConfig, directory: str | None) -> list[Solution]:
-    """All problems of the file with their solutions, the template filled in; arguments as of `solutions_file`.
+    """All problems of the file with their solutions, the template filled in; arguments as for `solutions_file`.
 
     Raises:
         DataError: the file or a column is missing, a text is empty, or there is no row.
     """
     path = solutions_file(field, config, directory)
-    found = [
+    solutions = [
         Solution(
             format_messages(config.template, row.text(config.problem_field), config.system),
             row.text(config.solution_field),
         )
         for row in read_rows(path)
     ]
-    if not found:
-        raise DataError(f"{field}.file: {path} holds no row; expected one JSON object a line")
-    return found
+    if not solutions:
+        raise DataError(f"{field}.file: {path} has no rows, expected one JSON object per line; fix the file")
+    return solutions
 
 
 def solution_rows(
     tokenizer: PreTrainedTokenizerBase, solutions: Sequence[Solution], *, arguments: Mapping[str, Any]
 ) -> TokenRows:
-    """A row for each solution: its prompt under the chat template, its text and EOS as the response.
+    """A row for each solution: prompt under the chat template, then the solution and EOS as the response.
 
-    What a text spells is text, never a control token.
+    Control tokens spelled out in a solution are tokenised as plain text.
 
     Args:
         tokenizer: with the chat template and an EOS.
         solutions: at least one.
-        arguments: as of `render_prompts`.
+        arguments: as for `render_prompts`.
     """
     prompts = render_prompts(tokenizer, [solution.messages for solution in solutions], arguments=arguments)
     texts = [valid_unicode(solution.text) for solution in solutions]

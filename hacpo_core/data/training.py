@@ -1,4 +1,4 @@
-"""Training problems: one set or several, what is held out of them, and how they are dealt out step by step."""
+"""Training problems: training sets, held-out problems, and the problems of each step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TrainingData:
     """Problems of all training sets, the templates filled in.
 
     Attributes:
-        sets: what is trained on, by the set's name.
-        development: what `data.development_share` holds out, of all sets.
+        sets: problems to train on, by the set's name.
+        development: problems held out of all sets by `data.development_share`.
     """
 
     sets: Mapping[str, list[Problem]]
@@ -28,15 +28,15 @@ class TrainingData:
 
     @property
     def problems(self) -> list[Problem]:
-        """All of them, held out or not."""
+        """All problems, held-out ones included."""
         return [*(problem for problems in self.sets.values() for problem in problems), *self.development]
 
 
 def load_training(config: DataConfig) -> TrainingData:
-    """All training problems. Where there are several sets, an id begins with the set's name.
+    """All training problems. With several sets, ids begin with the set's name.
 
     Raises:
-        DataError: a file, a column or an answer is missing, an id occurs twice, nothing is left of a set.
+        DataError: a file, a column or an answer is missing, an id occurs twice, or no problem of a set is left.
     """
     sets: dict[str, list[Problem]] = {}
     development: list[Problem] = []
@@ -55,10 +55,10 @@ def load_training(config: DataConfig) -> TrainingData:
         sets[name] = [problem for place, problem in enumerate(problems) if place not in held]
         development += [problem for place, problem in enumerate(problems) if place in held]
         if not sets[name]:
-            raise DataError(f"data.sets.{name}: no problem is left to train on; lower data.development_share")
+            raise DataError(f"data.sets.{name}: no problems are left to train on; lower data.development_share")
     if config.development_share > 0 and not development:
         raise DataError(
-            f"data.development_share: got {config.development_share:g}, which is no problem of these sets; raise it"
+            f"data.development_share: got {config.development_share:g}, which holds out no problem; raise it"
         )
     return TrainingData(sets, development)
 
@@ -66,16 +66,16 @@ def load_training(config: DataConfig) -> TrainingData:
 def step_problems(
     sets: Mapping[str, Sequence[Problem]], counts: Mapping[str, int], *, step: int, seed: int
 ) -> list[Problem]:
-    """The problems of one step, so many of each set; a set alone is dealt by the experiment's own seed.
+    """The problems of one step. A single set is shuffled with the experiment's seed, several with derived seeds.
 
     Args:
         sets: problems by the set's name.
         counts: problems per step of each set, see `hacpo_core.config.counts.train_set_counts`.
         step: 1-based.
-        seed: of the experiment.
+        seed: the experiment's.
 
     Raises:
-        ValueError: a set is smaller than its part of one step.
+        ValueError: a set is smaller than its number of problems per step.
     """
     return [
         problem
@@ -87,37 +87,42 @@ def step_problems(
 
 
 def step_batch(problems: Sequence[Problem], *, step: int, size: int, seed: int) -> list[Problem]:
-    """The problems of one step: a function of (seed, step), so that no data position has to be saved.
+    """The problems of one step. They depend on (seed, step) only, so that no data position has to be saved.
 
-    Epochs are reshuffled; what is left at an epoch's end is completed from the next epoch, with problems that are not
-    in the batch yet: the same problem twice would be the same responses twice, their seeds being equal.
+    Every epoch is shuffled anew. A batch that begins at the end of an epoch is completed from the next epoch with
+    problems that it does not contain yet: a repeated problem would give the same responses twice, with equal seeds.
 
     Args:
         problems: the training set.
         step: 1-based.
-        size: problems per step; no more than the set holds.
-        seed: of the experiment.
+        size: problems per step; at most the size of the set.
+        seed: the experiment's.
 
     Raises:
         ValueError: the set is smaller than one batch.
     """
     if size > len(problems):
-        raise ValueError(f"train.problems: got {size}, but the training set holds {len(problems)}; lower it")
+        raise ValueError(f"train.problems: got {size}, but the training set has only {len(problems)}; lower it")
     total = len(problems)
     positions = range((step - 1) * size, step * size)
-    for epoch in range(positions[-1] // total):  # each is made from the one before
+    for epoch in range(
+        positions[-1] // total
+    ):  # fill the cache in order: each epoch's order depends on the previous one
         _epoch_order(total, epoch, size=size, seed=seed)
     return [problems[_epoch_order(total, p // total, size=size, seed=seed)[p % total]] for p in positions]
 
 
 @cache
 def _epoch_order(total: int, epoch: int, *, size: int, seed: int) -> list[int]:
-    """Order of all problems in an epoch: shuffled, but what the batch that it completes holds already comes later."""
+    """Shuffled order of all problems in an epoch.
+
+    The batch that began in the previous epoch is completed with problems that it does not contain yet.
+    """
     order: list[int] = generator(seed, "epoch", epoch).permutation(total).tolist()
     num_held = epoch * total % size
     if num_held == 0:
         return order
     held = set(_epoch_order(total, epoch - 1, size=size, seed=seed)[total - num_held :])
-    next_ones = [problem for problem in order if problem not in held][: size - num_held]
-    chosen = set(next_ones)
-    return [*next_ones, *(problem for problem in order if problem not in chosen)]
+    completion = [problem for problem in order if problem not in held][: size - num_held]
+    chosen = set(completion)
+    return [*completion, *(problem for problem in order if problem not in chosen)]

@@ -1,4 +1,4 @@
-"""What samplers offer, and what travels to and from samplers and learners (`hacpo_core.engines.learner`)."""
+"""The interface of samplers, and the inputs and results of samplers and learners (`hacpo_core.engines.learner`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hacpo_core.records import SamplingLimits
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """One response to sample: the prompt and the seed that alone decides its randomness.
+    """One response to sample: its prompt and the seed of its random draws.
 
-    `max_tokens` is a limit of its own, under that of the call.
+    `max_tokens` is its own limit, in addition to that of the call.
     """
 
     prompt_ids: tuple[int, ...]
@@ -25,19 +25,19 @@ class SampleRequest:
     max_tokens: int | None = None
 
     def most_tokens(self, limits: SamplingLimits) -> int:
-        """The lower one of both limits."""
+        """The smaller of both limits."""
         return limits.max_tokens if self.max_tokens is None else min(self.max_tokens, limits.max_tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """Responses as a sampler gives them, in the order of the requests. R response.
+    """Sampled responses, in the order of the requests. R response.
 
     Attributes:
-        token_ids: int32, the EOS included where the response stopped by itself.
+        token_ids: int32, including the final EOS of finished responses.
         logprobs: float32, nats, of these tokens under the policy.
-        is_cut_R: whether the limit ended the response.
-        num_sampled_R: int64, tokens that were sampled for it; None where each holds all of them.
+        is_cut_R: whether the response was cut at the limit.
+        num_sampled_R: int64, tokens that were sampled for the response; None if it contains all of them.
     """
 
     token_ids: Ragged
@@ -47,13 +47,13 @@ class Sampled:
 
     @classmethod
     def of(cls, responses: Sequence[tuple[Any, Any, bool]]) -> Sampled:
-        """From token ids, log-probabilities and whether it was cut, of each response."""
+        """From (token ids, log-probabilities, whether it was cut) of each response."""
         token_ids, logprobs, is_cut = zip(*responses, strict=True) if responses else ((), (), ())
         return cls(Ragged.of(token_ids, np.int32), Ragged.of(logprobs, np.float32), np.array(is_cut, dtype=bool))
 
     @classmethod
     def merged(cls, parts: Sequence[Sampled], rows: Sequence[Sequence[int]]) -> Sampled:
-        """What several calls (at least one) gave, with the place of each part's responses in the whole."""
+        """Merge the results of at least one call; `rows` are the positions of each part's responses in the result."""
         places = np.concatenate([np.asarray(each, np.int64) for each in rows])
         if len(parts) == 1 and (np.diff(places) > 0).all():
             return parts[0]
@@ -75,36 +75,36 @@ class Sampler(Protocol):
     def sample(
         self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()
     ) -> Sampled:
-        """One response per request, in order; a response depends on its own request alone, not on its neighbours.
+        """One response per request, in order. A response depends only on its own request, not on the others.
 
         Args:
-            requests: what is sampled.
-            limits: of all of them.
-            stop_ids: tokens that end a response besides the EOS.
+            requests: the responses to sample.
+            limits: for all requests.
+            stop_ids: tokens that end a response, in addition to the EOS.
         """
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
-        """Take over the learner's weights, known as `version`, unless they are held already; then `check` them."""
+        """Load the learner's weights unless `version` is already loaded; then call `check`."""
 
     def rest(self) -> None:
-        """Give device memory back until `synchronise` is called again."""
+        """Release device memory until the next call of `synchronise`."""
 
     def close(self) -> None:
-        """End whatever was started for sampling."""
+        """Stop everything that was started for sampling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOutcomes:
-    """What an update saw of its rows, as columns, in the order of its passes. B row.
+    """Measurements of an update's rows, as columns, in the order of its passes. B row.
 
     Attributes:
         row_B: position of the row in its mini-batch.
-        update_B: m of that mini-batch.
-        ratio_B: sequence ratio before the row's update.
+        update_B: index m of that mini-batch.
+        ratio_B: sequence importance ratio before the row's update.
         floor_B, ceiling_B: its bounds.
-        stopped_share_B: share of the row whose gradient a bound took away: 0 or 1, or a share of tokens.
-        kl_B: mean KL to the reference, nats.
-        correction_B: mean weight of its tokens, see `Objective.correction`; 1 without one.
+        stopped_share_B: share of the row whose gradient clipping set to 0: 0 or 1, or a share of tokens.
+        kl_B: mean KL divergence from the reference, nats.
+        correction_B: mean correction weight of its tokens, see `Objective.correction`; 1 without correction.
         entropy_B: mean entropy of the learner's next-token distribution, nats.
     """
 
@@ -129,7 +129,7 @@ class RowOutcomes:
 
     @classmethod
     def joined(cls, parts: Sequence[RowOutcomes]) -> RowOutcomes:
-        """The rows of all parts (at least one), one part after another."""
+        """The rows of all parts (at least one), concatenated."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def take(self, rows: Positions) -> RowOutcomes:
@@ -141,8 +141,8 @@ class RowOutcomes:
 class MinibatchOutcome:
     """One update: objective values, gradient norm before clipping, learning rate, rows and tokens.
 
-    `num_skipped` counts rows whose gradient is zero because they carry no advantage. `gradient_cosine` is between the
-    gradients of J_homo and J_hete, None where it was not measured.
+    `num_skipped` counts rows left out of the passes because their gradient is 0. `gradient_cosine` is the cosine
+    between the gradients of J_homo and J_hete; None if it was not measured.
     """
 
     update: int

@@ -1,14 +1,14 @@
-"""How rows (prompt p and response r) become the tensors of forward passes.
+"""Layouts of rows (prompt p and response r) as the input tensors of forward passes.
 
-    padded           p p p r r . .          every row a sequence of its own, padded on the right to the longest one
+    padded           p p p r r . .          every row is one sequence, padded on the right to the longest one
                      p p p r r r r
-    shared_prompts   p p p r r r r r r      one sequence without padding, a prompt once for all its responses: each
-                                            attends to the prompt and itself, its positions continue the prompt's
+    shared_prompts   p p p r r r r r r      one sequence without padding; a prompt occurs once for all its responses.
+                                            Each response attends to the prompt and itself and continues its positions
 
-A response's first token is predicted by its prompt's last position, which in `shared_prompts` predicts several targets.
-Its last token predicts nothing: `shared_prompts` leaves it out, padded rows keep it.
+The prompt's last position predicts a response's first token; in `shared_prompts`, it predicts those of several
+responses. A response's last token predicts nothing: `shared_prompts` leaves it out, padded rows keep it.
 
-Shapes: B sequence, T token, N target (response tokens, row after row), R row, L place in a row, C copy of a prompt's
+Shapes: B sequence, T token, N target (response tokens, row after row), R row, L position in a row, C copy of a prompt's
 token.
 """
 
@@ -31,11 +31,12 @@ LAYOUTS = ("padded", "shared_prompts")
 
 @dataclass(frozen=True, slots=True)
 class RowPlaces:
-    """Where rows lie in a sequence in which they share their prompts.
+    """Positions of rows in a sequence in which they share their prompts.
 
-    `token_RL` is the token at each place of each row, the prompt first; behind a row's end it is any token. The places
-    of all rows are counted one after another: `home_T` is the place that stands for a token, for a prompt's token that
-    in the first of its rows; `copy_C` are the prompts' places in further rows, and `original_C` their tokens.
+    `token_RL` is the index of the token at each position of each row, the prompt first; after a row's end, it is
+    arbitrary. The other indices count the positions of all rows one after another: `home_T` is the position of each
+    token, for a prompt's token that in the first row with this prompt. `copy_C` are the positions of prompts in further
+    rows, `original_C` their tokens.
     """
 
     token_RL: Tensor
@@ -50,10 +51,10 @@ class RowPlaces:
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """Rows as the tensors of one forward pass.
+    """Input tensors of one forward pass.
 
     `rows` are positions in the batch, in the order of their targets. Target n follows the token at
-    (`sequence_N`, `column_N`). `position_BT` and `places` are None where every sequence is a row and counts from 0.
+    (`sequence_N`, `column_N`). `position_BT` and `places` are None in the padded layout, where positions start at 0.
     """
 
     rows: tuple[int, ...]
@@ -74,14 +75,15 @@ class ForwardPass:
 
 
 def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int, is_filled: bool = False) -> Iterator[ForwardPass]:
-    """All rows, each in exactly one pass; a function of the arguments alone.
+    """All rows, each in exactly one pass. The result depends on the arguments only.
 
     Args:
-        rows: each with a token of the prompt and one of the response at least.
+        rows: each with at least one prompt token and one response token.
         layout: one of `LAYOUTS`.
-        max_tokens: of one pass, as if its rows were padded to the longest one; a longer row stands alone.
-        is_filled: tokens that stand for nothing end a sequence of shared_prompts, beyond `max_tokens` too, one in 16
-            at most from 512 on: for models whose layers convolve, for which kernels are made for each new length.
+        max_tokens: budget of one pass, counted as if its rows were padded to the longest one; a longer row gets a pass
+            of its own.
+        is_filled: pad sequences of shared_prompts to one of few lengths, even beyond `max_tokens`, by at most 1/16
+            from 512 tokens on. For models with `OneDnnLinear` layers, since oneDNN builds kernels for each new length.
     """
     for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
         part = rows.take(group)
@@ -93,7 +95,7 @@ def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[in
     lengths_B = rows.lengths_B
     if layout == "padded":
         return micro_batches(lengths_B.tolist(), max_tokens=max_tokens)
-    # A prompt's rows together, prompts with the longest row first, equal ones as they come.
+    # Keep the rows of a prompt together; prompts with the longest row first, ties in the rows' order.
     longest_U, first_U = np.zeros(len(rows.prompts), np.int64), np.full(len(rows.prompts), len(rows))
     np.maximum.at(longest_U, rows.prompt_B, lengths_B)
     np.minimum.at(first_U, rows.prompt_B, np.arange(len(rows)))
@@ -102,12 +104,12 @@ def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[in
 
 
 def micro_batches(lengths: Sequence[int], *, max_tokens: int, order: Sequence[int] | None = None) -> list[list[int]]:
-    """Positions grouped so that rows x longest stays within the budget; a longer row stands alone.
+    """Row positions grouped so that rows x longest stays within the budget; a longer row forms its own group.
 
     Args:
         lengths: of the rows.
         max_tokens: the budget.
-        order: in which rows are taken; None: long ones first.
+        order: in which rows are taken; None: longest first.
     """
     groups: list[list[int]] = []
     longest = 0
@@ -181,7 +183,7 @@ def _shared(rows: TokenRows, positions: Sequence[int], *, is_filled: bool) -> Fo
 
 
 def _filled_length(num_tokens: int) -> int:
-    """The next of 16 lengths for each power of two, all of them `IMAGES` times an odd number: even ones are slower."""
+    """The next larger of 16 lengths per power of two, each an odd multiple of `IMAGES`: even multiples are slower."""
     step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 5))
     return -(-(num_tokens + IMAGES) // step) * step - IMAGES
 

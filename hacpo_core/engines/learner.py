@@ -1,10 +1,10 @@
-"""What every learner does in the same way: passes over rows, the objective, the schedule.
+"""Common part of all learners: forward passes over rows, the objective, the learning rate schedule.
 
-    update: mini-batch ─▶ rows without advantage left out, own rows' old log-probabilities
+    update: mini-batch ─▶ leave out rows with advantage 0; old log-probabilities of own rows
                        ─▶ _accumulate: _score_groups ─▶ _loss ─▶ _backward     for each micro-batch
                        ─▶ _step
 
-A learner says how a loss is differentiated and how the optimizer steps.
+Subclasses implement the backward pass and the optimizer's step.
 
 Shapes: B sequence (row of a micro-batch), T token, N response token of all rows.
 """
@@ -42,12 +42,12 @@ from hacpo_core.errors import EngineError
 from hacpo_core.methods.base import LossRows, Objective, RowKind
 
 COSINE_CHUNK = 2**24
-"""numbers of a gradient that are widened at a time"""
+"""elements of a gradient that are converted to float64 at a time"""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """J_homo and J_hete of some rows, and what was seen of each, in the order of the passes."""
+    """J_homo and J_hete of some rows, and the measurements of each row, in the order of the passes."""
 
     own: float
     cross: float
@@ -56,16 +56,16 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """Norm of the gradient before clipping, and the learning rate that was used."""
+    """Gradient norm before clipping, and the learning rate of the step."""
 
     grad_norm: float
     learning_rate: float
 
 
 class BaseLearner(ABC):
-    """Owns a model's weights; how they are differentiated and stepped is said by a subclass.
+    """Trains a model; subclasses implement the backward pass and the optimizer's step.
 
-    `policy` is the model with the current whole weights, after `refresh_policy`: for samplers and for saving.
+    After `refresh_policy`, `policy` is the model with its current, unsharded weights, for sampling and saving.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def offload(self, *, weights: bool = False) -> None:
-        """Leave the device to others: optimizer state and masters, on request all weights, go to host memory."""
+        """Move optimizer states and master weights to host memory, and with `weights` the model's weights too."""
 
     @abstractmethod
     def onload(self, *, optimizer: bool = True) -> None:
-        """Bring the weights back, and the optimizer's part unless told otherwise; `update` does so by itself."""
+        """Move the weights back to the device, and with `optimizer` its states too; `update` calls this itself."""
 
     @abstractmethod
     def refresh_policy(self) -> None:
-        """Bring `policy` up to the current weights; on all ranks."""
+        """Update `policy` to the current weights; all ranks must call this."""
 
     def logprobs(self, rows: TokenRows) -> Ragged:
         """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""
@@ -117,7 +117,7 @@ class BaseLearner(ABC):
             return self._row_logprobs(self._head, rows)
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
-        """As `logprobs`; ranks, where there are several, may ask for different ones."""
+        """As `logprobs`, but with several ranks, each may pass different rows."""
         return self.logprobs(rows)
 
     def _row_logprobs(self, head: Head, rows: TokenRows) -> Ragged:
@@ -132,7 +132,7 @@ class BaseLearner(ABC):
         return logprobs
 
     def _score_groups(self, head: Head, rows: TokenRows) -> Iterator[tuple[Sequence[int], TokenScores]]:
-        """Scores of all response tokens, pass by pass, with the positions of the pass's rows in the order of scores."""
+        """Scores of all response tokens, pass by pass, each with its rows' positions in the order of the scores."""
         for forward in self._forward_passes(rows):
             scores = head.scores(
                 forward.to(self._device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
@@ -155,13 +155,13 @@ class BaseLearner(ABC):
 
         Args:
             minibatches: rows of each update.
-            objective: of the method.
-            measures_cosine: measure the cosine between the two gradients at the first update.
-            recomputes_own: take the old log-probabilities of own rows from the very passes that train them, before the
-                first update; else those that the rows hold.
+            objective: the method's.
+            measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
+            recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
+                that train them; otherwise use those of the rows.
 
         Raises:
-            EngineError: a gradient is not finite; earlier mini-batches have changed the weights by then.
+            EngineError: a gradient is not finite; earlier mini-batches have already changed the weights.
         """
         self.onload()
         live = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
@@ -193,7 +193,7 @@ class BaseLearner(ABC):
         return UpdateOutcome(tuple(outcomes), RowOutcomes.joined([RowOutcomes.none(), *rows_seen]))
 
     def _has_gradient(self, rows: Minibatch, objective: Objective) -> NDArray[np.bool_]:
-        """Which rows an update passes through the model; one without advantage adds nothing but its KL."""
+        """Rows that an update passes through the model. A row with advantage 0 contributes only its KL term."""
         if not self._engine.skip_zero_advantage:
             return np.ones(len(rows), bool)
         has_kl_B = (rows.kind_B != RowKind.FOREIGN) if objective.kl_coef > 0 else np.zeros(len(rows), bool)
@@ -202,9 +202,10 @@ class BaseLearner(ABC):
         return trains_B
 
     def _with_own_old(self, rows: Minibatch) -> Minibatch:
-        """The rows of an update, own ones with the log-probabilities that its passes give under the current weights.
+        """The rows of an update, with the old log-probabilities of own rows recomputed under the current weights.
 
-        In bfloat16 a score changes with the shape of its batch by more than GSPO's clip, so the passes are the same.
+        The passes are the same as in training: in bfloat16, log-probabilities depend on the shape of the batch by more
+        than GSPO's clip range.
         """
         is_own_B = rows.kind_B == RowKind.OWN
         if not is_own_B.any():
@@ -215,7 +216,7 @@ class BaseLearner(ABC):
         return replace(rows, old_logprobs=Ragged.of(old, np.float32), old_mean_logprob_B=old_mean_B)
 
     def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
-        """Add the gradient of minus the objective of these rows."""
+        """Accumulate the gradient of minus the objective of these rows."""
         return self._pass_over(rows, objective, update, self._head, lambda value: self._backward(-value))
 
     def _pass_over(
@@ -226,7 +227,7 @@ class BaseLearner(ABC):
         head: Head,
         differentiate: Callable[[Tensor], None],
     ) -> Totals:
-        """Hand the objective of each micro-batch of these rows to `differentiate`."""
+        """Call `differentiate` with the objective of each micro-batch of these rows."""
         own_value = cross_value = 0.0
         outcomes = [RowOutcomes.none()]
         for positions, scores in self._score_groups(head, rows.tokens):
@@ -240,7 +241,7 @@ class BaseLearner(ABC):
     def _loss(
         self, rows: Minibatch, scores: TokenScores, objective: Objective, update: int
     ) -> tuple[LossValue, Tensor]:
-        """Value of a micro-batch, and the mean entropy of each of its rows."""
+        """Objective of a micro-batch, and the mean entropy of each of its rows."""
         device, dtype = scores.logprob_N.device, scores.logprob_N.dtype
         lengths_B = torch.from_numpy(rows.tokens.responses.lengths).to(device)
         mask_BT = torch.arange(int(lengths_B.max()), device=device)[None, :] < lengths_B[:, None]
@@ -294,9 +295,9 @@ class BaseLearner(ABC):
         return value, entropy_BT.sum(dim=1) / lengths_B
 
     def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
-        """Cosine between the gradients of J_homo and J_hete on this mini-batch; None where one of them is zero.
+        """Cosine between the gradients of J_homo and J_hete on this mini-batch; None if one of them is 0.
 
-        They may be billions of numbers: one of the two waits in host memory, and none is widened as a whole.
+        To save memory, the first gradient is kept on the host, and both are converted to float64 in chunks.
         """
         own_rows, cross_rows = own_and_cross(rows)
         if not len(own_rows) or not len(cross_rows):
@@ -308,7 +309,7 @@ class BaseLearner(ABC):
         cross_norm = math.sqrt(sum(_dot(g, g) for g in cross.values()))
         if min(own_norm, cross_norm) == 0.0:
             return None
-        # In the parameters' order: a set's order, and with it the last bits of the sum, differs between processes.
+        # Sum in the parameters' order: a set's order differs between processes, and with it the last bits of the sum.
         return sum(_dot(own[name], cross[name]) for name in own if name in cross) / (own_norm * cross_norm)
 
     def _rate(self) -> float:
@@ -317,11 +318,16 @@ class BaseLearner(ABC):
 
     def _check_norm(self, norm: float) -> None:
         if not math.isfinite(norm):
-            raise EngineError(f"gradient norm is {norm} at update {self.num_updates}; lower optimizer.learning_rate")
+            raise EngineError(
+                f"gradient norm is {norm} at update {self.num_updates}, expected a finite one; lower "
+                "optimizer.learning_rate"
+            )
 
     def _check_name(self, name: str) -> None:
         if name not in self._named:
-            raise EngineError(f"optimizer state names {name!r}, which this model does not have; wrong checkpoint")
+            raise EngineError(
+                f"optimizer state: got parameter {name!r}, which this model does not have; use its own checkpoint"
+            )
 
     @abstractmethod
     def _backward(self, loss: Tensor) -> None:
@@ -329,31 +335,31 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
-        """Gradient of the objective of these rows by parameter name, whole; parameters without one are left out."""
+        """Unsharded gradient of the objective of these rows, by parameter name; parameters without one are left out."""
 
     @abstractmethod
     def _step(self) -> Stepped:
-        """Clip the gradient and step."""
+        """Clip the gradient and update the weights."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the learner holds outside its own memory."""
+        """Release the learner's external resources."""
 
     @abstractmethod
     def fingerprint(self) -> Fingerprint:
-        """Identity of the trained weights: of the fp32 masters where there are any; on all ranks."""
+        """Identity of the trained weights, or of their fp32 masters if there are any; all ranks must call this."""
 
     @abstractmethod
     def optimizer_parts(self) -> Iterator[TensorPart]:
-        """AdamW's moments and step counts, and the fp32 master weights, by parameter name; read by all ranks."""
+        """AdamW's moments and step counts, and fp32 master weights, by parameter name; all ranks must read them."""
 
     @abstractmethod
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Set what `optimizer_parts` read."""
+        """Set tensors from `optimizer_parts`."""
 
 
 def _dot(one: Tensor, other: Tensor) -> float:
-    """Scalar product in float64, where the second one lies, some numbers at a time."""
+    """Dot product in float64, on the device of `other`, in chunks."""
     pairs = zip(one.flatten().split(COSINE_CHUNK), other.flatten().split(COSINE_CHUNK), strict=True)
     return sum(float(a.to(b.device, torch.float64) @ b.double()) for a, b in pairs)
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens, without ever holding the logits of all of them.
+"""Log-probabilities of given tokens, computed without keeping the logits of all of them in memory.
 
 Shapes: N token (of all rows, padding left out), D model width, V vocabulary.
 """
@@ -40,9 +40,8 @@ def token_scores(
         bias_V: its bias, if it has one.
         target_N: token ids.
         temperature: > 0.
-        chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at the same time.
-        is_wide: multiply in fp32 as well, not only sum up: for bf16 input, at the price of an fp32 copy of the weight
-            in each pass.
+        chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at a time.
+        is_wide: also compute the logits of bf16 input in fp32, which needs an fp32 copy of the weight in each pass.
 
     Returns:
         scores, fp32 (float64 for float64 input).
@@ -53,14 +52,14 @@ def token_scores(
 
 
 def scores_of_logits(logits_NV: Tensor, target_N: Tensor, *, temperature: float = 1.0) -> TokenScores:
-    """The same scores from full logits, for heads that are more than a linear map."""
+    """The same scores from full logits, for heads that are not just a linear layer."""
     logprob_NV = (widened(logits_NV) / temperature).log_softmax(dim=1)
     entropy_N = -(logprob_NV.detach().exp() * logprob_NV.detach()).sum(dim=1)
     return TokenScores(logprob_NV.gather(1, target_N[:, None])[:, 0], entropy_N)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """In fp32, or in float64 if it is that already."""
+    """The tensor in fp32; float64 stays float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -108,7 +107,7 @@ class _ChunkedScores(torch.autograd.Function):
         grad_N = grads[0]
         head_VD = widened(weight_VD) if ctx.is_wide else weight_VD
         grad_hidden_ND = torch.empty_like(hidden_ND)
-        # The weight's gradient is summed in fp32: hundreds of chunks in bf16 would lose small terms.
+        # Accumulate the weight's gradient in fp32: summing hundreds of chunks in bf16 would lose small terms.
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=normaliser_N.dtype) if ctx.needs_input_grad[1] else None
         grad_bias_V = torch.zeros_like(bias_V, dtype=normaliser_N.dtype) if ctx.needs_input_grad[2] else None
         for start in range(0, hidden_ND.shape[0], ctx.rows):
@@ -124,7 +123,7 @@ class _ChunkedScores(torch.autograd.Function):
             if grad_weight_VD is not None:
                 hidden = hidden_ND[part].to(head_VD.dtype)
                 if grad_weight_VD.dtype == hidden.dtype:
-                    grad_weight_VD.addmm_(narrow.T, hidden)  # a product first would be as large as the weight
+                    grad_weight_VD.addmm_(narrow.T, hidden)  # avoids a temporary as large as the weight
                 else:
                     grad_weight_VD += narrow.T @ hidden
         return (

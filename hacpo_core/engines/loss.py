@@ -1,4 +1,4 @@
-"""Value of an objective on a micro-batch: the rows' surrogates, the KL penalty, and the rows' weights.
+"""Value of an objective on a micro-batch from the rows' surrogates, KL penalties and weights.
 
 Shapes: B sequence (row of a micro-batch), T token.
 """
@@ -18,8 +18,8 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossValue:
-    """`own` and `cross` are J_homo and J_hete (scalars with gradient, the KL penalty inside `own`); `kl_B` in nats;
-    `correction_B` is the mean weight of each row's tokens for the difference between sampler and learner.
+    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes the KL penalty. `kl_B` is in nats.
+    `correction_B` is the mean weight that corrects each row for the difference between sampler and learner.
     """
 
     own: Tensor
@@ -43,15 +43,15 @@ def loss_value(
         J = sum over rows of row_weight * (correction * surrogate - kl_coef * KL),   KL on rows that are not foreign
 
     Args:
-        objective: of the method.
+        objective: the method's.
         rows: the micro-batch.
         logprob_BT: log-probabilities (nats) under the learner's current policy, with gradient.
-        row_weight_B: from the whole mini-batch, `Objective.row_weights`.
-        update: m, updates that the learner has made in this step.
-        reference_logprob_BT: needed where `kl_coef` is over 0.
+        row_weight_B: from the whole mini-batch, see `Objective.row_weights`.
+        update: m, number of updates that the learner has already made in this step.
+        reference_logprob_BT: nats; required if `kl_coef` > 0.
 
     Raises:
-        MethodError: the objective raised an error, or returned no surrogate of one number per row.
+        MethodError: the objective raised an error, or returned anything but a surrogate with one number per row.
     Source: HACPO Eq. 47-53; GRPO; GSPO.
     """
     surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)

@@ -1,7 +1,7 @@
-"""Whether an update that is repeated from the same rollouts ends where it ended the first time.
+"""Comparison of an update that is repeated from the same rollouts with the original one.
 
-A CPU repeats itself to the bit. A GPU does so only nearly, and so does another machine or another number of ranks:
-sums are taken in another order.
+On a CPU, the result is bitwise equal. On a GPU, on another machine or with another number of ranks, it is only close,
+because sums are computed in a different order.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import torch.distributed as dist
 from hacpo_core.engines.weights import Fingerprint
 
 NEAR_SHARE = 0.25
-"""a replay is near when it differs from the update by at most this share of the update's length; docs/decisions.md"""
+"""a replay is near if it differs from the update by at most this share of the update's norm; see docs/decisions.md"""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What decides the last bits of an update, apart from its rows and its configuration."""
+    """What determines the last bits of an update, apart from its rows and configuration."""
 
     device: str
     num_ranks: int
     num_threads: int
     torch: str
     is_exact: bool
-    """whether the device repeats an update to the bit: the CPU, and CUDA with `engine.deterministic`"""
+    """whether the device is deterministic: the CPU, and CUDA with `engine.deterministic`"""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateTrace:
-    """Weights before and after an agent's updates of one step, and where these were computed."""
+    """Fingerprints of the weights before and after an agent's updates of one step, and where these were computed."""
 
     before: Fingerprint
     after: Fingerprint
@@ -50,7 +50,7 @@ class UpdateTrace:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A repeated update: `distance` is its difference from the recorded one as a share of that one's length."""
+    """A repeated update; `distance` is its difference from the recorded update, as a share of that update's norm."""
 
     kind: Literal["exact", "near", "different"]
     distance: float
@@ -58,7 +58,7 @@ class Replay:
 
 
 def this_setup(device: torch.device, *, is_deterministic: bool) -> Setup:
-    """Where this process computes its updates.
+    """Setup in which this process computes its updates.
 
     Args:
         device: of the learner.
@@ -86,14 +86,15 @@ def _processor() -> str:
 
 
 def compare(recorded: UpdateTrace, repeated: UpdateTrace) -> Replay:
-    """How a repeated update relates to the recorded one.
+    """Compare a repeated update with the recorded one.
 
-        exact      the digests after it are equal
+        exact      the digests of the weights after it are equal
         near       |d' - d| <= NEAR_SHARE |d|,   d = projections after - projections before;
-                   where bits may differ: on another setup, or on a device that is not exact
+                   only if bits may differ: in another setup, or on a device that is not exact
         different  anything else
 
-    Updates are compared, not the weights after them: where an earlier replay was near, this one began elsewhere.
+    Updates are compared rather than weights, because after a replay that was only near, the next one starts from
+    different weights.
     """
     step = _difference(recorded.before, recorded.after)
     other = _difference(repeated.before, repeated.after)

@@ -1,4 +1,4 @@
-"""How a model's last hidden states become log-probabilities of rows, and in which layout rows go through it."""
+"""Log-probabilities of rows from a model's last hidden states, and the layout in which rows are passed through it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hacpo_core.errors import EngineError, first_line
 
 _log = logging.getLogger(__name__)
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""names of a configuration's cap of the logits: Gemma's, RecurrentGemma's, xLSTM's"""
+"""configuration fields that cap the logits: Gemma's, RecurrentGemma's, xLSTM's"""
 
 
 class Head(Protocol):
-    """Turns token ids into scores; see `ScoringHead.scores`."""
+    """Computes log-probabilities of tokens; see `ScoringHead.scores`."""
 
     def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
         """Scores of a pass's targets, in their order."""
@@ -30,11 +30,11 @@ class Head(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScoringHead:
-    """How a model's last hidden states become log-probabilities.
+    """Computes log-probabilities from a model's last hidden states.
 
-    `is_linear` is True where the model's logits are its output embedding applied to its last hidden states and nothing
-    else; other models (soft-capped or scaled logits) are scored from their full logits. `is_wide` has the head
-    multiply in fp32 whatever the model's dtype is.
+    `is_linear` is True if the model's logits are just its output embedding applied to its last hidden states. Other
+    models (soft-capped or scaled logits) are scored from their full logits. With `is_wide`, the head computes logits in
+    fp32, whatever the model's dtype.
     """
 
     model: PreTrainedModel
@@ -85,19 +85,19 @@ class ScoringHead:
             inputs["position_ids"] = forward.position_BT
         if forward.places is not None:
             inputs["rows"] = forward.places
-            # A mask of four dimensions is handed on as it is: none of all tokens by all tokens is built.
+            # A four-dimensional mask is passed on unchanged, which avoids building one of tokens x tokens.
             inputs["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=self.model.dtype, device=forward.input_BT.device)
         return inputs
 
 
 def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHead:
-    """Find out, with one short forward pass, whether the head is linear.
+    """The scoring head of a model; a short forward pass determines whether it is linear.
 
     Raises:
-        EngineError: it is not, and cannot be wide.
+        EngineError: `is_wide` is set, but the head is not linear.
     """
     head: Any = model.get_output_embeddings()
-    # A soft cap bends small logits too little for the probe below to see.
+    # The probe below cannot detect a soft cap, which changes small logits too little.
     text = model.config.get_text_config()
     is_linear = isinstance(head, nn.Linear) and not any(getattr(text, name, None) for name in SOFT_CAPS)
     if is_linear:
@@ -106,22 +106,24 @@ def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHea
         with torch.no_grad():
             expected = model(input_ids=probe_BT, use_cache=False).logits.float()
             got = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
-        # Weights that are no numbers say nothing of the head; whoever samples or trains names them.
+        # nan weights say nothing about the head (equal_nan); sampling and training report them.
         is_linear = bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-3, equal_nan=True))
     if not is_linear and is_wide:
-        raise EngineError(f"engine.head_dtype: {type(model).__name__} has no plain linear head; set it to same")
+        raise EngineError(
+            f"engine.head_dtype: got float32, but {type(model).__name__} has no plain linear head; set it to same"
+        )
     if not is_linear:
-        _log.warning("%s has no plain linear head: full logits are held", type(model).__name__)
+        _log.warning("%s has no plain linear head, so full logits are kept in memory", type(model).__name__)
     return ScoringHead(model, is_linear, is_wide)
 
 
 def row_layout(head: ScoringHead, layout: str) -> str:
-    """The layout that this model's rows get: `auto` is shared_prompts where the model can, and padded elsewhere.
+    """The layout for this model's rows: `auto` is shared_prompts if the model supports it, else padded.
 
-    A short pass finds out: what is off must be far less than what it would be if rows attended to each other.
+    A short pass tests it: the error must be far smaller than it would be if rows attended to each other.
 
     Raises:
-        EngineError: shared_prompts is asked for, and the model cannot.
+        EngineError: shared_prompts is configured, but the model does not support it.
     """
     if layout == "padded":
         return layout
@@ -137,7 +139,10 @@ def row_layout(head: ScoringHead, layout: str) -> str:
 def _why_not_shared(head: ScoringHead) -> str | None:
     model, name = head.model, type(head.model).__name__
     if not let_rows_share(model):
-        return f"shared_prompts needs sdpa attention to everything before a token, and {name} attends otherwise"
+        return (
+            "shared_prompts needs full causal sdpa attention with rotations that depend only on the position, which "
+            f"{name} does not have"
+        )
     size = model.config.get_text_config().vocab_size
     prompts, lengths = ((1, 2, 3, 5), (7, 4)), (5, 3, 1, 6)
     rows = TokenRows.of(
@@ -164,9 +169,9 @@ def _why_not_shared(head: ScoringHead) -> str | None:
             leak = float((scores_N("shared_prompts", is_leaky=True) - alone_N).abs().mean())
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # noqa: BLE001  whatever a class says that was made for padded rows alone
-            return f"{name} does not take rows that share prompts ({first_line(error)})"
+        except Exception as error:  # noqa: BLE001  classes written for padded rows may raise anything
+            return f"{name} does not support shared_prompts ({first_line(error)})"
     share = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
     if off <= 1e-5 + share * leak:
         return None
-    return f"{name} does not score shared_prompts rows as it scores them alone (off by {off:.1e} nats on average)"
+    return f"{name} scores rows differently with shared_prompts (off by {off:.1e} nats on average)"

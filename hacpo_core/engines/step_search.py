@@ -1,12 +1,12 @@
-"""A search for responses, step by step, with whatever sampler there is.
+"""Beam search for responses, step by step, with any sampler.
 
-    beams ─a few steps sampled behind each─▶ candidates ─the best by mean log-probability stay─▶ beams ─▶ ...
-                                                              └─ends its reasoning─▶ answer, greedily ─▶ response
+    beams ─next steps sampled for each─▶ candidates ─keep the best by mean log-probability─▶ beams ─▶ ...
+                                                              └─reasoning ends─▶ greedy answer ─▶ response
 
-A step is a continuation of prompt and beam by an ordinary request, cut where the step ends. All searches advance
-together, so that a round is one call of the sampler.
+A step is sampled as an ordinary continuation of prompt and beam, and cut where the step ends. All searches advance
+together, so that a round takes one call of the sampler.
 
-Source: SAGE-RL (2602.08354), whose steps end at a blank line; what is ours: docs/decisions.md#searched-responses.
+Source: SAGE-RL (2602.08354), whose steps end at a blank line. Differences: docs/decisions.md#searched-responses.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class SearchRequest:
 
     Attributes:
         prompt_ids: of the problem.
-        seed: decides all of its randomness.
-        num_responses: that it looks for.
+        seed: of all its random draws.
+        num_responses: number of responses to find.
         limits: of each response.
-        search: how it is done.
-        reader: tells steps in the agent's tokens.
+        search: its settings.
+        reader: finds steps in the agent's tokens.
     """
 
     prompt_ids: tuple[int, ...]
@@ -51,9 +51,9 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A response under way.
+    """An unfinished response.
 
-    `end` says why no further step follows: its reasoning is closed, EOS came, or the limit. `logprob` is the sum over
+    `end` is why no further step follows: the end of the reasoning, EOS or the token limit. `logprob` is the sum over
     its tokens, in nats.
     """
 
@@ -64,13 +64,13 @@ class Beam:
 
     @property
     def mean_logprob(self) -> float:
-        """What beams are ranked by."""
+        """Mean log-probability per token (nats), by which beams are ranked."""
         return self.logprob / len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request with what the sampler takes per call."""
+    """A request, with the limits and stop ids that the sampler takes per call."""
 
     request: SampleRequest
     limits: SamplingLimits
@@ -89,16 +89,16 @@ class _Search:
 
     @property
     def found(self) -> list[Beam]:
-        """The beams that ended first, in one round the best ones."""
+        """The beams that ended first; of those that ended in the same round, the best."""
         return self._ended[: self.request.num_responses]
 
     @property
     def is_done(self) -> bool:
-        """Whether there are enough of them."""
+        """Whether enough beams have ended."""
         return len(self.found) == self.request.num_responses
 
     def candidates(self) -> list[_Asked]:
-        """The round's requests: beam by beam."""
+        """The round's requests, beam by beam."""
         request, search = self.request, self.request.search
         limits = replace(request.limits, max_tokens=min(search.step_tokens, request.limits.max_tokens))
         return [
@@ -116,9 +116,9 @@ class _Search:
         ]
 
     def advance(self, sampled: Sequence[tuple[NDArray[np.int32], NDArray[np.float32]]]) -> None:
-        """Keep the best of the round's candidates; where all of these ended, begin again, in case more are wanted.
+        """Keep the best of the round's candidates. If all of these have ended, start again from an empty beam.
 
-        Equal ones count once, and one that was found before counts only where there is no other.
+        Equal candidates count once. A beam that has already ended counts again only if there is no other candidate.
         """
         search = self.request.search
         candidates: dict[tuple[int, ...], Beam] = {}
@@ -134,7 +134,7 @@ class _Search:
         self._round += 1
 
     def answers(self) -> list[_Asked]:
-        """Requests for the answers, of the beams that end with their reasoning and have room for one."""
+        """Requests for the answers of beams whose reasoning has ended and that have tokens left."""
         limits = replace(self.request.limits, is_greedy=True)
         return [
             _Asked(SampleRequest(self.request.prompt_ids + beam.token_ids, 0, max_tokens=self._room(beam)), limits)
@@ -143,7 +143,7 @@ class _Search:
         ]
 
     def responses(self, answers: Iterator[tuple[NDArray[np.int32], bool]]) -> list[tuple[list[int], list[float], bool]]:
-        """Token ids, log-probabilities, and whether the limit ended it, of each response; takes its `answers`."""
+        """(token ids, log-probabilities, whether it was cut) of each response; consumes its `answers`."""
         responses = []
         for beam in self.found:
             answer, is_cut = next(answers) if self._takes_answer(beam) else (np.empty(0, np.int32), beam.end != "eos")
@@ -165,8 +165,8 @@ class _Search:
         logprob = beam.logprob + float(logprobs[:length].sum(dtype=np.float64))
         if not math.isfinite(logprob):
             raise EngineError(
-                f"log-probabilities of a search are no numbers (sum of a beam: {logprob}): the weights are spoilt, or "
-                "the sampler reports none at the limits of the plan; take those of the rollout section"
+                f"log-probabilities of a search: got {logprob} as the sum of a beam, expected a finite one; training "
+                "diverged, or the sampler reports none with the plan's limits: use those of the rollout section"
             )
         whole = beam.token_ids + tuple(token_ids[:length].tolist())
         end: Literal["closed", "eos", "limit"] | None = None
@@ -180,10 +180,10 @@ class _Search:
 
 
 def search_all(requests: Sequence[SearchRequest], sampler: Sampler, *, eos_ids: Collection[int]) -> Sampled:
-    """The responses of all searches, one search after another; each depends on its own search alone.
+    """The responses of all searches, one search after another. Each search is independent of the others.
 
-    Log-probabilities are nan: responses that were chosen among others are no samples of the policy. What a search
-    sampled counts as sampled for its first response.
+    Log-probabilities are nan, because responses selected by a search are not samples of the policy. All tokens that a
+    search sampled are counted for its first response.
     """
     searches = [_Search(request, eos_ids) for request in requests]
     while active := [search for search in searches if not search.is_done]:
@@ -194,13 +194,13 @@ def search_all(requests: Sequence[SearchRequest], sampler: Sampler, *, eos_ids: 
             search.advance(list(islice(rows, len(of_search))))
     answers = _sample(sampler, [answer for search in searches for answer in search.answers()])
     answer = iter(zip(answers.token_ids, answers.is_cut_R.tolist(), strict=True))
-    found = Sampled.of([response for search in searches for response in search.responses(answer)])
+    responses = Sampled.of([response for search in searches for response in search.responses(answer)])
     counts = [count for search in searches for count in (search.num_sampled, *[0] * (len(search.found) - 1))]
-    return replace(found, num_sampled_R=np.array(counts, dtype=np.int64))
+    return replace(responses, num_sampled_R=np.array(counts, dtype=np.int64))
 
 
 def _sample(sampler: Sampler, asked: Sequence[_Asked]) -> Sampled:
-    """One call of the sampler for each different limits and stops."""
+    """Sample all requests, with one call of the sampler for each combination of limits and stop ids."""
     calls: dict[tuple[SamplingLimits, frozenset[int]], list[int]] = {}
     for row, each in enumerate(asked):
         calls.setdefault((each.limits, each.stop_ids), []).append(row)

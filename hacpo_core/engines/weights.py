@@ -1,10 +1,10 @@
-"""What identifies a set of weights, computed on the device where they lie.
+"""Identity of a set of weights, computed on their device.
 
-    bits of every weight    ─ integer sums ─▶ digest       equal only where all weights are equal
+    bits of every weight    ─ integer sums ─▶ digest       equal only if all weights are equal
     values of every weight  ─ signed sums  ─▶ projections  differ by about as much as the weights do
 
-Both are sums over the weights, of terms that depend on a weight and its place alone, so the order of summation cannot
-change a digest, and changes projections by rounding errors of float64.
+Both are sums of terms that depend only on a weight and its position. The order of summation cannot change the digest;
+it changes projections only by float64 rounding errors.
 
 Shapes: N weight, J projection.
 """
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 NUM_PROJECTIONS = 61
-"""a prime, so that no width of a layer puts one of its columns into a projection of its own"""
+"""a prime, so that the width of a layer is no multiple of it, which would give a column its own projection"""
 CHUNK = {"cpu": NUM_PROJECTIONS * 2**9, "cuda": NUM_PROJECTIONS * 2**18}
-"""weights that are widened to 64 bits at a time, by device: on the CPU as many as its cache holds"""
+"""number of weights converted to 64 bits at a time, by device; on the CPU, they fit into its cache"""
 DIGEST_KIND = "sums128:"
-"""how digests of this version begin; those of earlier versions are SHA-256"""
+"""prefix of this version's digests; those of earlier versions are SHA-256"""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64  # odd
 
@@ -32,9 +32,9 @@ _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64  # odd
 class Fingerprint:
     """Identity of a set of weights w.
 
-    `digest` names every bit. `projections` are J seeded sums r[j] = sum of +w or -w over every J-th weight, whose
-    expected squared distance between two sets of weights is that of the weights themselves; one such estimate has a
-    relative standard deviation of sqrt(2 / J), 18 %.
+    `digest` depends on every bit. `projections` are J sums r[j] of +w or -w, with seeded signs, over every J-th weight.
+    The expected squared distance of two sets' projections is that of the weights themselves; an estimate has a relative
+    standard deviation of sqrt(2 / J), 18 %.
     """
 
     digest: str
@@ -42,10 +42,10 @@ class Fingerprint:
 
 
 def fingerprint(named: Iterable[tuple[str, Tensor]]) -> Fingerprint:
-    """Identity of tensors by their names, shapes, types and bits.
+    """Identity of tensors by their names, shapes, dtypes and bits.
 
     Args:
-        named: tensors in the order of their names; one at a time is looked at, where it lies.
+        named: tensors in the order of their names; they are processed one at a time, on their device.
     """
     text = hashlib.sha256()
     projections_J = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64)
@@ -62,7 +62,7 @@ def _seed(name: str) -> int:
 
 
 def _sums(value_N: Tensor, *, seed: int) -> tuple[tuple[int, int], Tensor]:
-    """Two sums modulo 2^64 of a hash of each weight's bits and place, and the projections."""
+    """Two sums modulo 2^64 of a hash of each weight's bits and position, and the projections."""
     total, weighted = 0, 0
     projections_J = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64)
     chunk = CHUNK[value_N.device.type]
@@ -80,12 +80,12 @@ def _sums(value_N: Tensor, *, seed: int) -> tuple[tuple[int, int], Tensor]:
 
 
 def _hashed(value_N: Tensor) -> Tensor:
-    """Each integer's 64 bits, mixed in place: products modulo 2^64 carry bits up, the shift carries them down."""
+    """Hash 64-bit integers in place: products modulo 2^64 mix bits upwards, the shift mixes them downwards."""
     value_N.mul_(_FIRST)
     value_N.bitwise_xor_(value_N >> 32)
     return value_N.mul_(_SECOND)
 
 
 def _wrapped(value: int) -> int:
-    """The signed 64-bit integer with the same last 64 bits."""
+    """The signed 64-bit integer that is equal modulo 2^64."""
     return (value + 2**63) % 2**64 - 2**63

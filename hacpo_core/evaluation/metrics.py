@@ -1,4 +1,4 @@
-"""Figures of an evaluation, as pure functions of its rewards. An unscored response is nan and never counts as wrong.
+"""Metrics of an evaluation as pure functions of its rewards. Unscored responses are nan and do not count as wrong.
 
 Shapes: P problem, K sample, R bootstrap resample.
 """
@@ -20,16 +20,16 @@ LEVEL = 0.95
 _RESAMPLES_AT_ONCE = 64
 NUM_DRAWS = 1000
 DRAW_SEED = 42
-"""of the draws of `bootstrap_best_at_k`, as in verl"""
+"""seed of the draws of `bootstrap_best_at_k`, as in verl"""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricEstimate:
-    """A mean over problems with its bootstrap interval; all three are nan where no problem has a value.
+    """A mean over problems with its bootstrap interval; all three values are nan if no problem has a value.
 
-    `num_problems` counts the problems that have one.
+    `num_problems` is the number of problems with a value.
     """
 
     metric: str
@@ -40,13 +40,13 @@ class MetricEstimate:
 
 
 def average_at_k(reward_PK: Floats) -> Floats:
-    """Share of right answers among a problem's scored samples.
+    """Share of correct responses among a problem's scored responses.
 
     Args:
-        reward_PK: reward, > 0 is right; nan is unscored.
+        reward_PK: reward, > 0 is correct; nan is unscored.
 
     Returns:
-        value_P in [0, 1]; nan where no sample is scored.
+        value_P in [0, 1]; nan if no response is scored.
     """
     num_scored_P = _num_scored(reward_PK)
     with np.errstate(invalid="ignore"):
@@ -54,13 +54,13 @@ def average_at_k(reward_PK: Floats) -> Floats:
 
 
 def best_at_k(reward_PK: Floats) -> Floats:
-    """Whether any of a problem's samples is right.
+    """Whether at least one of a problem's responses is correct.
 
     Args:
-        reward_PK: reward, > 0 is right; nan is unscored.
+        reward_PK: reward, > 0 is correct; nan is unscored.
 
     Returns:
-        value_P, 1 or 0; nan where none is right and some are unscored, because one of these may be.
+        value_P, 1 or 0; nan if none is correct and some are unscored, since one of these may be correct.
     """
     is_right_P = _num_right(reward_PK) > 0
     is_known_P = is_right_P | ~np.isnan(reward_PK).any(axis=1)
@@ -69,7 +69,7 @@ def best_at_k(reward_PK: Floats) -> Floats:
 
 @cache
 def bootstrap_draws(num_samples: int) -> NDArray[np.int64]:
-    """Samples drawn with replacement by `bootstrap_best_at_k`: indices draw_RK, R = NUM_DRAWS; not to be written to.
+    """Responses drawn with replacement by `bootstrap_best_at_k`: indices draw_RK, R = NUM_DRAWS. Do not modify.
 
     Source: verl, which draws the same from numpy's global generator.
     """
@@ -78,16 +78,16 @@ def bootstrap_draws(num_samples: int) -> NDArray[np.int64]:
 
 
 def bootstrap_best_at_k(reward_PK: Floats) -> Floats:
-    """Share of draws of K samples, with replacement, that hold a right one; the same draws for every problem.
+    """Probability that K draws with replacement include a correct response, estimated with fixed draws.
 
-    With c of K samples right about 1 - (1 - c / K)^K; `best_at_k` is 1 for any c > 0.
+    If c of K responses are correct, it is about 1 - (1 - c / K)^K; `best_at_k` is 1 for any c > 0.
 
     Args:
-        reward_PK: reward, > 0 is right; nan is unscored.
+        reward_PK: reward, > 0 is correct; nan is unscored.
 
     Returns:
-        value_P in [0, 1]; nan where it depends on what the unscored samples are.
-    Source: verl's best@N: 1,000 draws of N from N, seed 42 anew for each problem.
+        value_P in [0, 1]; nan if it depends on unscored responses.
+    Source: verl's best@N: 1,000 draws of N from N, with seed 42 for each problem.
     """
     draw_RK = bootstrap_draws(reward_PK.shape[1])
 
@@ -104,20 +104,20 @@ METRICS: dict[str, Callable[[Floats], Floats]] = {
     "best": best_at_k,
     "bootstrap_best": bootstrap_best_at_k,
 }
-"""by the name that a benchmark's `metric` has"""
+"""by the value of a benchmark's `metric`"""
 
 
 def pass_at(reward_PK: Floats, *, k: int) -> Floats:
-    """Unbiased estimate of the chance that one of k samples is right, from n >= k scored ones of which c are right.
+    """Unbiased estimate of the probability that at least one of k responses is correct.
 
-        1 - C(n - c, k) / C(n, k)
+        1 - C(n - c, k) / C(n, k),   n >= k scored responses, c of them correct
 
     Args:
-        reward_PK: reward, > 0 is right; nan is unscored.
-        k: samples, >= 1.
+        reward_PK: reward, > 0 is correct; nan is unscored.
+        k: number of responses, >= 1.
 
     Returns:
-        value_P in [0, 1]; nan where fewer than k samples are scored.
+        value_P in [0, 1]; nan if fewer than k responses are scored.
     Source: Chen et al. 2021, Eq. 1.
     """
     values = [
@@ -128,10 +128,10 @@ def pass_at(reward_PK: Floats, *, k: int) -> Floats:
 
 
 def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> MetricEstimate:
-    """Mean over problems and its percentile bootstrap interval of 95 %: problems are drawn with replacement.
+    """Mean over problems and its 95 % percentile bootstrap interval, with problems drawn with replacement.
 
     Args:
-        metric: name that the estimate is given.
+        metric: name of the estimate.
         value_P: one value per problem; nan is left out.
         seed: of the resampling.
     """
@@ -150,10 +150,10 @@ def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> MetricEsti
 
 
 def estimates(reward_PK: Floats, *, seed: int) -> list[MetricEstimate]:
-    """avg@K; with several samples also best@K, bootstrap_best@K, and pass@k for the powers of two below K.
+    """avg@K; for K > 1 also best@K, bootstrap_best@K, and pass@k for the powers of two below K.
 
     Args:
-        reward_PK: reward, > 0 is right; nan is unscored.
+        reward_PK: reward, > 0 is correct; nan is unscored.
         seed: of the resampling.
     """
     num_samples = reward_PK.shape[1]

@@ -1,4 +1,4 @@
-"""What an evaluation came to, as the step store holds it; read without torch."""
+"""Results of evaluations in the step store; needs no torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """What an evaluation came to: its figures, the shares that were cut by the limit or left unscored, and its cost.
+    """Result of an evaluation: metrics, shares of cut and unscored responses, and cost.
 
-    `digest` is of all that was asked, so that other problems or settings under the same name are seen. `shards` are
-    the first problem and the one after the last of each committed shard.
+    `digest` covers problems and settings, to detect when they change under the same name. `shards` are the first
+    problem and the one after the last of each committed shard.
     """
 
     benchmark: str
@@ -45,17 +45,17 @@ class EvaluationResult:
 
     @property
     def value(self) -> float:
-        """The figure of the result table."""
+        """The value shown in the result table."""
         return self.headline_estimate.value
 
 
 def result_phase(benchmark: str, agent: str) -> str:
-    """Name of the phase that holds the figures."""
+    """Name of the phase that commits the metrics."""
     return f"evaluate.{benchmark}.{agent}"
 
 
 def shard_kind(benchmark: str, shard: range) -> str:
-    """Kind of the phases that hold the responses to some of the problems."""
+    """Kind of the phases that commit the responses to one shard of the problems."""
     return f"answer.{benchmark}.{shard.start}-{shard.stop}"
 
 
@@ -63,7 +63,7 @@ def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
     """A committed result.
 
     Raises:
-        StoreError: it is not committed, torn, or of another version of hacpo.
+        StoreError: it is not committed, corrupt, or was written by another version of hacpo.
     """
     value = store.read_value(step, phase, f"{phase}.json")
     try:
@@ -85,7 +85,7 @@ def results(root: Path) -> Iterator[EvaluationResult]:
     """Every complete evaluation, in the order of the steps.
 
     Raises:
-        StoreError: one is torn, or of another version of hacpo.
+        StoreError: one is corrupt or was written by another version of hacpo.
     """
     store = StepStore(root)
     for step, phase in _evaluations(store):
@@ -93,13 +93,13 @@ def results(root: Path) -> Iterator[EvaluationResult]:
 
 
 def intact_results(root: Path) -> Iterator[EvaluationResult]:
-    """As `results`, without those that a power cut tore: they are evaluated again, and a warning says so."""
+    """As `results`, but skip corrupt results with a warning, for example after a power cut."""
     store = StepStore(root)
     for step, phase in _evaluations(store):
         if store.is_intact(step, phase):
             yield read_result(store, step, phase)
         else:
-            _log.warning("%s: step %d, %s is torn, and left out until it is evaluated again", root, step, phase)
+            _log.warning("%s: step %d, %s is corrupt and left out until it is evaluated again", root, step, phase)
 
 
 def _evaluations(store: StepStore) -> Iterator[tuple[int, str]]:

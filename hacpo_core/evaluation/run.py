@@ -1,10 +1,10 @@
-"""One agent on one benchmark: answered and verified shard by shard, each committed on its own, then summed up.
+"""Evaluation of one agent on one benchmark: sampled, verified and committed shard by shard, then summarised.
 
     problems ─cut─▶ answer.<benchmark>.<first>-<end>.<agent>  ...  one phase per shard, on the GPU
-                        └─▶ evaluate.<benchmark>.<agent>            reads the shards' rewards, commits the figures
+                        └─▶ evaluate.<benchmark>.<agent>            reads the shards' rewards, commits the metrics
 
-What is interrupted goes on after the last committed shard. A response depends on (seed, step, agent, problem, sample)
-and the weights, not on the shard that it is in.
+An interrupted evaluation resumes after the last committed shard. A response depends on (seed, step, agent, problem,
+sample) and the weights, not on its shard.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 def start_evaluation(
     experiment: Experiment, step: int, agent: str, benchmark: Benchmark, runner: Runner, *, after: Sequence[Handle] = ()
 ) -> Handle | None:
-    """Start to answer every problem with an agent as it is after `step`, to verify and to sum up, shard after shard.
+    """Start the phases of an evaluation of an agent after `step`, one shard after another.
 
     Returns:
-        the last phase; None where the figures are committed already.
+        the last phase; None if the metrics are already committed.
     """
     if experiment.ledger.store.is_intact(step, result_phase(benchmark.name, agent)):
         return None
@@ -61,10 +61,10 @@ def start_evaluation(
 def finish_evaluation(
     experiment: Experiment, step: int, agent: str, benchmark: Benchmark, last: Handle | None
 ) -> EvaluationResult:
-    """Wait for an evaluation's last phase and read its figures.
+    """Wait for an evaluation's last phase and read its result.
 
     Raises:
-        ConfigError: figures of another question are committed under this name; they are never replaced.
+        ConfigError: the result under this name is for other problems or settings; it is never replaced.
     """
     if last is not None:
         last.result()
@@ -75,7 +75,7 @@ def finish_evaluation(
 
 
 def other_question_error(step: int, benchmark: str) -> ConfigError:
-    """The error of a name that already stands for other problems or settings."""
+    """The error if a benchmark's name was already used for other problems or settings."""
     return ConfigError(
         f"benchmark {benchmark}: after step {step} it was evaluated with other problems or settings; "
         "restore them, or give the new declaration another name"
@@ -87,7 +87,7 @@ def _shards(num_problems: int, size: int) -> list[range]:
 
 
 def question_digest(experiment: Experiment, benchmark: Benchmark) -> str:
-    """Digest of what is asked and how: problems, gold answers, sampling, limit, verification."""
+    """Digest of problems, reference answers, sampling settings, limits and verification."""
     asked = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
@@ -115,12 +115,12 @@ def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
         return False
     is_same: bool = store.read_value(step, phase, f"{phase}.json")["digest"] == digest
     if not is_same:
-        _log.warning("step %d: %s was committed for other problems or settings, and is made again", step, phase)
+        _log.warning("step %d: %s was committed for other problems or settings and is run again", step, phase)
     return is_same
 
 
 def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range) -> None:
-    """Answer and verify the problems of one shard, and commit every response."""
+    """Sample, verify and commit the responses to the problems of one shard."""
     phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment, benchmark)
     if _is_done(experiment.ledger.store, step, phase, digest):
         return
@@ -154,7 +154,7 @@ def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Bench
 
 
 def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shards: Sequence[range]) -> None:
-    """Commit the figures of an evaluation whose shards are all committed; texts are not read again."""
+    """Commit the metrics of an evaluation whose shards are all committed."""
     import pandas as pd
 
     store, num_samples = experiment.ledger.store, benchmark.config.num_samples

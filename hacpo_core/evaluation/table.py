@@ -1,4 +1,4 @@
-"""What the evaluations of an experiment came to, as tables that pandas users, reports and dashboards read."""
+"""Results of an experiment's evaluations as pandas tables, for users, reports and dashboards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESPONSES = [
 
 
 def read_evaluations(root: Path) -> pd.DataFrame:
-    """Every figure of every complete evaluation.
+    """Every metric of every complete evaluation.
 
     Args:
         root: folder of the experiment.
@@ -49,13 +49,13 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
 
     Args:
         root: folder of the experiment.
-        step: training step that the agent was evaluated after; 0: before training.
+        step: training step after which the agent was evaluated; 0: before training.
         benchmark: its name.
         agent: its name.
 
     Returns:
         problem_id, sample, question, answer, text, num_tokens, finish_reason, status, reward (nan where unscored),
-        extracted (missing where there was none).
+        extracted (missing if no answer was found).
 
     Raises:
         StoreError: there is no such evaluation.

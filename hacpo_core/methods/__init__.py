@@ -1,1 +1,1 @@
-"""The seams of a method, and what is shipped at each: one file per implementation."""
+"""The seams of a method and the implementations shipped for each, one file per implementation."""

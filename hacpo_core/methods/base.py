@@ -1,14 +1,15 @@
-"""The seams at which a method is written: plan, estimate, build, objective.
+"""The four seams of a method, each replaceable: plan, estimate, build, objective.
 
     plan       which responses an agent samples, and how          once per agent and step
     estimate   advantage and weight of each row for each learner  once per step, all agents together
     build      which rows make up which mini-batch                once per learner and step
     objective  what an update maximises                           once per micro-batch
 
-An implementation is a frozen dataclass whose fields are its parameters (`hacpo_core.config.fields.setting`), named
-under `method.<seam>.name` by its name in `registry.py` or as `package.module:Class`. What it remembers between steps is
-a *state*: a mapping of JSON values and numpy arrays. It is handed in as the step before committed it ({} at first),
-handed out with the result and committed with it, so that a retry, a replay and a resume start from the same state.
+An implementation is a frozen dataclass whose fields are its parameters (`hacpo_core.config.fields.setting`). The field
+`method.<seam>.name` selects it, by its name in `registry.py` or as `package.module:Class`. What it remembers between
+steps is its *state*: a mapping of JSON values and numpy arrays. It receives the state that the previous step committed
+({} in the first step) and returns the next state with its result. Both are committed together, so that a retry, a
+replay and a resume start from the same state.
 
 Shapes: R response of one agent, B row of a mini-batch or micro-batch, T token.
 """
@@ -29,7 +30,7 @@ from hacpo_core.config.fields import setting, when
 from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
 from hacpo_core.responses import ORDINARY, Responses
 
-if TYPE_CHECKING:  # torch, which plans and pages do without
+if TYPE_CHECKING:  # torch is slow to import, and plans and the dashboard do not need it
     from torch import Tensor
 
     from hacpo_core.config import ExperimentConfig
@@ -39,18 +40,18 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
-    """What all implementations have."""
+    """What all implementations have in common."""
 
-    name: str = setting("", "name of a shipped one, or package.module:Class")
+    name: str = setting("", "name of a shipped implementation, or package.module:Class")
 
     @property
     def reads_partners(self) -> bool:
-        """Whether it reads other agents' responses even where rollouts are not shared; a grid then trains jointly."""
+        """Whether it reads other agents' responses even without shared rollouts; a grid then trains them jointly."""
         return True
 
 
 def without_others(_: Any, config: ExperimentConfig) -> str | None:
-    """Why a field that is about other agents' rows cannot take effect, or None."""
+    """Why a field about other agents' rows cannot take effect, or None if it can."""
     if not config.method.shares_rollouts:
         return f"method {config.method.name} shares no rollouts"
     return "one agent has no partner to share with" if len(config.pair.agents) == 1 else None
@@ -61,11 +62,11 @@ def without_others(_: Any, config: ExperimentConfig) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """One response to sample: the `sample`-th of this agent to this problem in this step, within limits of its own.
+    """One response to sample: number `sample` of this agent for this problem in this step, with limits of its own.
 
-    Responses with another tag than `ORDINARY` are left out of capability and of the statistics of groups. With `search`
-    it is not sampled but searched for, together with the plan's others of the same problem, limits and search; its tag
-    is `SEARCHED`, and its ratio is taken against the policy's own log-probabilities.
+    Responses whose tag is not `ORDINARY` do not count in capabilities and group statistics. With `search`, the response
+    is searched for instead of sampled, together with the plan's other specs of the same problem, limits and search. Its
+    tag is `SEARCHED`, and its importance ratio uses the learner's own log-probabilities as the old ones.
     """
 
     problem: Problem
@@ -77,18 +78,18 @@ class SampleSpec:
 
 @dataclass(frozen=True, slots=True)
 class PlanTask:
-    """What a plan works from.
+    """Input of a plan.
 
     Attributes:
         step: 1-based.
-        agent: who samples.
-        problems: of the step.
+        agent: the one that samples.
+        problems: the step's.
         num_samples: `rollout.num_samples`.
-        limits: as configured; the most that a spec may have.
-        seed: of the experiment.
+        limits: as configured; a spec must not exceed them.
+        seed: the experiment's.
         round: of sampling in this step, from 0.
         verified: all agents' verified responses of the step's earlier rounds, by agent; empty in the first round.
-        sources: agents whose rows this one trains on, itself first.
+        sources: agents whose rows this agent trains on, itself first.
     """
 
     step: int
@@ -108,27 +109,27 @@ class SamplingPlan(Seam):
 
     @property
     def num_rounds(self) -> int:
-        """How often a step asks the plan; in later rounds it sees what all agents' earlier ones were judged to be."""
+        """How often a step calls the plan. Later rounds see all agents' verified responses of the earlier ones."""
         return 1
 
     @property
     def changes_prompts(self) -> bool:
-        """Whether it may ask a problem in other words; then its responses are for the agent alone that was asked so."""
+        """Whether it may reword prompts. If so, no other agent trains on its responses."""
         return False
 
     def samples_per_problem(self, num_samples: int) -> int:
-        """Responses to a problem, where `rollout.num_samples` asks for `num_samples`: for sums that are made ahead."""
+        """Responses to a problem if `rollout.num_samples` is `num_samples`; used to size a run in advance."""
         return num_samples
 
     def problem_with(self, *, num_samples: int) -> str | None:
-        """What is wrong with the fields for `rollout.num_samples`: "field: got ..., expected ..."; None if nothing."""
+        """Why the fields do not fit `rollout.num_samples`, as "field: got ..., expected ..."; None if they fit."""
         return None
 
     @abstractmethod
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """The responses to sample, in any order; (problem, sample) must be different in all rounds of the step.
+        """The responses to sample, in any order.
 
-        The first round samples something; a later one may return nothing.
+        Each (problem, sample) must be unique over all rounds of the step. Only later rounds may return nothing.
         """
 
 
@@ -143,9 +144,9 @@ class ScoredStep:
         step: 1-based.
         problem_ids: of the step's problems, in order.
         responses: by agent, with verdicts.
-        seed: of the experiment.
+        seed: the experiment's.
         max_response_tokens: `rollout.max_response_tokens`.
-        shaped_R: what `Estimator.shape` made of the rewards, by agent.
+        shaped_R: shaped rewards from `Estimator.shape`, by agent.
     """
 
     step: int
@@ -161,19 +162,19 @@ class ScoredStep:
         return tuple(self.responses)
 
     def raw_reward_R(self, agent: str) -> NDArray[np.float64]:
-        """Verified rewards, which capability, means and standard deviations read; nan where unscored."""
+        """Verified rewards, the basis of capabilities, means and standard deviations; nan where unscored."""
         verdicts = self.responses[agent].verdicts
         assert verdicts is not None, "a scored step is verified"
         return verdicts.raw_reward_R
 
     def reward_R(self, agent: str) -> NDArray[np.float64]:
-        """Rewards that advantages are made from: shaped ones where there are any, else the raw ones."""
+        """Rewards that advantages are computed from: the shaped ones if the agent has any, else the raw ones."""
         return self.shaped_R[agent] if agent in self.shaped_R else self.raw_reward_R(agent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """What one agent's responses carry for one learner: an advantage, and a weight that multiplies it."""
+    """Advantages of one agent's responses for one learner, and weights that multiply them."""
 
     advantage_R: NDArray[np.float64]
     weight_R: NDArray[np.float64]
@@ -181,13 +182,13 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Outcome of the estimate.
+    """Result of an estimator.
 
     Attributes:
-        carried: by learner and source. Unscored responses carry 0. A learner needs an entry of itself, and one of each
-            agent whose rows its builder takes.
-        figures: what is logged, by agent and name.
-        run_figures: what is logged of the step as a whole.
+        carried: advantages and weights by learner and source; 0 for unscored responses. A learner needs an entry for
+            itself and one for each agent whose rows its builder takes.
+        figures: metrics to log, by agent and name.
+        run_figures: metrics to log for the step as a whole.
     """
 
     carried: Mapping[str, Mapping[str, Carried]]
@@ -200,39 +201,39 @@ class Estimator(Seam):
     """Advantage and weight of each row for each learner."""
 
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
-        """Rewards that advantages are made from, by agent, such as raw ones less a penalty; nan where unscored.
+        """Rewards that advantages are computed from, by agent, such as raw rewards minus a penalty; nan where unscored.
 
-        Agents that are left out keep their raw rewards. Both are stored, and `estimate` is given both.
+        Agents that are left out keep their raw rewards. Both kinds are stored and passed to `estimate`.
         """
         return {}
 
     @property
     def has_teachers(self) -> bool:
-        """Whether `teachers` may name any; then a step has phases that ask them."""
+        """Whether `teachers` may name any. If so, a step has a teach phase per agent."""
         return False
 
     def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
-        """By learner, the agent that scores its responses token by token; learners without a teacher are left out.
+        """For each learner, the agent that scores the tokens of its responses; learners without one are left out.
 
         Args:
             scored: the step, before rewards are shaped.
-            state: as `estimate` is given it.
+            state: the same as for `estimate`.
         """
         return {}
 
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What is added to the advantages of single tokens.
+        """Term added to the advantage of each token.
 
         Args:
-            difference_N: log-probability under the teacher less that under the learner's old policy, nats; where their
-                tokenizers differ, per span of text that is whole tokens of both (`hacpo_core.data.tokens.alignment`);
-                nan where the teacher was not asked.
+            difference_N: log-probability under the teacher minus that under the learner's old policy, nats. If their
+                tokenizers differ, it is per span of text that consists of whole tokens of both
+                (`hacpo_core.data.tokens.alignment`). nan where the teacher did not score the token.
         """
         return np.nan_to_num(difference_N)
 
     @abstractmethod
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """From the verified responses of all agents."""
+        """Advantages and weights from the verified responses of all agents, and the next state."""
 
 
 # --- build ---
@@ -244,14 +245,15 @@ class History:
 
     Attributes:
         step: the current one.
-        problem_ids: of its problems, in order.
+        problem_ids: of the current step, in order.
         sources: agents whose rows the learner may take, itself first.
         num_samples: `rollout.num_samples`.
-        seed: of the experiment.
-        responses: an agent's verified responses of a step, this one or an earlier one.
-        estimate: what was estimated in that step.
-        outcomes: what the learner's updates of an earlier step saw of their rows, as columns: the key (step, agent,
-            problem_id, sample), entropy, stopped_share, ratio and more, see `hacpo_core.store.ledger.row_table`.
+        seed: the experiment's.
+        responses: returns an agent's verified responses of the current or an earlier step.
+        estimate: returns the estimate of the current or an earlier step.
+        outcomes: returns what the learner's updates of an earlier step measured for each row, as columns: the key
+            (step, agent, problem_id, sample), entropy, stopped_share, ratio and more; see
+            `hacpo_core.store.ledger.row_table`.
     """
 
     step: int
@@ -265,35 +267,35 @@ class History:
 
     @property
     def learner(self) -> str:
-        """Whose mini-batches are built."""
+        """The agent whose mini-batches are built."""
         return self.sources[0]
 
 
 @dataclass(frozen=True)
 class Builder(Seam):
-    """Which rows a learner trains on, and in which order. Unscored rows are left out and counted by the caller."""
+    """Which rows a learner trains on, and in which order. The caller removes and counts unscored rows."""
 
     @property
     def takes_old_rows(self) -> bool:
-        """Whether it may take rows of earlier steps; then the learner scores what it samples, to compare with later."""
+        """Whether it may take rows of earlier steps. If so, the learner scores its samples, for later ratios."""
         return True
 
     @property
     def drops_by_reward(self) -> bool:
-        """Whether rewards alone may decide that rows are left out."""
+        """Whether it may leave out rows because of their rewards."""
         return False
 
     @property
     def mixes_sources(self) -> bool:
-        """Whether a mini-batch may hold own and other agents' rows."""
+        """Whether a mini-batch may contain both own rows and other agents' rows."""
         return True
 
     @abstractmethod
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
-        """Mini-batches of a step, for the learning rate's schedule and for sums that are made ahead.
+        """Mini-batches per step, for the learning rate schedule and for sizing a run in advance.
 
         Args:
-            num_rows: responses of all sources in a step, as the plan announces them.
+            num_rows: responses of all sources in a step, according to the plan's `samples_per_problem`.
             num_samples: `rollout.num_samples`.
             num_sources: agents whose rows a learner may take.
         """
@@ -301,26 +303,26 @@ class Builder(Seam):
     def problem_with(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
-        """What is wrong with the fields for steps of that size: "field: got ..., expected ..."; None where nothing is.
+        """Why the fields do not fit steps of this size, as "field: got ..., expected ..."; None if they fit.
 
         Args:
-            num_problems: of a step.
+            num_problems: per step.
             num_samples: `rollout.num_samples`.
-            samples_per_problem: responses of one agent to a problem, as the plan announces them.
+            samples_per_problem: responses of one agent to a problem, according to the plan.
             num_sources: agents whose rows a learner may take.
         """
         return None
 
     @abstractmethod
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
-        """Rows of each mini-batch, in order; a row of an earlier step carries the advantage of that step."""
+        """Rows of each mini-batch, in order. A row of an earlier step keeps the advantage of that step."""
 
 
 # --- objective ---
 
 
 class RowKind(IntEnum):
-    """How a row came to its learner."""
+    """Origin of a row."""
 
     OWN = 0
     """sampled by the learner in this step"""
@@ -332,7 +334,7 @@ class RowKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossRows:
-    """One micro-batch, with everything that an objective needs besides the current log-probabilities.
+    """One micro-batch, with everything that an objective needs except the current log-probabilities.
 
     Attributes:
         mask_BT: True on the tokens of the responses.
@@ -340,9 +342,11 @@ class LossRows:
         source_B: index of the agent that sampled the row.
         advantage_B: from the estimate.
         weight_B: from the estimate; 1 for own rows, unless the estimator says otherwise.
-        old_mean_logprob_B: mean log-probability (nats per token) under the policy that sampled the row, on its tokens.
-        old_logprob_BT: the same for each token, on own and old rows; 0 on foreign ones, whose tokens do not align.
-        token_advantage_BT: what is added to the advantage of each token, see `Estimator.teachers`; None: nothing.
+        old_mean_logprob_B: mean log-probability (nats per token) under the policy that sampled the row, over the tokens
+            of that policy.
+        old_logprob_BT: log-probability of each token (nats) under that policy, on own and old rows; 0 on foreign rows,
+            whose tokens do not align.
+        token_advantage_BT: added to the advantage of each token, see `Estimator.token_advantage`; None: nothing.
         correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
     """
 
@@ -357,7 +361,7 @@ class LossRows:
     correction_BT: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a tensor of another shape, which would be broadcast."""
+        """Raise ValueError for a wrong shape, which would otherwise be broadcast silently."""
         for name in (each.name for each in fields(self) if getattr(self, each.name) is not None):
             value, dims = getattr(self, name), 2 if name.endswith("_BT") else 1
             if value.shape != self.mask_BT.shape[:dims]:
@@ -370,7 +374,7 @@ class LossRows:
 
     @property
     def token_advantages_BT(self) -> Tensor:
-        """The same for each token, with what a teacher adds."""
+        """Advantage times weight for each token, plus the teacher's term."""
         advantage_BT = self.weighted_advantage_B[:, None].expand_as(self.old_logprob_BT)
         return advantage_BT if self.token_advantage_BT is None else advantage_BT + self.token_advantage_BT
 
@@ -382,12 +386,12 @@ class LossRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:
-    """What an objective says of each row.
+    """Value and clipping of each row.
 
     Attributes:
         value_B: to be maximised, with gradient; for a token-level objective the sum over the row's tokens.
-        ratio_B: sequence ratio.
-        stopped_share_B: share of the row whose gradient a bound took away, in [0, 1].
+        ratio_B: sequence importance ratio.
+        stopped_share_B: share of the row whose gradient clipping set to 0, in [0, 1].
         floor_B, ceiling_B: bounds of the ratio.
     """
 
@@ -402,55 +406,58 @@ class Surrogate:
 class Objective(Seam):
     """What an update maximises.
 
-    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference),   KL not on foreign rows
+    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference),   no KL on foreign rows
     """
 
     kl_coef: float = setting(
         0.0,
-        "weight of the KL to the frozen initial model, own rows; at 0 no reference is loaded",
+        "weight of the KL divergence from the frozen initial model, on own rows; at 0, no reference model is loaded",
         at_least=0,
         at_most=1e6,
     )
     aggregation: str = setting(
         "sum_of_means",
-        "how rows of several sources are summed up",
-        choices={"sum_of_means": "each source's mean (Eq. 53)", "mean_of_rows": "all rows' mean (official code)"},
+        "how rows of several sources are aggregated",
+        choices={
+            "sum_of_means": "sum of the means over each source's rows (Eq. 53)",
+            "mean_of_rows": "mean over all rows (official code)",
+        },
         inert=without_others,
     )
 
     correction: str = setting(
         "none",
-        "what is done about the difference between sampler and learner, own rows",
+        "importance weights on own rows that correct for the difference between sampler and learner",
         choices={
-            "none": "nothing",
+            "none": "no correction",
             "truncate": "weight pi_learner / pi_sampler, at most correction_limit",
-            "mask": "the same weight, 0 above correction_limit",
+            "mask": "weight pi_learner / pi_sampler, but 0 above correction_limit",
         },
         added_later=True,
     )
     correction_level: str = setting(
         "sequence",
-        "what the weight is of",
-        choices={"sequence": "a response, the product over its tokens", "token": "each token"},
+        "what a correction weight applies to",
+        choices={"sequence": "a whole response: the product over its tokens", "token": "each token"},
         inert=when("method.objective.correction", "none"),
     )
     correction_limit: float = setting(
-        3.0, "C, largest weight", above=0, at_most=1e6, inert=when("method.objective.correction", "none")
+        3.0, "C, largest correction weight", above=0, at_most=1e6, inert=when("method.objective.correction", "none")
     )
 
     @property
     def weighs_tokens(self) -> bool:
-        """Whether it reads what is said of single tokens: `token_advantage_BT`, and `correction_BT` of tokens."""
+        """Whether it uses per-token inputs: `token_advantage_BT`, and `correction_BT` at token level."""
         return False
 
     @property
     def is_token_level(self) -> bool:
-        """Whether `value_B` sums up tokens; such objectives take own rows alone, since others' tokens do not align."""
+        """Whether `value_B` is a sum over tokens. Such objectives take own rows only: others' tokens do not align."""
         return False
 
     @property
     def needs_token_ratios(self) -> bool:
-        """Whether it compares single tokens with the policy that sampled them, which foreign rows do not have."""
+        """Whether it needs an importance ratio for each token, which foreign rows do not have."""
         return self.is_token_level
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
@@ -470,5 +477,5 @@ class Objective(Seam):
         Args:
             rows: the micro-batch.
             logprob_BT: log-probabilities (nats) under the learner's current policy, with gradient.
-            update: m, updates that the learner has made in this step.
+            update: m, number of updates that the learner has already made in this step.
         """

@@ -1,4 +1,4 @@
-"""What an objective returned, checked as in `checks.py`, which plans and pages import and which loads no torch."""
+"""Checks of an objective's results. They need torch; `checks.py` must not import it, for plans and the dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
     """An objective's surrogate of a micro-batch.
 
     Raises:
-        MethodError: it raised an error, or returned something else than finite columns of one number per row.
+        MethodError: it raised an error, or returned anything but finite columns with one number per row.
     """
     owner = f"method.objective ({objective.name}), update {update}: surrogate"
     surrogate = called(owner, lambda: objective.surrogate(rows, logprob_BT, update=update))
@@ -27,13 +27,15 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
         if not isinstance(value, Tensor) or value.shape != rows.kind_B.shape:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             expected = f"expected a tensor of one number per row, {tuple(rows.kind_B.shape)}"
-            raise MethodError(f"{owner}: {name} is {got}, {expected}")
+            raise MethodError(f"{owner}: {name}: got {got}, {expected}")
     if logprob_BT.requires_grad and not surrogate.value_B.requires_grad:
-        raise MethodError(f"{owner}: value_B has no gradient; compute it from logprob_BT without detach()")
+        raise MethodError(
+            f"{owner}: value_B: got no gradient, expected one; compute it from logprob_BT without detach()"
+        )
     is_finite = torch.stack([getattr(surrogate, name).isfinite().all() for name in ("value_B", "ratio_B")]).all()
     inputs = (logprob_BT[rows.mask_BT], rows.advantage_B, rows.weight_B)
-    if not is_finite and all(bool(each.isfinite().all()) for each in inputs):  # else the model diverged
-        raise MethodError(f"{owner}: value_B or ratio_B holds nan or infinity; bound the ratio")
+    if not is_finite and all(bool(each.isfinite().all()) for each in inputs):  # otherwise training diverged
+        raise MethodError(f"{owner}: got nan or infinity in value_B or ratio_B, expected finite values; clip the ratio")
     return surrogate
 
 
@@ -43,7 +45,7 @@ def checked_row_weights(
     """An objective's weights of a mini-batch's rows.
 
     Raises:
-        MethodError: it raised an error, or returned something else than one finite number per row.
+        MethodError: it raised an error, or returned anything but one finite number per row.
     """
     owner = f"method.objective ({objective.name}): row_weights"
     weight_B = called(

@@ -1,4 +1,4 @@
-"""What a seam returned, checked: a user's own may return anything, and what is wrong is one sentence."""
+"""Checks of what a seam returns, because a user's class may return anything."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _T = TypeVar("_T")
 
 
 def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[list[SampleSpec], State]:
-    """What a plan asks for, and its state.
+    """A plan's specs and its next state.
 
     Raises:
-        MethodError: it raised an error, or returned no sample specs.
+        MethodError: it raised an error, or returned invalid specs.
     """
     owner = f"method.plan ({plan.name}), step {task.step}, {task.agent}"
     if task.round:
@@ -45,7 +45,7 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
     planned, after = _pair(owner, lambda: plan.plan(task, state))
     specs = _sequence(planned, SampleSpec, owner, "sample specs")
     if not specs and task.round == 0:
-        raise MethodError(f"{owner}: returned no sample specs, expected at least one; an agent has to sample something")
+        raise MethodError(f"{owner}: returned no sample specs, expected at least one in the first round; return some")
     known = {problem.id for problem in task.problems}
     earlier = task.verified.get(task.agent)
     seen = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
@@ -55,15 +55,17 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
         key = spec.problem.id, spec.sample
         if type(spec.sample) is not int or spec.sample < 0 or not isinstance(spec.tag, str):
             raise MethodError(
-                f"{owner}: got sample {spec.sample!r} and tag {spec.tag!r} for {spec.problem.id!r}, expected a whole "
-                "number from 0 and a text"
+                f"{owner}: got sample {spec.sample!r} and tag {spec.tag!r} for {spec.problem.id!r}, expected an int "
+                ">= 0 and a str"
             )
         if spec.problem.id not in known:
             raise MethodError(
-                f"{owner}: asks for problem {spec.problem.id!r}, which is none of the step's; leave it out"
+                f"{owner}: asks for problem {spec.problem.id!r}, expected a problem of the step; leave it out"
             )
         if key in seen:
-            raise MethodError(f"{owner}: asks for sample {spec.sample} of {spec.problem.id!r} twice; number them apart")
+            raise MethodError(
+                f"{owner}: asks for sample {spec.sample} of {spec.problem.id!r} twice; give each one its own number"
+            )
         seen.add(key)
         limits = spec.limits
         is_valid = isinstance(limits, SamplingLimits) and type(limits.max_tokens) is int and limits.max_tokens >= 1
@@ -85,8 +87,8 @@ def _check_search(spec: SampleSpec, owner: str) -> None:
     search = spec.search
     if (search is not None) != (spec.tag == SEARCHED):
         raise MethodError(
-            f"{owner}: got tag {spec.tag!r} and search {search} for {spec.problem.id!r}; give a searched response, and "
-            f"no other one, the tag {SEARCHED!r}"
+            f"{owner}: got tag {spec.tag!r} and search {search} for {spec.problem.id!r}; use the tag {SEARCHED!r} for "
+            "searched responses and for no others"
         )
     if search is None:
         return
@@ -96,16 +98,16 @@ def _check_search(spec: SampleSpec, owner: str) -> None:
         is_valid = all(type(count) is int and count >= 1 for count in counts)
     if not is_valid or not (isinstance(search.step_end, str) and search.step_end):
         raise MethodError(
-            f"{owner}: got {search} for {spec.problem.id!r}, expected a StepSearch with whole numbers from 1 and a "
-            "text that ends a step"
+            f"{owner}: got {search} for {spec.problem.id!r}, expected a StepSearch with counts >= 1 and a "
+            "non-empty step_end"
         )
 
 
 def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
-    """The step with the rewards that the estimator shapes.
+    """The step with the estimator's shaped rewards.
 
     Raises:
-        MethodError: it raised an error, or returned no rewards of the step's agents.
+        MethodError: it raised an error, or returned invalid rewards.
     """
     owner = f"method.estimate ({estimator.name}), step {scored.step}: shape"
     shaped_R = called(owner, lambda: estimator.shape(scored))
@@ -113,17 +115,17 @@ def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
         raise MethodError(f"{owner}: returned {type(shaped_R).__name__}, expected rewards by agent")
     for agent, reward_R in shaped_R.items():
         if agent not in scored.responses:
-            raise MethodError(f"{owner}: {agent!r} is no agent; they are {', '.join(scored.responses)}")
+            raise MethodError(f"{owner}: got agent {agent!r}, expected one of {', '.join(scored.responses)}")
         raw_R = scored.raw_reward_R(agent)
         _check_column(reward_R, len(raw_R), f"{owner}: rewards of {agent}", is_scored_R=~np.isnan(raw_R))
     return replace(scored, shaped_R=dict(shaped_R))
 
 
 def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> Mapping[str, str]:
-    """By learner, the agent that scores its responses.
+    """The teacher of each learner that has one.
 
     Raises:
-        MethodError: it raised an error, or named something else than another agent.
+        MethodError: it raised an error, or named anything but another agent.
     """
     owner = f"method.estimate ({estimator.name}), step {scored.step}: teachers"
     teachers = called(owner, lambda: estimator.teachers(scored, state))
@@ -137,10 +139,10 @@ def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> 
 
 
 def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What is added to the advantages of single tokens.
+    """Terms added to the advantages of the tokens.
 
     Raises:
-        MethodError: it raised an error, or returned something else than one finite number per token.
+        MethodError: it raised an error, or returned anything but one finite number per token.
     """
     owner = f"method.estimate ({estimator.name}): token_advantage"
     added_N: NDArray[np.float64] = called(owner, lambda: estimator.token_advantage(difference_N))
@@ -151,16 +153,16 @@ def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float
 def checked_estimate(
     estimator: Estimator, scored: ScoredStep, sources: Mapping[str, Sequence[str]], state: State
 ) -> tuple[Estimate, State]:
-    """An estimate, and the estimator's state.
+    """An estimate and the estimator's next state.
 
     Args:
-        estimator: of the method.
-        scored: what it is given.
+        estimator: the method's.
+        scored: its input.
         sources: by learner, the agents whose rows it may train on.
-        state: from the step before.
+        state: of the previous step.
 
     Raises:
-        MethodError: it raised an error, or returned no estimate of all these.
+        MethodError: it raised an error, or its estimate is invalid or lacks a learner or source.
     """
     owner = f"method.estimate ({estimator.name}), step {scored.step}"
     estimate, after = _pair(owner, lambda: estimator.estimate(scored, state))
@@ -168,20 +170,22 @@ def checked_estimate(
         raise MethodError(f"{owner}: returned {type(estimate).__name__}, expected an Estimate")
     carried_of = estimate.carried
     if not isinstance(carried_of, Mapping) or not all(isinstance(each, Mapping) for each in carried_of.values()):
-        raise MethodError(f"{owner}: carried is no mapping of mappings; write {{learner: {{source: Carried(...)}}}}")
+        raise MethodError(
+            f"{owner}: carried is not a mapping of mappings; return {{learner: {{source: Carried(...)}}}}"
+        )
     for learner, of_sources in sources.items():
         for source in of_sources:
             carried = estimate.carried.get(learner, {}).get(source)
             if not isinstance(carried, Carried):
                 raise MethodError(
                     f"{owner}: carried[{learner!r}][{source!r}] is {type(carried).__name__}, expected a Carried; "
-                    "say what that agent's responses carry for that learner"
+                    "add the advantages of that agent's responses for that learner"
                 )
     for learner, given in estimate.carried.items():
         for source, carried in given.items():
             if learner not in scored.responses or source not in scored.responses:
                 known = ", ".join(scored.responses)
-                raise MethodError(f"{owner}: carried[{learner!r}][{source!r}] names no agent; they are {known}")
+                raise MethodError(f"{owner}: got carried[{learner!r}][{source!r}], expected agents of {known}")
             num_rows = len(scored.responses[source])
             for name in ("advantage_R", "weight_R"):
                 _check_column(getattr(carried, name), num_rows, f"{owner}: {name} of {source} for {learner}")
@@ -196,7 +200,9 @@ def checked_estimate(
 def _checked_figures(figures: object, agents: Sequence[str], owner: str) -> dict[str, dict[str, float]]:
     if not isinstance(figures, Mapping) or not set(figures) <= set(agents):
         got = sorted(map(str, figures)) if isinstance(figures, Mapping) else type(figures).__name__
-        raise MethodError(f"{owner}: figures are of {got}, expected {{agent: {{name: number}}}}; see run_figures")
+        raise MethodError(
+            f"{owner}: figures: got {got}, expected {{agent: {{name: number}}}}; use run_figures for the whole step"
+        )
     return {agent: _numbers(of_agent, owner, f"figures of {agent}") for agent, of_agent in figures.items()}
 
 
@@ -218,16 +224,16 @@ def _check_column(column: object, num_rows: int, what: str, *, is_scored_R: NDAr
         raise MethodError(f"{what} is {column.dtype} of shape {column.shape}, {expected}")
     if is_scored_R is None:
         if not np.isfinite(column).all():
-            raise MethodError(f"{what} holds values that are no finite numbers; give unscored responses 0")
+            raise MethodError(f"{what}: got nan or infinity, expected finite numbers; give unscored responses 0")
     elif not np.array_equal(np.isfinite(column), is_scored_R):
         raise MethodError(f"{what}: expected a finite number for each scored response and nan for the others")
 
 
 def checked_batches(builder: Builder, history: History, state: State) -> tuple[list[list[RowKey]], State]:
-    """A learner's mini-batches, and the builder's state.
+    """A learner's mini-batches and the builder's next state.
 
     Raises:
-        MethodError: it raised an error, or returned no mini-batches of rows that the learner may take.
+        MethodError: it raised an error, or returned invalid mini-batches or rows that the learner may not take.
     """
     owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
     batches, after = _pair(owner, lambda: builder.build(history, state))
@@ -236,20 +242,18 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
     ]
     if not minibatches or not all(minibatches):
         got = "an empty mini-batch" if minibatches else "no mini-batches"
-        raise MethodError(f"{owner}: returned {got}, expected rows in each; leave it out")
+        raise MethodError(f"{owner}: returned {got}, expected mini-batches with rows; leave empty ones out")
     for batch in minibatches:
         if len(set(batch)) < len(batch):
             twice = next(key for number, key in enumerate(batch) if key in batch[:number])
-            raise MethodError(
-                f"{owner}: a mini-batch holds {twice} twice; leave one out, or give it an update of its own"
-            )
+            raise MethodError(f"{owner}: a mini-batch contains {twice} twice; take it once, or in two mini-batches")
     taken = list(itertools.chain.from_iterable(minibatches))
     known: set[RowKey] = set()
     for step, agent in {(key.step, key.agent): None for key in taken}:
         if agent not in history.sources:
             key, allowed = next(key for key in taken if key.agent == agent), ", ".join(history.sources)
             raise MethodError(
-                f"{owner}: took {key}, expected rows of {allowed}; other agents' take method.shares_rollouts=true"
+                f"{owner}: took {key}, expected rows of {allowed}; other agents' rows need method.shares_rollouts=true"
             )
         if not 1 <= step <= history.step:
             key = next(key for key in taken if key.step == step)
@@ -257,15 +261,15 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
         known.update(history.responses(step, agent).row_keys())
     for key in taken:
         if key not in known:
-            raise MethodError(f"{owner}: took {key}, which is no response of that step; see `history.responses`")
+            raise MethodError(f"{owner}: took {key}, expected a response of that step; see `history.responses`")
     return minibatches, after
 
 
 def _pair(owner: str, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """What a seam's method returned: two values."""
+    """The pair that a seam's method returned."""
     returned = called(owner, call)
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise MethodError(f"{owner}: returned {type(returned).__name__}, expected a pair: what it made, and its state")
+        raise MethodError(f"{owner}: returned {type(returned).__name__}, expected a tuple of its result and its state")
     return returned
 
 
@@ -290,7 +294,9 @@ def _sequence(value: object, kind: type[_T], owner: str, what: str) -> list[_T]:
         raise MethodError(f"{owner}: returned {type(value).__name__}, expected a list of {what}")
     for each in value:
         if not isinstance(each, kind):
-            raise MethodError(f"{owner}: a list of {what} holds {each!r} of type {type(each).__name__}")
+            raise MethodError(
+                f"{owner}: got {each!r} of type {type(each).__name__} in a list, expected {what} only; leave it out"
+            )
     return list(value)
 
 

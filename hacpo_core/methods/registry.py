@@ -1,4 +1,4 @@
-"""Implementations of the seams by name: the shipped ones, and a user's as `package.module:Class`."""
+"""Implementations of the seams by name: shipped ones, and a user's own as `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEAM_CLASSES: Mapping[str, type[Seam]] = {
     "build": Builder,
     "objective": Objective,
 }
-"""what an implementation of each seam is derived from"""
+"""base class of each seam's implementations"""
 SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
     "plan": {
         "every_problem": EveryProblem,
@@ -70,9 +70,9 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
 
 
 def trains_alone(method: MethodConfig) -> bool:
-    """Whether an agent of this method trains to the same weights without its partners, as far as is known.
+    """Whether it is certain that an agent gets the same weights with and without its partners.
 
-    A user's class that is derived from a shipped one may read partners without saying so, and counts as one that does.
+    False for a user's class, even if derived from a shipped one, since it may inherit a wrong `reads_partners`.
     """
     parts = {seam: getattr(method, seam) for seam in SHIPPED}
     are_shipped = all(type(part) in SHIPPED[seam].values() for seam, part in parts.items())
@@ -80,14 +80,14 @@ def trains_alone(method: MethodConfig) -> bool:
 
 
 def find(seam: str, name: str) -> type[Seam]:
-    """The implementation of that name.
+    """The implementation with this name.
 
     Args:
         seam: plan, estimate, build or objective.
-        name: of a shipped one, or `package.module:Class`.
+        name: of a shipped implementation, or `package.module:Class`.
 
     Raises:
-        ConfigError: there is none, it cannot be imported, or it is no implementation of the seam.
+        ConfigError: the name is unknown, cannot be imported, or is not an implementation of the seam.
     """
     if name in SHIPPED[seam]:
         return SHIPPED[seam][name]
@@ -109,10 +109,10 @@ def find(seam: str, name: str) -> type[Seam]:
         and dataclasses.is_dataclass(implementation)
     ):
         raise ConfigError(
-            f"method.{seam}.name: {name} is no {kind.__name__}; derive a frozen dataclass from "
+            f"method.{seam}.name: {name} is not of class {kind.__name__}; derive a frozen dataclass from "
             f"hacpo_core.methods.base.{kind.__name__}"
         )
     missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
     if missing:
-        raise ConfigError(f"method.{seam}.name: {name} lacks the method {missing}; write it")
+        raise ConfigError(f"method.{seam}.name: {name} lacks {missing}; implement it")
     return implementation

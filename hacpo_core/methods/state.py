@@ -1,4 +1,4 @@
-"""What a seam remembers between steps, as it is committed: JSON, with numpy arrays inside."""
+"""Encoding of a seam's state for storage: JSON, with numpy arrays as base64."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _ARRAY = "__array__"
 
 
 def encode(state: object, *, owner: str) -> dict[str, Any]:
-    """A state as JSON, to the bit.
+    """A state as JSON, without loss of precision.
 
     Args:
-        state: a mapping whose keys are texts and whose values are JSON values or numpy arrays, at any depth.
-        owner: which seam's, for the message.
+        state: a mapping with str keys whose values are JSON values or numpy arrays, at any depth.
+        owner: the seam, for error messages.
 
     Raises:
-        MethodError: it is something else.
+        MethodError: it is anything else.
     """
     if not isinstance(state, Mapping):
         raise MethodError(f"{owner}: the state is of type {type(state).__name__}, expected a mapping; return a dict")
     try:
         encoded: dict[str, Any] = _encoded(state, owner, "state")
     except RecursionError as error:
-        raise MethodError(f"{owner}: the state holds itself; return plain values") from error
+        raise MethodError(f"{owner}: the state contains itself; return plain values") from error
     try:
         json.dumps(encoded, allow_nan=False)
     except ValueError as error:  # nan and infinity, which JSON lacks
-        raise MethodError(f"{owner}: the state is no JSON ({error}); keep such numbers in a numpy array") from error
+        raise MethodError(f"{owner}: the state is not JSON ({error}); keep such numbers in a numpy array") from error
     return encoded
 
 
@@ -41,9 +41,9 @@ def _encoded(value: object, owner: str, place: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if key == _ARRAY:
-                raise MethodError(f"{owner}: {place} has the key {_ARRAY!r}, which marks arrays; take another name")
+                raise MethodError(f"{owner}: {place} has the reserved key {_ARRAY!r}; use another name")
             if not isinstance(key, str):
-                raise MethodError(f"{owner}: {place} has the key {key!r}, expected texts; use str({key!r})")
+                raise MethodError(f"{owner}: {place} has the key {key!r}, expected a str; use str({key!r})")
         return {key: _encoded(each, owner, f"{place}[{key!r}]") for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_encoded(each, owner, f"{place}[{number}]") for number, each in enumerate(value)]
@@ -59,7 +59,7 @@ def _encoded(value: object, owner: str, place: str) -> Any:
 
 
 def decode(encoded: Mapping[str, Any]) -> dict[str, Any]:
-    """The state that `encode` took; lists in place of tuples."""
+    """The state that was passed to `encode`, with lists instead of tuples."""
     return {key: _decoded(value) for key, value in encoded.items()}
 
 

@@ -1,1 +1,1 @@
-"""The phases of a step, one file each: what it reads from the ledger, and what it commits there."""
+"""The phases of a step, one file each. Every phase reads its input from the ledger and commits its output there."""

@@ -1,4 +1,4 @@
-"""Phase advantage: what each response of the step carries for each learner."""
+"""Phase advantage: the advantage and weight of each response of the step for each learner."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hacpo_core.store.ledger import EstimatedStep
 
 
 def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) -> None:
-    """Advantages and weights of all responses for all learners.
+    """Commit the advantages and weights of all responses for all learners.
 
     Raises:
-        MethodError: the estimator returned no estimate.
+        MethodError: the estimator failed or returned an invalid estimate.
     """
     if experiment.ledger.has(step, "advantage"):
         return
@@ -32,7 +32,7 @@ def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) ->
 
 
 def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) -> ScoredStep:
-    """All agents' verified responses of a step, rewards as they were verified."""
+    """All agents' verified responses of a step, with unshaped rewards."""
     return ScoredStep(
         step=step,
         problem_ids=tuple(problem.id for problem in problems),

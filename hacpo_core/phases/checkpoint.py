@@ -1,4 +1,4 @@
-"""Checkpoints of all agents, and of what the seams remember."""
+"""Checkpoints of all agents and of the seams' states."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hacpo_core.store.checkpoints import save_checkpoint
 
 
 def checkpoint(experiment: Experiment, step: int) -> None:
-    """Save all agents as they are after `step`; one whose process dies meanwhile is replaced and saved again.
+    """Save all agents as they are after `step`. An agent whose process dies meanwhile is restored and saved again.
 
     Raises:
         StoreError: the disk is full or not writable.
     """
-    experiment.ledger.store.sync()  # what the checkpoint was made from does not come after it
+    experiment.ledger.store.sync()  # the steps behind a checkpoint must be on disk before it
     phases = ["advantage", *(f"{kind}.{agent}" for kind in ("rollout", "update") for agent in experiment.agents)]
     save_checkpoint(
         experiment.ledger.store.root,

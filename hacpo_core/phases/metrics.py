@@ -1,9 +1,9 @@
-"""Phase metrics: what is measured every step, per agent and per source: names, meaning, computation.
+"""Phase metrics: names, meaning and computation of the figures that every step logs, per agent and per source.
 
-Names are `area/name_unit`. A source is "own", "cross" (all other agents together) or, with more than two agents,
-"from_<agent>"; "old" are the agent's own rows of earlier steps. Ratios and bounds are of the rows that an update
-passed through the model: with `engine.skip_zero_advantage` those that carry an advantage. An estimator adds figures of
-its own.
+Names are `area/name_unit`. A source is "own", "cross" (all other agents together), "old" (the agent's own rows of
+earlier steps) or, with more than two agents, "from_<agent>". Ratio and clip metrics cover the rows that an update
+passed through the model; with `engine.skip_zero_advantage`, those are the rows with an advantage. Estimators add
+metrics of their own.
 """
 
 from __future__ import annotations
@@ -23,84 +23,86 @@ from hacpo_core.responses import ORDINARY, SEARCHED, Responses
 from hacpo_core.store.ledger import Ledger, SampledBatch
 
 LARGEST_SAMPLER_ERROR = 1e-3
-"""mean |s - 1| between sampler and learner, above which a step warns"""
+"""mean |s - 1| between sampler and learner above which a step logs a warning"""
 _log = logging.getLogger(__name__)
 
 DEFINITIONS: dict[str, str] = {
     "reward/mean": "mean verified reward of the agent's scored responses",
-    "reward/ordinary_mean": "the same of the responses that were sampled, where others were searched for",
-    "reward/search_mean": "the same of the responses that a search found",
+    "reward/ordinary_mean": "mean verified reward of the sampled responses; only in steps with searched responses",
+    "reward/search_mean": "mean verified reward of the searched responses",
     "reward/num_unscored": "responses without a verdict",
     "capability/batch": "capability of the agent in this step's batch (Eq. 9)",
-    "capability/smoothed": "mean of the last K steps' capability",
+    "capability/smoothed": "mean capability over the last K steps",
     "capability/ratio_to_<agent>": "bounded capability ratio w[this, agent] (Eq. 8)",
-    "capability/num_floored": "agents whose capability met the floor",
-    "capability/num_clipped": "ordered pairs whose capability ratio met a bound",
-    "difficulty/anchor": "mean reward that the agent is used to (HA-DW)",
+    "capability/num_floored": "agents whose capability was raised to the floor",
+    "capability/num_clipped": "ordered pairs whose capability ratio was clipped",
+    "difficulty/anchor": "running mean reward of the agent, against which a problem is easy or hard (HA-DW)",
     "difficulty/weight_mean": "mean weight of the agent's own scored rows (HA-DW)",
-    "difficulty/advantage_sum": "sum of the agent's own weighed advantages (HA-DW)",
+    "difficulty/advantage_sum": "sum of the weighted advantages of the agent's own rows (HA-DW)",
     "advantage/baseline_mean": "mean over problems of the agent's baseline",
     "advantage/own_mean": "mean advantage of the agent's own scored responses (Theorem 4.1: 0 on average)",
-    "advantage/own_std": "standard deviation of the same",
+    "advantage/own_std": "standard deviation of the advantages of the agent's own scored responses",
     "advantage/uniform_share": "share of problems whose rewards are all equal",
     "advantage/num_guarded": "baselines that the binary guard replaced, all agents",
-    "ratio_<source>/mean": "mean sequence ratio of the source's rows, before their update",
-    "ratio_<source>/min": "least of the same",
-    "ratio_<source>/max": "largest of the same",
-    "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, before any learning",
-    "clip_<source>/below_share": "share of the source's rows under the lower bound",
-    "clip_<source>/above_share": "share of the source's rows over the upper bound",
-    "clip_<source>/stopped_share": "share of the source's rows (or tokens) whose gradient a bound took away",
+    "ratio_<source>/mean": "mean sequence importance ratio of the source's rows, before their update",
+    "ratio_<source>/min": "smallest sequence importance ratio of the source's rows, before their update",
+    "ratio_<source>/max": "largest sequence importance ratio of the source's rows, before their update",
+    "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, when s should be 1",
+    "clip_<source>/below_share": "share of the source's rows whose ratio is below the lower bound",
+    "clip_<source>/above_share": "share of the source's rows whose ratio is above the upper bound",
+    "clip_<source>/stopped_share": "share of the source's rows (or tokens) whose gradient clipping set to 0",
     "text/length_drift": "(learner tokens - source tokens) / source tokens, mean over retokenised responses",
     "text/num_truncated": "cross-agent responses cut at the learner's limit",
-    "text/num_empty": "responses left out because nothing of them was left",
-    "text/num_control_dropped": "control tokens that others' texts spelled and that the learner cannot write as text",
+    "text/num_empty": "cross-agent responses left out because they have no tokens after retokenisation",
+    "text/num_control_dropped": "control tokens spelled out in other agents' texts that the learner cannot encode as "
+    "plain text",
     "update/num_unscored": "rows left out because they have no verdict",
-    "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher less that under itself, "
-    "nats; of spans of text where tokenizers differ",
-    "time/teach_s": "wall seconds of the phase in which the teacher scores",
-    "gpu/teach_s": "GPU-seconds of the same",
-    "correction/weight_mean": "mean weight of own rows for the difference between sampler and learner",
-    "correction/zero_share": "share of own rows whose weight is 0",
+    "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher minus that under itself, "
+    "in nats; per aligned span of text where the tokenizers differ",
+    "time/teach_s": "wall-clock seconds in which the agent's teacher scored",
+    "gpu/teach_s": "GPU-seconds in which the agent's teacher scored",
+    "correction/weight_mean": "mean weight that corrects own rows for the difference between sampler and learner",
+    "correction/zero_share": "share of own rows whose correction weight is 0",
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update/learning_rate": "learning rate of the step's last update",
     "update/own_objective": "J_homo, mean over the step's updates",
     "update/cross_objective": "J_hete, mean over the step's updates",
     "update/kl_nats": "KL to the reference, mean over own rows",
     "update/entropy_nats": "entropy of the learner's next-token distribution, mean over rows",
-    "update/skipped_share": "share of rows without advantage, left out of the passes",
+    "update/skipped_share": "share of rows left out of the forward and backward passes because their advantage is 0",
     "update/gradient_cosine": "cosine between the gradients of J_homo and J_hete (Theorem 4.3: positive)",
-    "response/length_tokens": "mean length of the agent's responses",
-    "response/cut_share": "share of responses cut at the limit",
-    "search/num_responses": "responses that a search found",
-    "search/stopped_share": "share of these that ended by themselves, before the limit",
-    "search/sampled_tokens": "tokens that the searches sampled, those that they threw away among them",
-    "search/kept_share": "tokens of the responses that they found, as a share of these",
+    "response/length_tokens": "mean length of the agent's responses, in tokens",
+    "response/cut_share": "share of responses cut at the token limit",
+    "search/num_responses": "searched responses",
+    "search/stopped_share": "share of searched responses that ended before the token limit",
+    "search/sampled_tokens": "tokens that the searches sampled, discarded ones included",
+    "search/kept_share": "tokens of the searched responses, as a share of search/sampled_tokens",
     "sampler/logprob_difference_mean": "mean |sampler - learner| log-probability of sampled tokens, in nats",
-    "sampler/logprob_difference_max": "largest of the same",
-    "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update, of the ratios that the "
-    "method uses: of tokens or of sequences; over a few responses where the others need no scores of the learner",
+    "sampler/logprob_difference_max": "largest |sampler - learner| log-probability of a sampled token, in nats",
+    "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update, per token or per sequence "
+    "as the method's ratios are; over a few probed responses unless the learner scores all of them",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
-    "time/rollout_s": "wall seconds of the phase",
-    "time/verify_s": "wall seconds of the phase",
-    "time/update_s": "wall seconds of the phase",
-    "gpu/rollout_s": "GPU-seconds of the phase",
-    "gpu/update_s": "GPU-seconds of the phase",
-    "time/advantage_s": "wall seconds of the joint phase",
-    "evaluate/<benchmark>_accuracy": "avg@k: mean over problems of the share of right answers among the scored ones",
-    "evaluate/<benchmark>_best_at_<k>": "share of problems that any of k samples solves",
-    "evaluate/<benchmark>_bootstrap_best_at_<k>": "share of draws of k from the k samples, with replacement, that hold "
-    "a right one, mean over problems (verl's best@k)",
-    "evaluate/<benchmark>_pass_at_<k>": "unbiased estimate of the same for fewer samples than were drawn",
-    "evaluate/<benchmark>_cut_share": "share of responses cut at the limit",
+    "time/rollout_s": "wall-clock seconds of the rollout phase",
+    "time/verify_s": "wall-clock seconds of the verify phase",
+    "time/update_s": "wall-clock seconds of the update phase",
+    "gpu/rollout_s": "GPU-seconds of the rollout phase",
+    "gpu/update_s": "GPU-seconds of the update phase",
+    "time/advantage_s": "wall-clock seconds of the advantage phase, all agents together",
+    "evaluate/<benchmark>_accuracy": "avg@k: mean over problems of the share of correct answers among scored responses",
+    "evaluate/<benchmark>_best_at_<k>": "share of problems that at least one of k responses solves",
+    "evaluate/<benchmark>_bootstrap_best_at_<k>": "probability that k draws with replacement from the k responses "
+    "include a correct one, mean over problems (verl's best@k)",
+    "evaluate/<benchmark>_pass_at_<k>": "pass@k: unbiased estimate of the share of problems that at least one of k "
+    "responses solves, from more than k responses",
+    "evaluate/<benchmark>_cut_share": "share of responses cut at the token limit",
     "evaluate/<benchmark>_unscored_share": "share of responses without a verdict",
-    "progress/step": "the step",
+    "progress/step": "number of the step, from 1",
 }
 
 
 def metrics(experiment: Experiment, step: int) -> None:
-    """Commit what is measured of the step, with the one timestamp that it will always have."""
+    """Commit the step's metrics with their timestamp, which a later run of the phase does not change."""
     if experiment.ledger.store.is_intact(step, "metrics"):
         return
     values = step_metrics(experiment.ledger, step, is_token_level=experiment.method.objective.is_token_level)
@@ -108,7 +110,7 @@ def metrics(experiment: Experiment, step: int) -> None:
     if experiment.config.old_logprobs == "sampler":
         remedy = f"set old_logprobs=learner, or {remedy}"
     elif experiment.method.objective.correction == "none":
-        remedy = f"{remedy}, or method.objective.correction=mask, which weighs own rows by the difference"
+        remedy = f"{remedy}, or method.objective.correction=mask, which reweights own rows by pi_learner / pi_sampler"
     for agent, of_agent in values["agents"].items():
         error = of_agent.get("sampler/ratio_error_mean", 0.0)
         if not error <= LARGEST_SAMPLER_ERROR:
@@ -121,13 +123,13 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
     """All metrics of a step.
 
     Args:
-        ledger: of the experiment.
-        step: whose phases are all committed.
-        is_token_level: whether the method's ratios are of tokens.
+        ledger: the experiment's.
+        step: all its other phases are committed.
+        is_token_level: whether the method's ratios are per token.
 
     Returns:
-        {"timestamp_ms": ..., "run": {name: value}, "agents": {agent: {name: value}}}; values that do not exist in this
-        step (no row of a source, no cosine measured) are left out.
+        {"timestamp_ms": ..., "run": {name: value}, "agents": {agent: {name: value}}}. Metrics that this step does not
+        have (no rows of a source, no cosine measured) are left out.
     """
     agents = {agent: _agent_metrics(ledger, step, agent, is_token_level) for agent in ledger.agents}
     estimated = ledger.estimate(step)
@@ -145,7 +147,7 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
 def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) -> dict[str, float]:
     sampled, verified = ledger.rollouts(step, agent), ledger.verdicts(step, agent)
     update, verdicts = ledger.update(step, agent), verified.responses.verdicts
-    assert verdicts is not None, "a step that is measured is verified"
+    assert verdicts is not None, "metrics follow verification"
     minibatches, rows, counts = update.minibatches, update.rows, update.counts
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
     num_rows = sum(m.num_rows for m in minibatches)
@@ -227,7 +229,7 @@ def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, f
     responses = sampled.responses
     scored = responses.old_logprobs
     learner_logprobs = dict(enumerate(scored)) if scored is not None else sampled.probes
-    # Those of searched rows are the learner's own.
+    # Searched rows already hold the learner's log-probabilities.
     learner_logprobs = {row: each for row, each in learner_logprobs.items() if responses.tag[row] != SEARCHED}
     if not learner_logprobs:
         return {}
@@ -235,7 +237,7 @@ def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, f
         responses.logprobs[row].astype(np.float64) - np.asarray(logprobs) for row, logprobs in learner_logprobs.items()
     ]
     whole = np.concatenate(differences)
-    compared = whole if is_token_level else np.array([d.mean() for d in differences])  # as the ratios that are used
+    compared = whole if is_token_level else np.array([d.mean() for d in differences])  # as the method's ratios are
     return {
         "sampler/logprob_difference_mean": float(np.abs(whole).mean()),
         "sampler/logprob_difference_max": float(np.abs(whole).max()),

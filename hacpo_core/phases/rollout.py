@@ -1,4 +1,4 @@
-"""Phase rollout.<agent>, and rollout-<n>.<agent> of later rounds: an agent samples what its plan asks for."""
+"""Phase rollout.<agent> (rollout-<n>.<agent> in later rounds): an agent samples the responses that its plan lists."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from hacpo_core.store.steps import phase_name
 
 _log = logging.getLogger(__name__)
 NUM_PROBED = 8
-"""responses of a step that the learner scores to compare it with the sampler, where it does not score all"""
+"""responses of a step that the learner scores to compare itself with the sampler, unless it scores all"""
 SAME_LOGPROB = 1e-5
-"""nats; a sampler all of whose probed tokens are as near to the learner works with its weights and numerics"""
+"""nats; if no probed token differs by more, the sampler has the learner's weights and numerics"""
 
 
 def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], *, round: int = 0) -> None:
-    """An agent samples its responses of a step, or of one round of it.
+    """Sample and commit an agent's responses of a step, or of one round of it.
 
     Raises:
-        EngineError: log-probabilities are no numbers.
-        MethodError: the plan returned no plan.
+        EngineError: log-probabilities are nan or infinite.
+        MethodError: the plan failed or returned invalid specs.
     """
     if experiment.ledger.has(step, phase_name("rollout", agent, round)):
         return
@@ -43,7 +43,7 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
     searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
     def sample(placed: PlacedAgent) -> SampledBatch:
-        # other agents, or later steps, compare their ratios with these log-probabilities
+        # learners elsewhere or in later steps compute importance ratios from these log-probabilities
         shares = len(experiment.agents) > 1 and experiment.method.shares_rollouts
         are_compared = shares or experiment.method.build.takes_old_rows
         with experiment.stopwatch(agent) as watch:
@@ -67,8 +67,8 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
         batch = SampledBatch(Responses.none(step, agent), PhaseCost(0.0), state=planned_state)
     if not np.isfinite(batch.responses.behaviour_logprobs.value_N).all():
         raise EngineError(
-            f"step {step}, {agent}: some log-probabilities are no numbers, so its weights are spoilt; start again "
-            "with a lower optimizer.learning_rate or optimizer.max_grad_norm"
+            f"step {step}, {agent}: got nan or infinite log-probabilities, expected finite ones; training diverged: "
+            "start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
     experiment.ledger.save_rollouts(step, agent, batch, round)
 
@@ -76,7 +76,7 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
 def _plan(
     experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], round: int
 ) -> tuple[Sequence[SampleSpec], dict[str, object]]:
-    """What the agent's plan asks for, and the state behind it, encoded."""
+    """The specs of the agent's plan, and the plan's next state, encoded."""
     rollout, plan, ledger = experiment.config.rollout, experiment.method.plan, experiment.ledger
     task = PlanTask(
         step=step,
@@ -102,7 +102,7 @@ def _plan(
 
 
 def _scored(placed: PlacedAgent, responses: Responses, rows: Sequence[int]) -> Responses:
-    """The responses, with the learner's log-probabilities in place of the sampler's at these rows."""
+    """The responses, with the learner's log-probabilities in these rows instead of the sampler's."""
     logprobs = list(responses.logprobs)
     for row, scored in zip(rows, placed.score(responses.take(rows)), strict=True):
         logprobs[row] = scored
@@ -110,18 +110,18 @@ def _scored(placed: PlacedAgent, responses: Responses, rows: Sequence[int]) -> R
 
 
 def _short_enough(experiment: Experiment, step: int, agent: str, specs: Sequence[SampleSpec]) -> list[SampleSpec]:
-    """Specs whose prompts are not longer than the data's may be; the others are left out and logged."""
+    """Specs whose prompts fit `rollout.max_prompt_tokens`; a warning counts the others."""
     tokens, most = experiment.placement.tokenizers[agent], experiment.config.rollout.max_prompt_tokens
     with experiment.text_lock:
         tokens.render([spec.problem for spec in specs])
         kept = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= most]
     if len(kept) < len(specs):
-        message = "step %d, %s: %d of %d responses are left out, whose prompts are over the %d tokens of %s; "
-        message += "raise it, or have the plan add less"
+        message = "step %d, %s: %d of %d responses are left out because their prompts exceed the %d tokens of %s; "
+        message += "raise it, or let the plan add less text"
         _log.warning(message, step, agent, len(specs) - len(kept), len(specs), most, "rollout.max_prompt_tokens")
     return kept
 
 
 def _agree(responses: Responses, probes: Mapping[int, NDArray[np.float32]]) -> bool:
-    """Whether the sampler's log-probabilities are those that the learner gives the probed responses."""
+    """Whether sampler and learner give the probed responses the same log-probabilities."""
     return all(np.all(np.abs(responses.logprobs[row] - learned) <= SAME_LOGPROB) for row, learned in probes.items())

@@ -1,4 +1,4 @@
-"""Phases of a step, and who decides when and how they run."""
+"""The phase of a step as a unit of work, and runners, which decide when and how phases run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hacpo_core.store.steps import phase_name
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One unit of work: what, at which step, for which agent (None: for all together), in which round of sampling."""
+    """One unit of work: its kind, step, agent (None: all together) and round of sampling."""
 
     kind: str
     step: int
@@ -20,7 +20,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """Name under which the step store knows it."""
+        """Name in the step store."""
         return self.kind if self.agent is None else phase_name(self.kind, self.agent, self.round)
 
     @property
@@ -43,18 +43,18 @@ class Runner(Protocol):
         """Run `work` once everything in `after` is done."""
 
     def wait(self) -> None:
-        """Begin nothing more, and wait until what has begun is done."""
+        """Start no further phases and wait for the running ones."""
 
 
 class Done:
-    """Handle of a phase that has run already."""
+    """Handle of a phase that is already done."""
 
     def result(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 class DirectRunner:
-    """Calls every phase on the spot: for tests, notebooks and library users."""
+    """Runs every phase immediately, in the calling thread: for tests, notebooks and library users."""
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
         """Run `work` now."""
@@ -62,4 +62,4 @@ class DirectRunner:
         return Done()
 
     def wait(self) -> None:
-        """Nothing is under way."""
+        """Return at once: no phase is running."""

@@ -1,4 +1,4 @@
-"""Phase teach.<agent>: a teacher, where the estimator names one, scores every token of an agent's responses.
+"""Phase teach.<agent>: the agent's teacher, if the estimator names one, scores every token of its responses.
 
 Shapes: R response, N token of one response.
 """
@@ -24,10 +24,12 @@ from hacpo_core.store.ledger import TaughtBatch
 
 
 def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem]) -> None:
-    """Commit by how much an agent's teacher finds each of its tokens more likely; nothing for one without a teacher.
+    """Commit, for each token of an agent, its log-probability under the teacher minus that under the agent.
+
+    An agent without a teacher commits an empty record.
 
     Raises:
-        MethodError: the estimator named no agent as teacher.
+        MethodError: the estimator failed or named a teacher that does not exist.
     """
     if experiment.ledger.has(step, f"teach.{agent}"):
         return
@@ -58,7 +60,7 @@ def _in_teachers_tokens(experiment: Experiment, own: Responses, teacher: str) ->
 
 
 def _as_asked(experiment: Experiment, own: Responses, teacher: str, shared: SharedResponses) -> Responses:
-    """The responses as the teacher would have sampled them, log-probabilities aside."""
+    """The responses with the teacher's prompts and tokens; their log-probabilities are placeholders."""
     tokens = experiment.placement.tokenizers[teacher]
     with experiment.text_lock:
         prompts = [tokens.prompt_ids(experiment.problem(problem_id)) for problem_id in own.problem_id]
@@ -75,10 +77,10 @@ def _differences(
     shared: SharedResponses,
     scores: Mapping[int, NDArray[np.float32]],
 ) -> Ragged:
-    """Teacher's less own log-probability of each token; nan where the teacher was not asked about it."""
+    """Teacher's minus own log-probability of each token; nan where the teacher did not score it."""
     learner, other = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
     aligner = Aligner(learner.tokenizer, other.tokenizer, own_eos=learner.eos_ids, other_eos=other.eos_ids)
-    found = []
+    differences = []
     with experiment.text_lock:
         for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
             own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
@@ -87,5 +89,5 @@ def _differences(
                 difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
             elif row in scores:
                 difference_N = aligner.difference(ids, own_N, shared.token_ids[row], other_M)
-            found.append(difference_N)
-    return Ragged.of(found, np.float64)
+            differences.append(difference_N)
+    return Ragged.of(differences, np.float64)

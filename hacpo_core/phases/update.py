@@ -1,7 +1,7 @@
-"""Phase update.<agent>: a learner trains on its mini-batches; and the replay of such updates.
+"""Phase update.<agent>: a learner trains on its mini-batches. Also the replay of committed updates.
 
-The output of an update is the agent's weights, which live in memory. So an update whose record is committed is repeated
-when the agent has not seen it yet: after a resume, or when its process was lost.
+The result of an update is the agent's weights, which exist in memory only. After a resume, or when an agent's process
+was lost, its committed updates are therefore repeated.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.store.ledger import UpdateRecord, row_table
 
 MOST_LOSSES = 3
-"""times that an agent's process may die under one phase before the phase fails"""
+"""a phase fails when the agent's process dies for this time"""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
 def update(experiment: Experiment, step: int, agent: str) -> None:
-    """Update an agent on its mini-batches; repeats a committed update when the agent has not seen it yet.
+    """Update an agent on its mini-batches. A committed update is repeated if the agent's weights lack it.
 
     Raises:
-        MethodError: the builder returned no mini-batches.
-        ReplayError: a repeated update ends in other weights, and `checkpoint.accept_divergence` is off.
+        MethodError: the builder failed or returned invalid mini-batches.
+        ReplayError: a repeated update gives different weights, and `checkpoint.accept_divergence` is off.
     """
     if experiment.ledger.has(step, f"update.{agent}") and experiment.placement.has_seen(agent, step):
         return
@@ -41,10 +41,10 @@ def update(experiment: Experiment, step: int, agent: str) -> None:
 
 
 def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
-    """Result of `work` on an agent with the weights of that version.
+    """Result of `work` on an agent that has the weights of this version.
 
-    The agent is restored from a checkpoint and stored rollouts if need be. One whose process dies meanwhile is
-    replaced, and the work done again.
+    If necessary, the agent is restored from a checkpoint and the stored rollouts. If its process dies meanwhile, it is
+    started again and `work` is repeated.
     """
 
     def replay(placed: PlacedAgent, step: int) -> None:
@@ -57,7 +57,7 @@ def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[
         except AgentLostError as error:
             if losses == MOST_LOSSES:
                 raise
-            _log.warning("%s; it is replaced", error)
+            _log.warning("%s; starting it again", error)
     raise AssertionError("the last loss is raised")
 
 
@@ -83,7 +83,7 @@ def _apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> Non
 
 
 def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
-    """A learner's mini-batches of a step, and the builder's state behind it, encoded."""
+    """A learner's mini-batches of a step, and the builder's next state, encoded."""
     config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
     estimator = experiment.method.estimate
     sources = experiment.sources(agent)
@@ -123,19 +123,20 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
 
 
 def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:
-    """Note how a repeated update ended; raise a ReplayError where it is another one."""
+    """Record how close a repeated update is to the original; raise ReplayError if it differs too much."""
     recorded = experiment.ledger.update(step, agent).trace
     replay = compare(recorded, repeated)
     experiment.ledger.add_replay(step, agent, replay)
-    message = f"replay of step {step}, {agent}: {replay.kind}, {replay.distance:.1e} of the update's length apart"
+    message = f"replay of step {step}, {agent}: {replay.kind}, off by {replay.distance:.1e} of the update's norm"
     if replay.kind == "exact":
         _log.info("%s", message)
     elif replay.kind == "near" or experiment.config.checkpoint.accept_divergence:
-        _log.warning("%s; training goes on from there", message)
+        _log.warning("%s; training continues from these weights", message)
     else:
         must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
-        expected = "must be exact on the same device" if must_equal else f"at most {NEAR_SHARE} is near"
+        expected = "an exact repeat on the same device" if must_equal else f"at most {NEAR_SHARE}"
         raise ReplayError(
-            f"{message} ({expected}); the rows or the optimizer's settings changed: a library was updated (go back) "
-            "or lost rollouts were sampled again; or set checkpoint.accept_divergence=true"
+            f"{message}, expected {expected}; the rows or the optimizer's settings changed, because a library was "
+            "updated (install the old version) or lost rollouts were sampled again (set "
+            "checkpoint.accept_divergence=true)"
         )

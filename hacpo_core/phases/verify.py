@@ -1,4 +1,4 @@
-"""Phase verify.<agent>, and verify-<n>.<agent> of later rounds: an agent's responses get their rewards."""
+"""Phase verify.<agent> (verify-<n>.<agent> in later rounds): rewards of an agent's responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> 
     """Verify an agent's responses of a step, or of one round of it.
 
     Raises:
-        VerificationError: more responses than `verifier.max_unscored_fraction`, rounded up, are unscored, or all.
+        VerificationError: all responses are unscored, or more than `verifier.max_unscored_fraction` of them, rounded
+            up.
         MethodError: a reward function returned no reward.
     """
     if experiment.ledger.has(step, phase_name("verify", agent, round)):
@@ -34,10 +35,10 @@ def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> 
         _log.warning("step %d, %s: %d of %d responses are unscored", step, agent, num_unscored, len(verdicts))
     if num_unscored and (num_unscored == len(verdicts) or num_unscored > math.ceil(most * len(verdicts))):
         raise VerificationError(
-            f"step {step}, {agent}: {num_unscored} of {len(verdicts)} responses are unscored, all of them or more than "
-            f"verifier.max_unscored_fraction={most} (first: {next(filter(None, verdicts.reason), 'no reason')}); "
-            "resume to try once more, fix the reward function, or begin anew with a larger verifier.timeout_s, "
-            "verifier.memory_mb or reward.timeout_s"
+            f"step {step}, {agent}: {num_unscored} of {len(verdicts)} responses are unscored, expected not all and at "
+            f"most verifier.max_unscored_fraction={most} of them (first reason: "
+            f"{next(filter(None, verdicts.reason), 'none given')}); resume to try again, fix the reward function, or "
+            "start a new experiment with a larger verifier.timeout_s, verifier.memory_mb or reward.timeout_s"
         )
     batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
     experiment.ledger.save_verdicts(step, agent, batch, round)

@@ -53,13 +53,13 @@ from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import WarmupProgress, ensure_tiny_model
 
 PROBE_TOKENS = 64
-"""first tokens of a response that are compared after a hand-over of weights"""
+"""number of first tokens of each response that are compared after a weight transfer"""
 MOST_PROBE_ROUNDS = 16
-"""times that each prompt is answered, where responses are short, before fewer tokens have to do"""
+"""most responses per prompt in this comparison; if they are too short, fewer tokens are compared"""
 MOST_PROMPTS = 2**16
-"""tokenised prompts that are kept"""
+"""most tokenised prompts in the cache"""
 UNUSUAL_FACTOR = 10
-"""times the tolerated mean difference, above which that of a single token is logged"""
+"""multiple of the tolerated mean difference above which a single token's difference is logged"""
 _log = logging.getLogger(__name__)
 
 
@@ -72,24 +72,24 @@ def initial_folder(
     data_dir: str | None = None,
     device: str = "cpu",
 ) -> Path:
-    """Folder of an agent's initial model: found, or made here if it is a tiny one or warmed up against a weak one.
+    """Folder of an agent's initial model; a tiny or warmed-up model is created if it does not exist yet.
 
     Args:
         name: of the agent.
         agent: its configuration.
-        models_dir: folder of all models that are made here.
+        models_dir: folder of all models created here.
         progress: called during a warm-up with (step, steps, loss).
-        data_dir: `data.directory`, for the file of a warm-up against a weak checkpoint.
+        data_dir: `data.directory`, for the data of a warm-up against a weak checkpoint.
         device: for that warm-up, "cpu" or "cuda".
 
     Raises:
-        ModelError: there is no such folder.
-        HacpoError: the warm-up cannot be done.
+        ModelError: the folder does not exist.
+        HacpoError: the warm-up failed.
     """
     if agent.tiny is not None:
         folder = ensure_tiny_model(agent.tiny, models_dir, progress=progress)
     else:
-        assert agent.path is not None, "validate() lets no agent pass without path and tiny"
+        assert agent.path is not None, "validate() requires path or tiny"
         folder = find_model(agent.path, agent=name)
     if agent.weak_warmup is None:
         return folder
@@ -97,26 +97,26 @@ def initial_folder(
 
 
 Purpose = Literal["rollout", "evaluate"]
-"""what responses are for: keeps the random numbers of training and of evaluations apart"""
+"""purpose of responses; gives training and evaluations different random numbers"""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """What an update phase did, and what identifies it."""
+    """Result of an update phase, and the trace that identifies it."""
 
     outcome: UpdateOutcome
     trace: UpdateTrace
 
 
 class AgentTokenizer:
-    """What of an agent can be had without its weights: tokenizer, chat template, its arguments, and EOS ids."""
+    """The parts of an agent that do not need its weights: tokenizer, chat template and its arguments, EOS ids."""
 
     def __init__(self, name: str, config: AgentConfig, *, initial: Path) -> None:
-        """Load them from the folder of the initial model.
+        """Load the tokenizer from the folder of the initial model.
 
         Raises:
-            ModelError: they cannot be loaded.
-            ConfigError: the chat template does not read an argument.
+            ModelError: it cannot be loaded.
+            ConfigError: the chat template does not use an argument.
         """
         self.name = name
         given = config.chat_template_kwargs
@@ -133,21 +133,21 @@ class AgentTokenizer:
         self._step_readers: dict[tuple[str, str], StepReader] = {}
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        """The problem under this tokenizer and chat template."""
+        """The problem's prompt under this tokenizer and chat template."""
         if problem.messages not in self._prompt_ids:
             self.render([problem])
         return self._prompt_ids[problem.messages]
 
     def render(self, problems: Sequence[Problem]) -> None:
-        """Have the `prompt_ids` of all these problems at hand: sooner done at once than one by one."""
-        if len(self._prompt_ids) > MOST_PROMPTS:  # a plan may ask in new words in every step
+        """Compute and cache the `prompt_ids` of all these problems, which is faster than one by one."""
+        if len(self._prompt_ids) > MOST_PROMPTS:  # plans that reword prompts add new ones in every step
             self._prompt_ids = {}
-        unread = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
-        rendered = render_prompts(self.tokenizer, unread, arguments=self.template_arguments)
-        self._prompt_ids |= zip(unread, rendered, strict=True)
+        missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
+        rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)
+        self._prompt_ids |= zip(missing, rendered, strict=True)
 
     def step_reader(self, search: StepSearch) -> StepReader:
-        """What tells a search's steps in the agent's tokens."""
+        """The reader that finds a search's steps in the agent's tokens."""
         kind = search.step_end, search.closing_mark
         if kind not in self._step_readers:
             step_end, mark = kind
@@ -161,24 +161,24 @@ class AgentTokenizer:
 class Agent:
     """One language model that samples and learns.
 
-    `version` counts the update phases that its weights have seen. `is_dirty` is True while an update phase is under
-    way: after a failure the weights are then between two versions, and must be restored before anything else.
+    `version` is the number of update phases applied to its weights. `is_dirty` is True during an update phase. If it is
+    still True afterwards, the update failed, the weights are between two versions and must be restored.
     """
 
     def __init__(
         self, tokens: AgentTokenizer, config: ExperimentConfig, *, initial: Path, folder: Path, version: int
     ) -> None:
-        """Load the weights that lie in `folder` (the initial model or a checkpoint).
+        """Load the weights in `folder` (the initial model or a checkpoint).
 
-        With adapters the initial weights are loaded whatever the folder: a checkpoint's are merged, and its adapters
-        come with the optimizer's tensors.
+        With adapters, the initial weights are always loaded: those of a checkpoint are merged, and its adapters are
+        among the optimizer's tensors.
 
         Args:
-            tokens: the agent's tokenizer, which knows its name.
-            config: of the experiment.
-            initial: folder of the initial model, for the reference and for samplers that start from a folder.
+            tokens: the agent's tokenizer, which has its name.
+            config: the experiment's.
+            initial: folder of the initial model, for the reference and for vLLM.
             folder: folder of the weights.
-            version: of those weights.
+            version: of these weights.
         """
         name = tokens.name
         agent, engine = config.pair.agents[name], config.engine
@@ -210,10 +210,12 @@ class Agent:
             reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
         self.learner = self._new_learner(reference)
         self._release_unused()
-        self.sampler = self._new_sampler()  # last: it may start processes, and nothing may fail after that
+        self.sampler = (
+            self._new_sampler()
+        )  # last, because it may start processes, which a later failure would leave behind
 
     def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> BaseLearner:
-        """The learner that the configuration names."""
+        """The configured learner."""
         config = self.config
         kind = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
         return kind(
@@ -226,7 +228,7 @@ class Agent:
         )
 
     def _new_sampler(self) -> Sampler:
-        """The sampler that the configuration names."""
+        """The configured sampler."""
         config, agent = self.config, self.config.pair.agents[self.name]
         if config.engine.sampler == "transformers":
             return TransformersSampler(
@@ -247,13 +249,13 @@ class Agent:
         )
 
     def _release_unused(self) -> None:
-        """Give back what torch's allocator keeps free: vLLM and other agents may live in other processes."""
+        """Release the free memory of torch's allocator, for vLLM and agents in other processes."""
         release_unused(torch.device(self.config.engine.device))
 
     def rest(self) -> None:
-        """Leave the device to other agents; the next call takes it back.
+        """Release device memory for other agents until the next call.
 
-        The sampler sleeps where it can, and with `engine.offloads` the learner's tensors go to host memory.
+        The sampler sleeps if it can; with `engine.offloads`, the learner's tensors move to host memory.
         """
         self.sampler.rest()
         if self.config.engine.offloads:
@@ -261,24 +263,24 @@ class Agent:
         self._release_unused()
 
     def close(self) -> None:
-        """End what the sampler and the learner started."""
+        """Stop everything that the sampler and the learner started."""
         self.sampler.close()
         self.learner.close()
 
     def sample(
         self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose, problems: Sequence[Problem] = ()
     ) -> Responses:
-        """Sample a response for each spec; these, step, purpose and weights decide every response to the bit.
+        """Sample a response for each spec. The arguments and the weights determine every response exactly.
 
         Args:
-            specs: what is sampled here, in any order.
+            specs: the responses to sample, in any order.
             step: of the training; 0 before it.
-            purpose: see there.
-            problems: those of all ranks, for the check of a hand-over of weights; the specs' own where it is empty.
+            purpose: see `Purpose`.
+            problems: of all ranks, for the check after a weight transfer; empty: those of the specs.
 
         Returns:
-            responses in the order of the specs, without the training engine's log-probabilities; those of searched
-            ones are nan.
+            responses in the order of the specs, without the training engine's log-probabilities; the log-probabilities
+            of searched responses are nan.
         """
         torch.set_num_threads(self.config.engine.num_threads)
         problems = problems or distinct_problems(specs)
@@ -288,7 +290,7 @@ class Agent:
             self.learner.offload()
         self.learner.refresh_policy()
         self._release_unused()
-        # Each rank checks a sampler of its own, on prompts of all problems.
+        # Each rank checks its own sampler, on prompts of all problems.
         self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))
         requests = [
             SampleRequest(
@@ -300,7 +302,7 @@ class Agent:
         sampled = sample_specs(
             specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
         )
-        # The EOS by its id: a generation configuration may name one that the tokenizer does not hold for special.
+        # Remove EOS by its id: generation_config may list an EOS that the tokenizer does not treat as special.
         content = [strip_eos(ids, self.tokens.eos_ids) for ids in sampled.token_ids]
         return Responses(
             step=step,
@@ -334,9 +336,9 @@ class Agent:
         measures_cosine: bool,
         recomputes_own: bool,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; see `BaseLearner.update`.
+        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`.
 
-        The weights are of `version` afterwards.
+        See `BaseLearner.update`.
         """
         torch.set_num_threads(self.config.engine.num_threads)
         self.sampler.rest()
@@ -351,16 +353,16 @@ class Agent:
         return AppliedUpdate(outcome, UpdateTrace(before, self.fingerprint(), setup))
 
     def fingerprint(self) -> Fingerprint:
-        """Identity of the weights as they are; computed once for each version, by all ranks together."""
+        """Identity of the current weights; computed once per version, by all ranks together."""
         if self._fingerprint is None:
             self._fingerprint = self.learner.fingerprint()
         return self._fingerprint
 
     def _compare(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        """Compare sampler and learner on the tokens of a few responses, other ones at every call.
+        """Compare the log-probabilities of sampler and learner on a few responses, sampled anew in every call.
 
         Raises:
-            EngineError: their mean difference is over `engine.vllm.sync_tolerance`, or one is over `sync_bound`.
+            EngineError: their mean difference exceeds `engine.vllm.sync_tolerance`, or one exceeds `sync_bound`.
         """
         rollout, vllm = self.config.rollout, self.config.engine.vllm
         limits = SamplingLimits(rollout.temperature, rollout.top_p, min(PROBE_TOKENS, rollout.max_response_tokens))
@@ -368,7 +370,7 @@ class Agent:
         asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampled: list[float] = []
         for _ in range(MOST_PROBE_ROUNDS):
-            # Random seeds: the retry of a run that stopped here must not ask for the same responses again.
+            # Random seeds, so that a run that stopped here does not compare the same responses after a retry.
             probes = [SampleRequest(prompt, secrets.randbits(63)) for prompt in prompts]
             responses = self.sampler.sample(probes, limits)
             asked += zip((probe.prompt_ids for probe in probes), responses.token_ids, strict=True)
@@ -379,25 +381,26 @@ class Agent:
         difference_N = np.abs(np.array(sampled, dtype=np.float32) - scored.value_N)
         mean, largest = float(difference_N.mean()), float(difference_N.max())
         message = (
-            f"agent {self.name}: after its weights of version {self.version} were handed over, {self.sampler.name} and "
-            f"the learner disagree by {mean:.1e} nats on average over {len(sampled)} tokens, {largest:.1e} at most"
+            f"agent {self.name}: after the transfer of weights version {self.version}, the log-probabilities of "
+            f"{self.sampler.name} and the learner differ by {mean:.1e} nats on average over {len(sampled)} tokens, "
+            f"{largest:.1e} at most"
         )
-        if not (mean <= vllm.sync_tolerance and largest <= vllm.sync_bound):  # nan is a difference too
+        if not (mean <= vllm.sync_tolerance and largest <= vllm.sync_bound):  # also for nan
             raise EngineError(
-                f"{message}; expected {vllm.sync_tolerance:g} and {vllm.sync_bound:g}: the sampler holds other weights "
-                "or engine.vllm.sync_tolerance is too fine for engine.dtype"
+                f"{message}, expected at most {vllm.sync_tolerance:g} and {vllm.sync_bound:g}; the sampler has "
+                "different weights, or engine.vllm.sync_tolerance is too small for engine.dtype: raise it"
             )
         if largest > UNUSUAL_FACTOR * vllm.sync_tolerance:
             _log.warning("%s", message)
 
 
 def distinct_problems(specs: Sequence[SampleSpec]) -> list[Problem]:
-    """The problems of specs, each once, in their order."""
+    """The problems of the specs, each once, in their order."""
     return list({spec.problem.id: spec.problem for spec in specs}.values())
 
 
 def share_of(specs: Sequence[SampleSpec], rank: int, num_ranks: int) -> list[SampleSpec]:
-    """What one of several ranks samples: consecutive problems, with all of their responses."""
+    """The specs of one rank: those of consecutive problems, with all their responses."""
     names = [problem.id for problem in distinct_problems(specs)]
     start, end = (len(names) * at // num_ranks for at in (rank, rank + 1))
     mine = set(names[start:end])

@@ -1,4 +1,4 @@
-"""Where agents live: what is asked of a placed agent, and how one gets to the version that a phase needs."""
+"""Placement of agents: the interface of a placed agent, and how agents are brought to a version of their weights."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class PlacedAgent(Protocol):
-    """An agent, wherever its weights are; `hacpo_core.placement.agents.Agent` says what the methods do.
+    """An agent in this or other processes; see `hacpo_core.placement.agents.Agent` for the methods.
 
-    `version` counts the update phases that its weights have seen. `is_dirty` is True where they are not of that
-    version: an update is under way, was broken off, or the process that held them is gone.
+    `version` is the number of update phases applied to its weights. `is_dirty` is True if the weights are not of this
+    version: an update is running or was interrupted, or their process was lost.
     """
 
     name: str
@@ -51,27 +51,27 @@ class PlacedAgent(Protocol):
         measures_cosine: bool,
         recomputes_own: bool,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
+        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
 
     def rest(self) -> None:
-        """Leave the device to other agents; the next call takes it back."""
+        """Release device memory for other agents until the next call."""
 
     def close(self) -> None:
-        """End what was started for it."""
+        """Stop everything that was started for the agent."""
 
 
 ReplayUpdate = Callable[[PlacedAgent, int], None]
 
 
 class Placement(ABC):
-    """Holds the agents and brings any of them back to the version that a phase needs."""
+    """Holds the agents and provides each of them with the weights version that a phase needs."""
 
     def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
-        """Place agents without loading their weights yet.
+        """Prepare the agents without loading their weights.
 
         Args:
-            config: of the experiment.
-            root: its folder, where checkpoints lie.
+            config: the experiment's.
+            root: the experiment's folder, with its checkpoints.
             initial: folder of each agent's initial model.
 
         Raises:
@@ -83,30 +83,30 @@ class Placement(ABC):
         }
         self._agents: dict[str, PlacedAgent] = {}
         self._last = ""
-        """the agent that worked last; not read where agents have devices of their own"""
+        """the agent that worked last; only used if agents share devices"""
 
     @abstractmethod
     def _load(self, name: str, checkpoint: Checkpoint | None) -> PlacedAgent:
-        """A new agent with the checkpoint's weights, or with the initial ones."""
+        """A new agent with the weights of the checkpoint, or with the initial ones."""
 
     @abstractmethod
     def _save(self, name: str, folder: Path) -> dict[str, Any]:
-        """Write the agent into a folder, as `hacpo_core.store.checkpoints.save_agent` does."""
+        """Save the agent in a folder, as `hacpo_core.store.checkpoints.save_agent` does."""
 
     @property
     def shares_devices(self) -> bool:
-        """Whether agents have to make room for each other."""
+        """Whether agents must release device memory for each other."""
         return len(self._initial) > 1
 
     def turn(self) -> AbstractContextManager[object]:
-        """Held by whoever works with an agent; agents that share a device wait here for each other."""
+        """Context manager for work with an agent; agents that share devices wait here for each other."""
         return nullcontext()
 
     def open(self) -> Checkpoint | None:
-        """Load every agent from the newest intact checkpoint, or from its initial model when there is none.
+        """Load every agent from the newest intact checkpoint, or from its initial model if there is none.
 
         Returns:
-            that checkpoint.
+            the checkpoint, or None.
         """
         checkpoint = latest_checkpoint(self._root)
         for name in self._initial:
@@ -115,52 +115,52 @@ class Placement(ABC):
         return checkpoint
 
     def _make_room(self, name: str) -> None:
-        """Have the agent that worked last leave the devices, where that is another one and they are shared."""
+        """Make the agent that worked last release shared devices, unless it is this agent."""
         last = self._agents.get(self._last)
         if self.shares_devices and self._last != name and last is not None and not last.is_dirty:
             last.rest()
         self._last = name
 
     def break_off(self) -> None:  # noqa: B027  local agents have no other threads
-        """End what the agents are doing for other threads, where that is possible."""
+        """Abort what agents are doing in other threads, if possible."""
 
     def close(self) -> None:
-        """End what the agents started."""
+        """Stop everything that the agents started."""
         while self._agents:
             self._agents.popitem()[1].close()
 
     def has_seen(self, name: str, version: int) -> bool:
-        """Whether the agent's weights have seen that many update phases, or more."""
+        """Whether at least `version` update phases have been applied to the agent's weights."""
         agent = self._agents.get(name)
         return agent is not None and not agent.is_dirty and agent.version >= version
 
     def agent_at(self, name: str, version: int, *, replay: ReplayUpdate) -> PlacedAgent:
-        """The agent with the weights of that version.
+        """The agent with the weights of this version.
 
-        An agent that failed in mid-update, that was lost, or that is elsewhere, is loaded from a checkpoint and taken
-        through the stored rollouts again.
+        An agent that failed during an update, was lost or is at a later version is loaded from a checkpoint; then its
+        updates are repeated from the stored rollouts.
 
         Args:
             name: of the agent.
-            version: update phases that its weights must have seen.
+            version: number of update phases that its weights must have.
             replay: repeats the update phase of one step on the agent.
         """
         self._make_room(name)
         agent = self._agents.get(name)
         if agent is None or agent.is_dirty or agent.version > version:
-            _log.warning("agent %s is restored to version %d", name, version)
-            del agent  # its memory is needed
+            _log.warning("restoring agent %s to weights version %d", name, version)
+            del agent  # free its memory
             if name in self._agents:
                 self._agents.pop(name).close()
-            gc.collect()  # DeepSpeed's engine holds itself in a circle
+            gc.collect()  # DeepSpeed's engine contains reference cycles
             release_unused(torch.device(self._config.engine.device))
             agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version))
         for step in range(agent.version + 1, version + 1):
             replay(agent, step)
-        assert not agent.is_dirty and agent.version == version, "loaded at or below the version, then replayed to it"
+        assert not agent.is_dirty and agent.version == version, "loaded at or below this version, then replayed"
         return agent
 
     def save(self, name: str, folder: Path) -> dict[str, Any]:
-        """Write an agent, as it is, into a folder, in place of what one that died left there; see `save_agent`."""
+        """Save an agent in a folder, replacing an incomplete earlier attempt; see `save_agent`."""
         shutil.rmtree(folder, ignore_errors=True)
         return self._save(name, folder)

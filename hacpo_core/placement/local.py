@@ -1,4 +1,4 @@
-"""All agents in this process, taking turns."""
+"""All agents in this process, one at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hacpo_core.store.checkpoints import Checkpoint, load_agent, save_agent
 
 
 class LocalPlacement(Placement):
-    """Agents are objects of this process; their phases run one after the other."""
+    """Agents are objects in this process; their phases run one after another."""
 
     def _load(self, name: str, checkpoint: Checkpoint | None) -> Agent:
         return load_agent(self.tokenizers[name], checkpoint, config=self._config, initial=self._initial[name])

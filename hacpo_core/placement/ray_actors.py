@@ -1,11 +1,11 @@
-"""Agents in processes of their own, placed by Ray, the one file that imports it.
+"""Agents in their own processes, placed by Ray. Only this file imports Ray.
 
     phase ─▶ RemoteAgent ─▶ actor of rank 0   ┐ sample: each rank its share of the problems
              (this process)  actor of rank 1   ├ score, update: all ranks, the same rows
                              ...               ┘ a process dies ─▶ AgentLostError ─▶ next generation, from a checkpoint
 
-Actors are named `<experiment>/<agent>/<generation>/<rank>`. They read and write the experiment's folder, which all
-machines must see under the same path; everything else travels through Ray.
+Actors are named `<experiment>/<agent>/<generation>/<rank>`. They read and write the experiment's folder, which must
+have the same path on all machines. Everything else is passed through Ray.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ except ImportError as error:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LAST_WORDS_S = 10.0
-"""after one rank fails, how long the others are waited for, to see whether one of them died"""
+"""after one rank fails, how long to wait for the others, to detect whether one of them died"""
 _log = logging.getLogger(__name__)
 
 
@@ -65,11 +65,11 @@ class _Rank:
         self._agent: Agent | None = None
 
     def process(self) -> int:
-        """Its process id; answers as soon as the actor is placed."""
+        """Process id; returns as soon as the actor is placed."""
         return os.getpid()
 
     def meeting_point(self) -> str:
-        """An address at which the ranks of this agent can meet, tcp://host:port."""
+        """Address for the rendezvous of this agent's ranks: tcp://host:port."""
         with socket.socket() as listener:
             listener.bind(("", 0))
             return f"tcp://{_address()}:{listener.getsockname()[1]}"
@@ -78,11 +78,11 @@ class _Rank:
         """Load the agent, together with all other ranks; returns the version of its weights."""
         if not root.is_dir():
             raise ConfigError(
-                f"{socket.gethostname()} does not see {root}; set runtime.runs_dir to a folder that all machines share"
+                f"{socket.gethostname()} cannot access {root}; set runtime.runs_dir to a folder that all machines share"
             )
-        if not self._initial.is_dir():  # a copy of the hub's on the first machine's disk
+        if not self._initial.is_dir():  # a hub download exists only on the first machine
             agent = self._config.pair.agents[self._name]
-            path = agent.path if agent.weak_warmup is None else None  # a warmed one lies in runtime.runs_dir
+            path = agent.path if agent.weak_warmup is None else None  # a warmed-up model is in runtime.runs_dir
             self._initial = find_model(path or str(self._initial), agent=self._name)
         if meeting_point is not None:
             _join(meeting_point, self._rank, self._ranks, self._config.engine)
@@ -91,12 +91,12 @@ class _Rank:
         return self._agent.version
 
     def sample(self, version: int, specs: Sequence[SampleSpec], step: int, purpose: Purpose) -> Responses:
-        """The responses to the rank's share of the problems."""
+        """The responses to this rank's share of the problems."""
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
     def score(self, version: int, responses: Responses) -> Ragged | None:
-        """The training engine's log-probabilities; from rank 0 alone."""
+        """The training engine's log-probabilities; only rank 0 returns them."""
         scored = self._at(version).score(responses)
         return scored if self._rank == 0 else None
 
@@ -107,7 +107,7 @@ class _Rank:
         return self._at(version).update(minibatches, objective, **options)
 
     def save(self, version: int, folder: Path) -> dict[str, Any]:
-        """As `save_agent`; rank 0 writes."""
+        """As `save_agent`; only rank 0 writes."""
         return save_agent(self._at(version), folder, writes=self._rank == 0)
 
     def rest(self, version: int) -> None:
@@ -115,9 +115,9 @@ class _Rank:
         self._at(version).rest()
 
     def _at(self, version: int) -> Agent:
-        assert self._agent is not None, "loaded before it is asked for anything"
+        assert self._agent is not None, "load() is called first"
         if self._agent.is_dirty or self._agent.version != version:
-            raise AgentLostError(f"rank {self._rank} of {self._name} does not hold version {version}")
+            raise AgentLostError(f"rank {self._rank} of {self._name} does not have weights version {version}")
         return self._agent
 
 
@@ -137,7 +137,7 @@ def _join(meeting_point: str, rank: int, ranks: int, engine: EngineConfig) -> No
 
 
 class RemoteAgent:
-    """Stands for an agent whose weights live in Ray's actors, one per rank."""
+    """Proxy of an agent whose weights are in Ray actors, one per rank."""
 
     def __init__(self, name: str, ranks: Sequence[Any], *, version: int) -> None:
         self.name, self.version, self.is_dirty = name, version, False
@@ -164,7 +164,7 @@ class RemoteAgent:
         measures_cosine: bool,
         recomputes_own: bool,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; the weights are of `version` afterwards."""
+        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
         options = {
             "version": version,
             "measures_cosine": measures_cosine,
@@ -176,21 +176,21 @@ class RemoteAgent:
         return applied
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the agent into a folder that all machines see."""
+        """Save the agent in a folder that all machines share."""
         entry: dict[str, Any] = self._call("save", folder)[0]
         return entry
 
     def rest(self) -> None:
-        """Leave the devices to other agents."""
+        """Release device memory for other agents."""
         self._call("rest")
 
     def close(self) -> None:
-        """End its processes, whatever they are doing."""
+        """Kill the agent's processes."""
         for rank in self._ranks:
             ray.kill(rank)
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all ranks with the version that they must hold, and the same arguments."""
+        """Call a method on all ranks with the same arguments and the version that they must have."""
         shared = [ray.put(argument) for argument in arguments]
         calls = [getattr(rank, method).remote(self.version, *shared) for rank in self._ranks]
         return self._results(calls)
@@ -204,16 +204,16 @@ class RemoteAgent:
 
 
 def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
-    """Results of calls that were made together, as soon as all are there or one has failed.
+    """Results of concurrent calls; returns when all are done or one has failed.
 
     Raises:
-        AgentLostError: a process died; it may be another one's complaint that came first.
-        HacpoError: as an actor raised it.
-        EngineError: an actor failed in any other way.
+        AgentLostError: a process died, even if another rank's error came first.
+        HacpoError: raised by an actor.
+        EngineError: an actor raised any other error.
     """
     try:
         waiting = list(calls)
-        while waiting:  # the first failure counts: ranks that miss one of theirs would wait for ever
+        while waiting:  # stop at the first failure: the other ranks would wait for the failed one forever
             ready, waiting = ray.wait(waiting)
             ray.get(ready)
         return list(ray.get(list(calls)))
@@ -229,7 +229,7 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
         cause = error.cause
         if isinstance(cause, HacpoError):
             raise cause from error
-        raise EngineError(f"{what}: {type(cause).__name__}: {cause}; its traceback is in Ray's log") from error
+        raise EngineError(f"{what}: {type(cause).__name__}: {cause}; see the traceback in Ray's log") from error
     except RayError as error:
         raise _lost(what, error) from error
 
@@ -240,13 +240,13 @@ def _lost(what: str, error: Exception) -> AgentLostError:
 
 
 class RayPlacement(Placement):
-    """Each agent a group of actors with its processors and GPUs; an agent whose process dies gets a new group."""
+    """Each agent is a group of actors with their own CPUs and GPUs; if one dies, the agent gets new actors."""
 
     def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
         """Join the cluster, or start one on this machine, and reserve every agent's resources there.
 
         Raises:
-            EngineError: Ray is not installed, no cluster answers, or the cluster lacks what the agents ask for.
+            EngineError: Ray is not installed, no cluster responds, or the cluster lacks the agents' resources.
         """
         super().__init__(
             config, root=root.absolute(), initial={agent: path.absolute() for agent, path in initial.items()}
@@ -269,11 +269,11 @@ class RayPlacement(Placement):
         return self._config.placement.colocated and super().shares_devices
 
     def turn(self) -> AbstractContextManager[object]:
-        """One agent at a time where they share their devices; otherwise no agent waits."""
+        """One agent at a time if they share devices; otherwise, agents do not wait."""
         return self._turn or nullcontext()
 
     def _reserve(self) -> None:
-        """Reserve processors and GPUs, each agent's all at once: per agent, or once where all share them."""
+        """Reserve CPUs and GPUs, one placement group per agent, or a single one if all agents share devices."""
         config, names = self._config, list(self._initial)
         bundle = {"CPU": float(config.engine.num_threads)}
         if num_gpus(config):
@@ -284,7 +284,7 @@ class RayPlacement(Placement):
             wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
             if wanted > there:
                 raise EngineError(
-                    f"placement: {len(names)} agents ask for {wanted:g} {resource}s, but Ray's cluster has {there:g}; "
+                    f"placement: {len(names)} agents need {wanted:g} {resource}s, but Ray's cluster has {there:g}; "
                     "lower num_ranks, set placement.colocated=true, or join more machines"
                 )
         groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
@@ -292,7 +292,7 @@ class RayPlacement(Placement):
         for agent, group in groups.items():
             if not group.wait(timeout_s := config.placement.ray.timeout_s):
                 raise EngineError(
-                    f"placement: Ray found no room for {counts[agent]} x {bundle} within {timeout_s:g} s; wait until "
+                    f"placement: Ray could not reserve {counts[agent]} x {bundle} within {timeout_s:g} s; wait until "
                     "the cluster is less busy, or raise placement.ray.timeout_s"
                 )
 
@@ -336,13 +336,13 @@ class RayPlacement(Placement):
         return agent.save(folder)
 
     def break_off(self) -> None:
-        """End the agents' processes, whatever they are doing."""
+        """Kill the agents' processes."""
         with self._mutex:
             self._is_closed = True
         super().close()
 
     def close(self) -> None:
-        """End the agents' processes, give the resources back, and end a Ray that was started for this run."""
+        """Kill the agents' processes, release their resources, and stop Ray if it was started for this run."""
         self.break_off()
         if ray.is_initialized():
             for group in {group.id: group for group in self._groups.values()}.values():
@@ -351,7 +351,7 @@ class RayPlacement(Placement):
 
 
 def _place(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
-    """Have Ray start one process of an agent, in the bundle of a group that has its rank."""
+    """Start one rank of an agent with Ray, in the placement group's bundle with the index of the rank."""
     return (
         ray.remote(_Rank)
         .options(
@@ -365,13 +365,13 @@ def _place(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: floa
 
 
 def place_and_ask() -> int:
-    """Start a small Ray here, have it place one process as an agent's are, and end both.
+    """Test Ray on this machine: start it, place one process like an agent's, and stop both.
 
     Returns:
-        the id of the process, which has answered.
+        the id of the process, after it has responded.
 
     Raises:
-        HacpoError: something of this does not work here.
+        HacpoError: the test failed.
     """
     config = ExperimentConfig()
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
@@ -388,28 +388,28 @@ def place_and_ask() -> int:
 
 
 def _start_ray(config: ExperimentConfig, **options: Any) -> None:
-    """Join the cluster that the configuration names, or start one here, with more options for `ray.init`.
+    """Join the configured cluster, or start one here, with additional options for `ray.init`.
 
     Raises:
         EngineError: see `RayPlacement`.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports to Ray's makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # agents are the work; Ray's 15 puts them behind all else here
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 would give agents the lowest priority
     address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        # Ray would start a process for each processor of the machine, and so would another run's Ray beside it.
+        # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
         wanted = num_processes(config) * config.engine.num_threads
         options.setdefault("num_cpus", min(wanted, os.cpu_count() or wanted))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        if config.engine.device != "cpu" and visible:  # Ray itself counts cards, of which MIG devices are parts
+        if config.engine.device != "cpu" and visible:  # Ray counts physical GPUs, not MIG devices
             options["num_gpus"] = len(visible.split(","))
         try:
             ray.init(address="local", include_dashboard=False, **common, **options)
         except _START_ERRORS as error:
             message = f"placement.kind: Ray does not start here: {first_line(error)}"
-            raise EngineError(f"{message}; `hacpo doctor` tries it alone, or set placement.kind=local") from error
+            raise EngineError(f"{message}; test it with `hacpo doctor`, or set placement.kind=local") from error
         return
     address = _noted_address() if address == "auto" else address
     _probe(address, timeout_s)
@@ -424,9 +424,9 @@ _REMEDY = "start the cluster with `ray start --head`, or leave placement.ray.add
 
 
 def _noted_address() -> str:
-    """The cluster that `auto` means: RAY_ADDRESS, or the one that `ray start` noted on this machine.
+    """The cluster for `auto`: RAY_ADDRESS, or the one that `ray start` recorded on this machine.
 
-    Ray itself would take any other Ray of this machine as well, such as one that another run started for itself.
+    Ray's own `auto` would also find any other Ray on this machine, such as one that another run started for itself.
     """
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
@@ -434,18 +434,18 @@ def _noted_address() -> str:
     try:
         return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise EngineError(f"placement.ray.address: auto: no cluster was started on this machine; {_REMEDY}") from error
+        raise EngineError(f"placement.ray.address: got auto, but this machine is in no cluster; {_REMEDY}") from error
 
 
 def _probe(address: str, timeout_s: float) -> None:
-    """Raise an EngineError unless a child process can join the cluster in time: Ray itself would try for ever."""
+    """Raise EngineError unless a child process can join the cluster in time; Ray itself would retry forever."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise EngineError(f"placement.ray.address: got {address!r}, expected host:port or auto")
     try:
         socket.create_connection((host, int(port)), timeout=min(timeout_s, 10.0)).close()
     except OSError as error:
-        raise EngineError(f"placement.ray.address: nothing answers at {address} ({error}); {_REMEDY}") from error
+        raise EngineError(f"placement.ray.address: cannot connect to {address} ({error}); {_REMEDY}") from error
     command = [sys.executable, "-c", _JOIN, address]
     try:
         joined = subprocess.run(
@@ -453,7 +453,7 @@ def _probe(address: str, timeout_s: float) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise EngineError(
-            f"placement.ray.address: what listens at {address} did not let this machine join within {timeout_s:g} s; "
+            f"placement.ray.address: this machine could not join the cluster at {address} within {timeout_s:g} s; "
             f"{_REMEDY}, or raise placement.ray.timeout_s"
         ) from error
     if joined.returncode:

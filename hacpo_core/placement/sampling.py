@@ -1,4 +1,4 @@
-"""What an agent samples: ordinary responses by their limits, and those that searches find."""
+"""Sampling of an agent's specs: ordinary responses grouped by their limits, then searches."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def sample_specs(
     reader_of: Callable[[StepSearch], StepReader],
     eos_ids: Collection[int],
 ) -> Sampled:
-    """A response for each spec, in their order: a call for each different limits, and then all searches together.
+    """A response for each spec, in order: one call per distinct limits, then all searches together.
 
     Args:
-        specs: what is sampled.
-        requests: prompt and seed of each; a search has those of its first spec.
-        sampler: of the agent.
-        reader_of: tells a search's steps in the agent's tokens.
+        specs: the responses to sample.
+        requests: prompt and seed of each; a search uses those of its first spec.
+        sampler: the agent's.
+        reader_of: returns the reader that finds a search's steps in the agent's tokens.
         eos_ids: all ids that end a response.
     """
-    if not specs:  # a rank without a problem
+    if not specs:  # a rank without problems
         return Sampled.of([])
     calls: dict[SamplingLimits, list[int]] = {}
     searches: dict[tuple[str, SamplingLimits, StepSearch], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Model folders that are warmed up against a weak checkpoint: made once, cached by the digest of their inputs."""
+"""Models warmed up against a weak checkpoint, created once and cached by the digest of their inputs."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from hacpo_core.store.files import read_json, sha256_of, write_json
 from hacpo_core.tiny.models import WarmupProgress
 
 RECIPE_VERSION = 1
-"""Raise when the same inputs would give another model: old caches are then left alone."""
+"""Raise it when the same inputs would give a different model, so that old caches are not used."""
 MARKER_FILE = "weak_warmup.json"
-"""in a warmed folder: what it was made of, and figures of the warm-up"""
+"""file in a warmed-up model's folder with its inputs and the results of the warm-up"""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WeakWarmupTask:
-    """A warm-up of one agent: from which folder, and where.
+    """Inputs of one agent's warm-up.
 
     Attributes:
-        name, agent: the agent's; it has a `weak_warmup`.
-        strong: folder of the model that is warmed up.
-        directory: data folder, as of `data_path`.
+        name, agent: name and configuration of the agent, which has a `weak_warmup`.
+        strong: folder of the model to warm up.
+        directory: data folder, as for `data_path`.
         device: "cpu" or "cuda".
     """
 
@@ -59,17 +59,17 @@ class WeakWarmupTask:
 
     @property
     def field(self) -> str:
-        """Where the warm-up is declared, for messages."""
+        """Field that declares the warm-up, for messages."""
         return f"pair.agents.{self.name}.weak_warmup"
 
     @property
     def warmup(self) -> WeakWarmupConfig:
         """Its declaration."""
-        assert self.agent.weak_warmup is not None, "asked for only where there is one"
+        assert self.agent.weak_warmup is not None, "only agents with a weak_warmup have a task"
         return self.agent.weak_warmup
 
     def inputs(self) -> dict[str, Any]:
-        """All that decides the warmed model, by contents; where it lies has no part in it."""
+        """Everything that determines the warmed-up model, by contents rather than paths."""
         warmup = self.warmup
         fields = {key: value for key, value in asdict(warmup).items() if key not in ("weak", "file")}
         return {
@@ -85,10 +85,10 @@ class WeakWarmupTask:
 
 
 def ensure_warmed_model(task: WeakWarmupTask, cache: Path, *, progress: WarmupProgress | None = None) -> Path:
-    """Warm the model up unless the cache has it; safe to call from several processes.
+    """Warm up the model unless it is in the cache. Several processes may call this at the same time.
 
     Args:
-        task: what is warmed up.
+        task: the warm-up.
         cache: folder of all such models.
         progress: called with (step, steps, loss).
 
@@ -96,7 +96,7 @@ def ensure_warmed_model(task: WeakWarmupTask, cache: Path, *, progress: WarmupPr
         a Hugging Face model folder: fp32 weights, the strong model's tokenizer, and the marker.
 
     Raises:
-        HacpoError: a folder or the file cannot be used, or the two models do not belong together.
+        HacpoError: a folder or file cannot be used, or the two models have different vocabularies.
     """
     inputs = task.inputs()
     digest = digest_of(inputs)
@@ -109,14 +109,14 @@ def ensure_warmed_model(task: WeakWarmupTask, cache: Path, *, progress: WarmupPr
                 _make(task, folder, {"digest": digest, "inputs": inputs}, progress)
     marker = folder / MARKER_FILE
     if not marker.is_file() or read_json(marker).get("digest") != digest:
-        raise ModelError(f"{folder} is not the model that {task.field} makes; remove that folder, it is made again")
+        raise ModelError(f"{folder} is not the model of {task.field}; remove the folder to create it again")
     return folder
 
 
 def _make(task: WeakWarmupTask, folder: Path, marker: Mapping[str, Any], progress: WarmupProgress | None) -> None:
-    """Warm up and write the folder; the caller holds its lock."""
+    """Warm up the model and write its folder; the caller holds the lock."""
     temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     trust = task.agent.trust_remote_code
     weak_folder = find_weak_model(task.warmup.weak, agent=task.name)
     try:
@@ -146,7 +146,7 @@ def _make(task: WeakWarmupTask, folder: Path, marker: Mapping[str, Any], progres
 
 @contextmanager
 def _repeatable(device: str) -> Iterator[None]:
-    """The same bits each time: one thread on a CPU, deterministic kernels on a GPU; both are put back."""
+    """Compute deterministically: one thread on a CPU, deterministic kernels on a GPU; restore both afterwards."""
     num_threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)
     if device != "cpu":
@@ -164,18 +164,19 @@ def _check_same_vocabulary(
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
     weak_folder: Path,
 ) -> None:
-    """Raise a ModelError unless token n is the same token to both models, for every n."""
+    """Raise ModelError unless every token id means the same token for both models."""
     sizes = [model.config.get_text_config().vocab_size for model in models]
     strong, weak = (tokenizer.get_vocab() for tokenizer in tokenizers)
     if sizes[0] != sizes[1] or strong != weak:
         raise ModelError(
-            f"{task.field}.weak: {weak_folder} has another vocabulary ({len(weak)} tokens, {sizes[1]} logits) than the "
-            f"agent's model ({len(strong)} tokens, {sizes[0]} logits); name an earlier checkpoint of the same model"
+            f"{task.field}.weak: got {weak_folder} with {len(weak)} tokens and {sizes[1]} logits, expected the same "
+            f"vocabulary as the agent's model ({len(strong)} tokens, {sizes[0]} logits); set it to an earlier "
+            "checkpoint of the same model"
         )
 
 
 def _rows(task: WeakWarmupTask, tokenizer: PreTrainedTokenizerBase, positions: int | None) -> tuple[TokenRows, int]:
-    """Examples that are short enough for the configuration and the model, and how many are not."""
+    """Examples that are short enough for the configuration and the model, and the number of longer ones."""
     warmup = task.warmup
     arguments = {key: value for key, value in task.agent.chat_template_kwargs.items() if value is not None}
     check_template_arguments(tokenizer, arguments, agent=task.name)
@@ -187,8 +188,9 @@ def _rows(task: WeakWarmupTask, tokenizer: PreTrainedTokenizerBase, positions: i
     if not kept:
         raise DataError(
             f"{task.field}.max_tokens: all {len(rows)} examples have more than {limit} tokens, the smaller of "
-            f"max_tokens ({warmup.max_tokens}) and the model's positions ({positions}); raise it, or take shorter ones"
+            f"max_tokens ({warmup.max_tokens}) and the model's positions ({positions}); raise it, or use shorter ones"
         )
     if num_left_out:
-        _log.warning("%s: left out %d of %d examples, of over %d tokens", task.field, num_left_out, len(rows), limit)
+        message = "%s: left out %d of %d examples with more than %d tokens"
+        _log.warning(message, task.field, num_left_out, len(rows), limit)
     return rows.take(kept), num_left_out

@@ -1,11 +1,11 @@
-"""Checkpoints: everything an experiment needs to go on, each file with its digest, no pickles.
+"""Checkpoints: everything an experiment needs to resume, each file with its digest, without pickles.
 
     checkpoints/000010/manifest.json        files and SHA-256 digests, written last; states of the seams
     checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
-    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's state, and fp32 master weights where there are any;
-                                                       the adapters, which the model folder holds merged
+    checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's states, and fp32 master weights if there are any;
+                                                       adapters, which are merged in the model folder
 
-No random state is stored: randomness is a function of (seed, step, agent, problem, sample).
+No random state is stored: random numbers depend only on (seed, step, agent, problem, sample).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An intact checkpoint: the step it was taken after, its folder, and what its manifest says of each agent.
+    """An intact checkpoint: its step, its folder, and the manifest's entry of each agent.
 
-    `states` is what the method's seams remember after that step, encoded, by phase.
+    `states` are the states of the method's seams after that step, encoded, by phase.
     """
 
     step: int
@@ -49,9 +49,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """An agent's model as a checkpoint holds it: a Hugging Face model folder.
+    """An agent's model in a checkpoint: a Hugging Face model folder.
 
-    `files` are the SHA-256 digests of the model's files by name, without the optimizer's; `digest` is that of the
+    `files` are the SHA-256 digests of the model's files by name, without the optimizer's; `digest` is the digest of the
     weights.
     """
 
@@ -62,21 +62,21 @@ class SavedModel:
 
 
 def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, Any]:
-    """Write everything that the agent needs to go on into a new folder.
+    """Write everything that the agent needs to resume into a new folder.
 
     Args:
-        agent: not in mid-update.
-        folder: made here.
-        writes: False on all ranks of an agent but one: gathering a tensor takes all, writing it one. The others keep
-            none, so that a machine holds one tensor beside what its devices hold.
+        agent: not during an update.
+        folder: created here.
+        writes: True on one rank of the agent. The others only take part in gathering each tensor and then drop it, so
+            that the machine needs memory for one tensor only.
 
     Returns:
-        what the manifest says of the agent; `files` are the SHA-256 digests of what was written, by name.
+        the agent's entry in the manifest; `files` are the SHA-256 digests of the written files, by name.
 
     Raises:
         StoreError: the disk is full or not writable.
     """
-    agent.sampler.rest()  # whole tensors are gathered on the devices
+    agent.sampler.rest()  # gathering tensors needs device memory
     agent.learner.refresh_policy()
     entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.fingerprint().digest}
     parts = agent.learner.optimizer_parts()
@@ -88,11 +88,11 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = {OPTIMIZER_FILE: write_tensors(folder / OPTIMIZER_FILE, parts)}
-        save_model(agent.learner.policy, folder)  # after all that the other ranks wait for
+        save_model(agent.learner.policy, folder)  # after everything in which other ranks take part
         agent.tokens.tokenizer.save_pretrained(folder)
         written = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
         files |= {str(path.relative_to(folder)): sha256_of(path) for path in written}
-    except (OSError, SafetensorError) as error:  # here: from another process it would lose its kind
+    except (OSError, SafetensorError) as error:  # converted here, since an actor would not pass on the type
         raise _not_written(folder, error) from error
     return entry | {"files": files}
 
@@ -110,14 +110,14 @@ def save_checkpoint(
 
     Args:
         root: the experiment's folder.
-        step: that every agent has seen.
+        step: the version of all agents.
         agents: their names.
-        save: writes the agent of a name into a folder, as `save_agent` does.
-        states: what the method's seams remember after that step, encoded, by phase.
-        keep: newest checkpoints kept.
+        save: writes the agent with this name into a folder, as `save_agent` does.
+        states: states of the method's seams after that step, encoded, by phase.
+        keep: number of newest checkpoints to keep.
 
     Raises:
-        StoreError: the disk is full or not writable; older checkpoints stay.
+        StoreError: the disk is full or not writable; older checkpoints are kept.
     """
     folder = root / "checkpoints" / f"{step:06d}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -149,17 +149,17 @@ def _not_written(folder: Path, error: Exception) -> StoreError:
 
 
 def _folders(root: Path) -> list[Path]:
-    """Folders of checkpoints, newest first."""
+    """Checkpoint folders, newest first."""
     return sorted((path for path in (root / "checkpoints").glob("[0-9]*") if path.is_dir()), reverse=True)
 
 
 def checkpoint_steps(root: Path) -> list[int]:
-    """Steps that checkpoints were taken after, newest first."""
+    """Steps with a checkpoint, newest first."""
     return [int(folder.name) for folder in _folders(root)]
 
 
 def saved_model(root: Path, step: int, agent: str) -> SavedModel:
-    """An agent's model in the checkpoint that was taken after `step`; its files are not read.
+    """An agent's model in the checkpoint after `step`; its files are not read.
 
     Args:
         root: the experiment's folder.
@@ -180,14 +180,14 @@ def saved_model(root: Path, step: int, agent: str) -> SavedModel:
 
 
 def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint | None:
-    """The newest checkpoint whose files are all as they were written; altered ones are passed over with a warning.
+    """The newest checkpoint whose files are all intact; others are skipped with a warning.
 
     Args:
         root: the experiment's folder.
-        at_most: highest step that will do.
+        at_most: latest step to consider.
 
     Raises:
-        StoreError: an earlier version wrote it.
+        StoreError: an earlier version of hacpo wrote it.
     """
     for folder in _folders(root):
         if at_most is not None and int(folder.name) > at_most:
@@ -195,7 +195,7 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
         try:
             manifest = read_json(folder / MANIFEST)
         except StoreError as error:
-            _log.warning("checkpoint %s is not complete and is passed over: %s", folder, error)
+            _log.warning("skipping incomplete checkpoint %s: %s", folder, error)
             continue
         if "states" not in manifest:
             raise StoreError(
@@ -207,7 +207,7 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
             if not (folder / name).is_file() or sha256_of(folder / name) != digest
         ]
         if altered:
-            _log.warning("checkpoint %s is passed over: %s was altered after it was written", folder, altered[0])
+            _log.warning("skipping checkpoint %s: %s is missing or was altered", folder, altered[0])
             continue
         return Checkpoint(manifest["step"], folder, manifest["agents"], manifest["states"])
     return None
@@ -216,10 +216,10 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
 def load_agent(
     tokens: AgentTokenizer, checkpoint: Checkpoint | None, *, config: ExperimentConfig, initial: Path
 ) -> Agent:
-    """The agent as it was when the checkpoint was taken; from its initial model where there is none.
+    """The agent from a checkpoint, or from its initial model if there is none.
 
     Raises:
-        StoreError: its weights do not have the digest that the manifest names, or an earlier version wrote it.
+        StoreError: the weights' digest differs from the manifest's, or an earlier version of hacpo wrote it.
     """
     if checkpoint is None:
         return Agent(tokens, config, initial=initial, folder=initial, version=0)
@@ -233,5 +233,7 @@ def load_agent(
     agent.learner.load_optimizer_tensors(TensorFile(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
     digest = agent.fingerprint().digest
     if digest != entry["digest"]:
-        raise StoreError(f"{folder} loads with digest {digest[:12]}, expected {entry['digest'][:12]}")
+        raise StoreError(
+            f"{folder}: got weights with digest {digest[:12]}, expected {entry['digest'][:12]}; remove this checkpoint"
+        )
     return agent

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place and renamed, told apart by their digests."""
+"""Atomic writing of files (temporary file, then rename), digests, JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from hacpo_core.errors import StoreError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""what the system says where no room is left"""
+"""error numbers of a full disk"""
 
 
 def sha256_of(path: Path) -> str:
@@ -25,7 +25,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the renames inside a folder, survive a power cut."""
+    """Sync a file's content, or the renames inside a folder, to disk, so that they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -35,7 +35,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn what the system says of a write into a StoreError with its remedy."""
+    """Convert OSError of a write to a StoreError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -48,12 +48,12 @@ def write_atomically(path: Path, content: bytes | memoryview, *, syncs: bool = T
     """Write a temporary file beside `path` and rename it into place.
 
     Args:
-        path: final name; its folder is made when missing.
+        path: final name; its folder is created if missing.
         content: of the file.
-        syncs: return when the file would survive a power cut.
+        syncs: sync the file to disk before returning.
 
     Raises:
-        StoreError: the disk is full or not writable; nothing stands at `path` that did not stand there before.
+        StoreError: the disk is full or not writable; `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with write_errors(path):
@@ -87,7 +87,7 @@ def read_json(path: Path) -> Any:
     """Content of a JSON file.
 
     Raises:
-        StoreError: it is missing or is no JSON.
+        StoreError: it is missing or not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The step store's contents as records: what each phase commits and what later phases read.
+"""The step store's contents as typed records: what each phase commits and later phases read.
 
 Shapes: L learner, P problem, A agent, G response.
 """
@@ -41,11 +41,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SampledBatch:
-    """An agent's responses of a step, and what they cost.
+    """An agent's responses of a step, and their cost.
 
-    `probes` are, by place of a response, the learner's log-probabilities of a few responses that do not have them
-    otherwise; they are compared with the sampler's, and nothing is trained on them. With `recomputes_own` the agent's
-    own ratios start from what the passes of its update give before the first one. `state` is the plan's, encoded.
+    `probes` are the learner's log-probabilities of a few responses, by position, if it did not score all of them. They
+    are only compared with the sampler's. With `recomputes_own`, the old log-probabilities of own rows are recomputed at
+    the start of the update. `state` is the plan's, encoded.
     """
 
     responses: Responses
@@ -57,7 +57,7 @@ class SampledBatch:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBatch:
-    """The same responses with their verdicts, and what these cost."""
+    """Responses with their verdicts, and the cost of verification."""
 
     responses: Responses
     cost: PhaseCost
@@ -65,10 +65,10 @@ class VerifiedBatch:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedStep:
-    """Outcome of the advantage phase.
+    """Result of the advantage phase.
 
-    `reward_R` are the rewards that advantages were made from, by agent: raw ones where the estimator shapes none; nan
-    where unscored. `state` is the estimator's, encoded.
+    `reward_R` are the rewards from which advantages were computed, by agent: shaped or raw; nan where unscored. `state`
+    is the estimator's, encoded.
     """
 
     estimate: Estimate
@@ -79,11 +79,11 @@ class EstimatedStep:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """Outcome of one agent's update phase, and what identifies it.
+    """Result of one agent's update phase, and the trace that identifies it.
 
-    `rows` are columns with a value for each row that passed through the model: its key (step, agent, problem_id,
-    sample), kind, update, advantage, weight, ratio, floor, ceiling, stopped_share, kl, entropy, num_tokens. `state` is
-    the builder's, encoded.
+    `rows` are columns with a value for each row that was passed through the model: its key (step, agent, problem_id,
+    sample), kind, update, advantage, weight, ratio, floor, ceiling, stopped_share, kl, correction, entropy, num_tokens.
+    `state` is the builder's, encoded.
     """
 
     minibatches: tuple[MinibatchOutcome, ...]
@@ -95,7 +95,7 @@ class UpdateRecord:
 
 
 def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, NDArray[Any]]:
-    """What an update saw of its rows, with their keys; see `UpdateRecord`."""
+    """An update's measurements of its rows, with their keys; see `UpdateRecord`."""
     first_M = np.cumsum([0, *map(len, minibatches)])
     place_B = first_M[seen.update_B] + seen.row_B
 
@@ -128,11 +128,11 @@ def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaughtBatch:
-    """What an agent's teacher said of its responses of a step.
+    """A teacher's scores of an agent's responses of a step.
 
     Attributes:
-        teacher: its name; None where the agent had none.
-        difference: float64, nats, of each token of each response, nan where the teacher was not asked; see
+        teacher: its name; None if the agent had no teacher.
+        difference: float64, nats, for each token of each response, nan where the teacher did not score it; see
             `hacpo_core.phases.teach`.
         cost: of the phase.
     """
@@ -145,8 +145,8 @@ class TaughtBatch:
 class Ledger:
     """Typed reading and writing of an experiment's step store.
 
-    Values of the step in progress are kept in memory, so that a phase does not read back what was just written; a
-    value read back from disk is equal to the bit.
+    Records of the current and the previous step are kept in memory, so that phases need not read back what was just
+    written. A record read from disk is bitwise equal.
     """
 
     def __init__(self, store: StepStore, agents: Sequence[str]) -> None:
@@ -156,7 +156,7 @@ class Ledger:
         self._mutex = threading.Lock()
 
     def has(self, step: int, phase: str) -> bool:
-        """True when the phase's output is at hand, or committed and intact."""
+        """Whether the phase's output is in memory, or committed and intact."""
         return (step, phase) in self._fresh or self.store.is_intact(step, phase)
 
     def _keep(self, step: int, phase: str, value: Any) -> None:
@@ -165,7 +165,7 @@ class Ledger:
             self._fresh = fresh | {(step, phase): value}
 
     def _read(self, step: int, phase: str, load: Callable[[], _T]) -> _T:
-        """The phase's output, loaded where it is not at hand."""
+        """The phase's output, loaded if it is not in memory."""
         value: _T | None = self._fresh.get((step, phase))
         if value is None:
             value = load()
@@ -182,13 +182,13 @@ class Ledger:
         }
         phase, name = phase_name("rollout", agent, round), phase_name("rollouts", agent, round)
         outputs = {f"{name}.parquet": as_arrow(batch.responses), f"{name}.json": value}
-        # Sampled again, a response need not be the same one.
+        # Responses that are sampled again may differ, so everything computed from them is outdated.
         made_from_it = [*self._joint_phases(), phase_name("verify", agent, round), *self._later_rounds(step, round)]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
         self._keep(step, phase, batch)
 
     def rollouts(self, step: int, agent: str) -> SampledBatch:
-        """Output of phase rollout.<agent>, all rounds of it as one."""
+        """Output of phase rollout.<agent>, all rounds joined."""
         rounds = [
             self.sampled_round(step, agent, n) for n in range(max(1, self.store.num_rounds(step, "rollout", agent)))
         ]
@@ -233,7 +233,7 @@ class Ledger:
         self._keep(step, phase, batch)
 
     def verdicts(self, step: int, agent: str, *, rounds: int | None = None) -> VerifiedBatch:
-        """Output of phase verify.<agent>, all rounds of it, or the first ones, as one."""
+        """Output of phase verify.<agent>: all rounds, or the first `rounds`, joined."""
         num_rounds = self.store.num_rounds(step, "verify", agent) if rounds is None else rounds
         batches = [self._verified_round(step, agent, n) for n in range(max(1, num_rounds))]
         if len(batches) == 1:
@@ -253,13 +253,13 @@ class Ledger:
         return self._read(step, phase, load)
 
     def _later_rounds(self, step: int, round: int) -> list[str]:
-        """Phases of rounds after this one, which were planned from it."""
+        """Phases of later rounds, whose plans depend on this one."""
         rounds = range(round + 1, max(self.store.num_rounds(step, "rollout", agent) for agent in self.agents) + 1)
         kinds = ("rollout", "verify")
         return [phase_name(kind, agent, n) for n in rounds for agent in self.agents for kind in kinds]
 
     def _joint_phases(self) -> list[str]:
-        """Phases that are made from all agents' responses."""
+        """Phases that depend on all agents' responses."""
         return ["advantage", *(f"teach.{agent}" for agent in self.agents)]
 
     def save_taught(self, step: int, agent: str, batch: TaughtBatch) -> None:
@@ -360,22 +360,20 @@ class Ledger:
         return self._read(step, phase, load)
 
     def state(self, step: int, phase: str) -> Mapping[str, Any]:
-        """What the seam of a phase remembered after that step, encoded; phases: rollout.<agent>, advantage,
-        update.<agent>.
-        """
+        """State of a phase's seam after that step, encoded; phases: rollout.<agent>, advantage, update.<agent>."""
         kind, _, agent = phase.partition(".")
         if kind == "advantage":
             return self.estimate(step).state
         return self.rollouts(step, agent).state if kind == "rollout" else self.update(step, agent).state
 
     def add_replay(self, step: int, agent: str, replay: Replay) -> None:
-        """Note that an update was repeated, and how it ended."""
+        """Record that an update was repeated, and how close the result was."""
         path = self.store.root / REPLAYS_FILE
         with self._mutex:
             try:
                 before = read_json(path) if path.is_file() else []
             except StoreError as error:
-                _log.warning("%s; the list of replays begins anew", error)
+                _log.warning("%s; starting a new list of replays", error)
                 before = []
             entry = {"step": step, "agent": agent, "at": time.time(), **asdict(replay)}
             write_json(path, [*before, entry])

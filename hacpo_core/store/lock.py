@@ -1,4 +1,4 @@
-"""The right to write to an experiment's folder: one process at a time, on whatever machine."""
+"""Lock of an experiment's folder: one process at a time may write, across machines."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _RECORD_BYTES = 256
 class ExperimentLock:
     """Exclusive right to write to an experiment's folder.
 
-    The kernel's lock frees itself at kill -9. Across machines that share a disk without shared locks, a heartbeat
-    that is younger than `STALE_S` counts as held.
+    The kernel's file lock is released even by kill -9. For machines that share a disk without sharing file locks, a
+    heartbeat younger than `STALE_S` counts as a held lock.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,7 +55,7 @@ class ExperimentLock:
         self._file.close()
 
     def _acquire(self) -> None:
-        # is_locked of another process holds the file for an instant, so one refusal does not mean a writer.
+        # `is_locked` in another process locks the file for an instant, so a single failure does not imply a writer.
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -66,19 +66,19 @@ class ExperimentLock:
                     holder = _holder(self._file)
                     raise LockedError(
                         f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
-                        f"{holder.get('host', 'an unknown host')}; wait for it or end it, then try again"
+                        f"{holder.get('host', 'an unknown host')}; wait for it or stop it, then try again"
                     ) from error
             time.sleep(_PAUSE_S)
         holder = _holder(self._file)
         if _beats_elsewhere(holder):
             raise LockedError(
                 f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
-                f"{STALE_S:.0f} s; wait for it or end it, then try again"
+                f"{STALE_S:.0f} s; wait for it or stop it, then try again"
             )
 
     def _beat(self) -> None:
         record = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()})
-        # In place and at one length: whoever reads on another machine, or after a write that failed, finds a whole one.
+        # Written in place with a fixed length, so that readers on other machines always find a complete record.
         os.pwrite(self._file.fileno(), record.ljust(_RECORD_BYTES).encode(), 0)
         os.fsync(self._file.fileno())
 
@@ -91,7 +91,7 @@ class ExperimentLock:
 
 
 def is_locked(root: Path) -> bool:
-    """True while a process holds the experiment's lock, here or on another machine that shares the disk."""
+    """Whether a process holds the experiment's lock, here or on another machine that shares the disk."""
     try:
         file = (root / "lock").open(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -114,6 +114,6 @@ def _holder(file: IO[str]) -> dict[str, Any]:
 
 
 def _beats_elsewhere(holder: Mapping[str, Any]) -> bool:
-    """Whether another machine wrote a heartbeat lately: its kernel's lock may not be seen here."""
+    """Whether another machine, whose file lock may not be visible here, wrote a recent heartbeat."""
     is_fresh = time.time() - float(holder.get("heartbeat", 0.0)) < STALE_S
     return is_fresh and holder.get("host", socket.gethostname()) != socket.gethostname()

@@ -1,4 +1,4 @@
-"""The step store: what each phase of each step committed, so that no rollout is ever paid for twice.
+"""The step store: committed outputs of each phase of each step, so that no rollout needs to be repeated.
 
 Layout of one experiment's folder:
 
@@ -7,9 +7,9 @@ Layout of one experiment's folder:
     steps/000012/<file>         written to a temporary name, renamed
     steps/000012/manifest.json  phases, their files and SHA-256 digests; replaced as a whole, last
 
-A commit survives the death of its process at once, and a power cut about a second later, when a thread has synced it to
-the disk together with what was committed meanwhile. After a power cut before that, a file does not have the digest that
-the manifest names, or the manifest is torn; then the step's phases run again.
+A commit survives the death of its process immediately, and a power cut after about a second, when a thread has synced
+it to disk with other commits. After an earlier power cut, a file differs from its digest or the manifest is corrupt;
+then the step's phases run again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from hacpo_core.store.files import as_json, read_json, sha256_of, sync, write_at
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 REPLAYS_FILE = "replays.json"
-"""of an experiment's folder: every repeated update, and whether it ended as the first time"""
+"""file in an experiment's folder that lists every repeated update and how close its result was"""
 
 
 SYNC_DELAY_S = 1.0
-"""from a commit to the sync of all that was committed meanwhile: a short step's phases share one"""
+"""delay from a commit to the sync, so that the phases of a short step share one sync"""
 
 FORMAT = 2
-"""of the tables; raised when a version cannot read what another one wrote"""
+"""format of the tables; raised when a version cannot read another version's tables"""
 
 
 def phase_name(kind: str, agent: str, round: int = 0) -> str:
@@ -53,7 +53,7 @@ def _as_parquet(table: pyarrow.Table | Mapping[str, Any]) -> memoryview:
     if not isinstance(table, pyarrow.Table):
         table = pyarrow.table(dict(table))
     with pyarrow.BufferOutputStream() as stream:
-        # Dictionaries and statistics take half of the time, for columns of tokens, which are never filtered by.
+        # Dictionaries and statistics would double the time, and tables are never filtered by token columns.
         parquet.write_table(table, stream, use_dictionary=False, write_statistics=False)
         return memoryview(stream.getvalue())
 
@@ -61,21 +61,21 @@ def _as_parquet(table: pyarrow.Table | Mapping[str, Any]) -> memoryview:
 class StepStore:
     """Committed outputs of an experiment's phases.
 
-    A phase is a name such as "rollout.qwen"; its output is a set of named files, tables (`.parquet`) or JSON values.
-    Reading checks every byte against the manifest: a torn or altered file is as good as no file.
+    A phase has a name such as "rollout.qwen"; its output is a set of named files: tables (`.parquet`) or JSON values.
+    Reading verifies the digest in the manifest: a corrupt or altered file counts as missing.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._mutex = threading.Lock()
-        self._manifests: dict[int, dict[str, Any]] = {}  # as this object, the only writer, wrote them
+        self._manifests: dict[int, dict[str, Any]] = {}  # as written by this object, the only writer
         self._unsynced: dict[Path, None] = {}
         self._sync_planned = False
         self._sync_now = threading.Event()
         self._syncs = Background("sync")
 
     def folder(self, step: int) -> Path:
-        """Folder of one step (1-based; 0 holds what comes before training)."""
+        """Folder of one step (1-based; 0: before training)."""
         return self.root / "steps" / f"{step:06d}"
 
     def _manifest(self, step: int) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class StepStore:
         try:
             manifest: dict[str, Any] = read_json(path)
         except StoreError as error:
-            _log.warning("the manifest of step %d is torn, so its phases are run again: %s", step, error)
+            _log.warning("the manifest of step %d is corrupt, so its phases are run again: %s", step, error)
             return {"step": step, "phases": {}}
         return manifest
 
@@ -96,16 +96,16 @@ class StepStore:
         return tuple(self._manifest(step)["phases"])
 
     def num_rounds(self, step: int, kind: str, agent: str) -> int:
-        """Rounds of an agent's phase, rollout or verify, that are committed, the first ones without a gap."""
+        """Number of committed rounds of an agent's rollout or verify phase, counted from the first without gaps."""
         phases = self.committed(step)
         return next(n for n in itertools.count() if phase_name(kind, agent, n) not in phases)
 
     def committed_at_ms(self, step: int, phase: str) -> int:
-        """When the phase was committed, in milliseconds since the epoch."""
+        """Time of the phase's commit, in milliseconds since the epoch."""
         return int(self._manifest(step)["phases"][phase]["committed_at"] * 1000)
 
     def is_intact(self, step: int, phase: str) -> bool:
-        """True when the phase is committed and all of its files are as they were written."""
+        """Whether the phase is committed and all its files are unchanged."""
         entry = self._manifest(step)["phases"].get(phase)
         if entry is None:
             return False
@@ -113,16 +113,16 @@ class StepStore:
         return all(path.is_file() and sha256_of(path) == digest for path, digest in paths)
 
     def commit(self, step: int, phase: str, outputs: Mapping[str, Any], *, outdates: Collection[str] = ()) -> None:
-        """Write a phase's outputs and enter them into the manifest; the phase counts only after that.
+        """Write a phase's outputs, then add them to the manifest, which commits the phase.
 
         Args:
             step: number of the step.
             phase: name of the phase; an earlier commit of the same phase is replaced.
             outputs: file name to an Arrow table or its columns by name (.parquet), or to a JSON-able value (.json).
-            outdates: phases of the step that were made from an earlier commit of this one, and no longer count.
+            outdates: phases of the step that depend on an earlier commit of this phase; their commits are removed.
 
         Raises:
-            StoreError: the disk is full or not writable; also of an earlier commit, found while it was synced.
+            StoreError: the disk is full or not writable, now or when an earlier commit was synced.
         """
         folder = self.folder(step)
         digests = {}
@@ -146,14 +146,14 @@ class StepStore:
             self._syncs.do(self._sync_soon)
 
     def sync(self) -> None:
-        """Wait until all that was committed would survive a power cut.
+        """Sync all commits to disk, so that they survive a power cut.
 
         Raises:
             StoreError: the disk is full or broken.
         """
         self._sync_now.set()
         try:
-            self._syncs.do(self._sync_waiting)  # also what could not be synced before
+            self._syncs.do(self._sync_waiting)  # includes what could not be synced before
             self._syncs.wait()
         finally:
             self._sync_now.clear()
@@ -179,7 +179,7 @@ class StepStore:
         """A committed table, or some of its columns.
 
         Raises:
-            StoreError: the phase is not committed, the file is torn or altered, or an earlier version wrote it.
+            StoreError: the phase is not committed, the file is corrupt, or another version of hacpo wrote it.
         """
         frame: pd.DataFrame = self.read_arrow(step, phase, name, columns=columns).to_pandas()
         return frame
@@ -190,8 +190,8 @@ class StepStore:
         written_as = self._manifest(step).get("format", 1)
         if written_as != FORMAT:
             raise StoreError(
-                f"{path.parent} was written in format {written_as} by another version of hacpo, expected {FORMAT}; go "
-                "on with that version, or train again"
+                f"{path.parent}: got format {written_as}, written by another version of hacpo, expected {FORMAT}; "
+                "use that version, or train again"
             )
         return parquet.read_table(path, columns=None if columns is None else list(columns))
 
@@ -200,7 +200,7 @@ class StepStore:
         return read_json(self._checked(step, phase, name))
 
     def metrics(self, step: int) -> dict[str, Any]:
-        """What was measured of a step, as `hacpo_core.phases.metrics.step_metrics` made it."""
+        """Metrics of a step, as returned by `hacpo_core.phases.metrics.step_metrics`."""
         value: dict[str, Any] = self.read_value(step, "metrics", "metrics.json")
         return value
 

@@ -1,4 +1,4 @@
-"""Where tiny models lie; needs no torch."""
+"""Folders of tiny models; needs no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from hacpo_core.config import TinyModelConfig, digest_of
 
 RECIPE_VERSION = 1
-"""Raise when the same configuration would give another model: old caches are then left alone."""
+"""Raise it when the same configuration would give a different model, so that old caches are not used."""
 
 
 def tiny_model_folder(config: TinyModelConfig, cache: Path) -> Path:
-    """Where the model of that configuration lies once it is made."""
+    """Folder of the model with this configuration, which may not exist yet."""
     digest = digest_of({"recipe": RECIPE_VERSION, **asdict(config)})
     return cache / f"{config.family}-{config.tokenizer}-{digest[:10]}"

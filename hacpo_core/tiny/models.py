@@ -1,4 +1,4 @@
-"""The embedded agents: made, warmed up and saved on this machine, cached by their configuration."""
+"""Tiny models: created, warmed up and saved on this machine, cached by their configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WarmupProgress = Callable[[int, int, float], None]
 
 
 def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: WarmupProgress | None = None) -> Path:
-    """Make and warm up the model unless the cache has it; safe to call from several processes.
+    """Create and warm up the model unless it is in the cache. Several processes may call this at the same time.
 
     Args:
         config: of the model and its warm-up.
@@ -71,14 +71,14 @@ def ensure_tiny_model(config: TinyModelConfig, cache: Path, *, progress: WarmupP
 
 
 def num_parameters(config: TinyModelConfig) -> int:
-    """Parameters of the model, counted without its storage."""
+    """Number of parameters of the model, counted on the meta device."""
     with torch.device("meta"):
         model = build_model(config, build_tokenizer(config.tokenizer))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def build_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """The model with random weights that depend on the configuration's seed alone."""
+    """The model with random weights that depend only on the configuration's family and seed."""
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": config.hidden_size,
@@ -113,7 +113,7 @@ def warm_up(
 ) -> None:
     """Supervised training on noisy worked answers to training problems, in place.
 
-    The loss is the mean cross-entropy of the answer's tokens, the EOS included; AdamW with a cosine schedule.
+    The loss is the mean cross-entropy of the answer's tokens, EOS included. AdamW with linear warm-up and cosine decay.
     """
     warmup = config.warmup
     if warmup.steps == 0:
@@ -124,7 +124,7 @@ def warm_up(
         model.parameters(), lr=warmup.learning_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
     )
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # other thread counts give other bits, and this model is too small to gain from them
+    torch.set_num_threads(1)  # results depend on the number of threads, and this model is too small to benefit
     model.train()
     try:
         for step in range(warmup.steps):
@@ -148,7 +148,7 @@ def warm_up(
 def _demonstrations(
     tokenizer: PreTrainedTokenizerFast, config: TinyModelConfig, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Token ids of all demonstrations, padded on the right, and their labels (-100 outside of the answers)."""
+    """Token ids of all demonstrations, padded on the right, and their labels (-100 outside the answers)."""
     train = arithmetic.split_expressions("train")
     drawn = [train[position] for position in rng.integers(len(train), size=config.warmup.num_demonstrations).tolist()]
     texts = [arithmetic.demonstrate(expression, config.warmup.misconceptions, rng) for expression in drawn]

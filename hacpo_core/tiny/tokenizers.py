@@ -1,4 +1,4 @@
-"""Tokenizers of the embedded agents: small, made here, and truly different from each other."""
+"""Small tokenizers of tiny models, which differ from each other as those of real model families do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hacpo_core.errors import ConfigError
 SYMBOLS = "0123456789+-=()\\{}\n boxed"
 LARGEST_NUMBER = 99
 
-# Every kind spells its turns differently, as model families do.
+# Every kind has its own chat template, as model families do.
 _TEMPLATES = {
     "character": ("<|user|>", "<|assistant|>", "<|end|>"),
     "merged": ("<|begin|>", "<|answer|>", "<|eot|>"),
@@ -23,8 +23,8 @@ def build_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A tokenizer with chat template, EOS, padding and unknown token.
 
     Args:
-        kind: "character" (one token a character of the task), "merged" (byte-pair merges up to whole numbers and
-            `\\boxed{`), "word" (numbers and words, no merges), "byte" (any text, one token a byte).
+        kind: "character" (one token per character of the task), "merged" (byte-pair merges up to whole numbers and
+            `\\boxed{`), "word" (numbers and words, no merges), "byte" (any text, one token per byte).
 
     Raises:
         ConfigError: unknown kind.

@@ -27,13 +27,13 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
     [
         ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo show lists all fields"),
         ("rollout.num_samples=many", r"rollout.num_samples .*could not be converted to Integer"),
-        ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the steps"),
+        ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the averaged steps"),
         (
             "method.objective.cross_floor=1.2",
             r"method.objective.cross_floor: got 1.2, expected .*\[0, 1\] \(it is 1 - delta",
         ),
         ("method.objective.cross_floor=-0.1", r"method.objective.cross_floor: got -0.1"),
-        ("method.build.problems=7", r"method.build.problems: got 7, which does not divide the 64 problem groups"),
+        ("method.build.problems=7", r"method.build.problems: got 7, expected a divisor of the 64 problem groups"),
         ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
         ("method.ratio=token", r"method.ratio \(in the command line\): the field is now method.objective.name; rename"),
         ("clip.cross_step=0", r"clip.cross_step \(in the command line\): the field is now method.objective.cross_step"),
@@ -115,7 +115,7 @@ def test_pair_of_another_shape_is_one_sentence(agents: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("uri", ["https://me:s3cret@mlflow.example", "postgresql://db/mlflow?user=me&password=s3cret"])
 def test_password_in_the_tracking_address_is_refused_and_not_repeated(uri: str) -> None:
-    with pytest.raises(ConfigError, match=r"tracking.uri: holds a password.*MLFLOW_TRACKING_URI") as caught:
+    with pytest.raises(ConfigError, match=r"tracking.uri: contains a password.*MLFLOW_TRACKING_URI") as caught:
         compose("tiny", "hacpo", overrides=[f"tracking.uri='{uri}'"])
     assert "s3cret" not in str(caught.value)
 
@@ -425,7 +425,10 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
         (["evaluate.benchmarks.arithmetic_dev.metric=best"], r"metric: got best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.metric=bootstrap_best"], r"got bootstrap_best with num_samples 1"),
         (["evaluate.benchmarks.arithmetic_dev.template=x"], r"arithmetic_dev.template: got 'x'; write {problem}"),
-        (["evaluate.benchmarks.arithmetic_dev.kind=file"], r"arithmetic_dev.file: got none; name a JSONL or Parquet"),
+        (
+            ["evaluate.benchmarks.arithmetic_dev.kind=file"],
+            r"arithmetic_dev.file: got none; set it to a JSONL or Parquet",
+        ),
         (["evaluate.shard_problems=0"], r"evaluate.shard_problems: got 0"),
     ],
 )

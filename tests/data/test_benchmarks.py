@@ -77,17 +77,17 @@ def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
     table = load(tmp_path, replace(CONFIG, file="b.parquet")).problems
     assert [(p.id, p.messages, p.gold) for p in table] == [(p.id, p.messages, p.gold) for p in load(tmp_path).problems]
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"b.parquet is no Parquet file that can be read"):
+    with pytest.raises(DataError, match=r"b.parquet is not a readable Parquet file"):
         load(tmp_path, replace(CONFIG, file="b.parquet"))
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "d"', r"line 3: no JSON .*; fix or remove the line"),
-        ({"id": "d", "answer": "1"}, r"line 3: field 'problem' is missing or no text; the row has id, answer"),
-        ({**ROWS[0], "id": "d", "answer": [1]}, r"line 3: field 'answer' is missing or no text"),
-        ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' holds no answer \(whole\); fix or remove"),
+        ('{"id": "d"', r"line 3: not JSON .*; fix or remove the line"),
+        ({"id": "d", "answer": "1"}, r"line 3: field 'problem' is missing or not text; the row has id, answer"),
+        ({**ROWS[0], "id": "d", "answer": [1]}, r"line 3: field 'answer' is missing or not text"),
+        ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' has no answer \(whole\); fix or remove"),
         ({**ROWS[0], "id": "b"}, r"line 3: the id 'b' occurs twice; make ids unique"),
         ({"id": "d", "problem": "x", "answer": "1"}, r"line 3: field 'unit' is missing; the row has id, problem"),
         ({**ROWS[0], "id": "d", "error": "a bit"}, r"line 3: field 'error': got 'a bit', expected an absolute error"),
@@ -108,7 +108,7 @@ def test_bad_row_is_named_with_file_line_and_remedy(tmp_path: Path, line: object
 
 def test_wrong_count_is_named_with_the_expected_one(tmp_path: Path) -> None:
     write(tmp_path, *ROWS[:2])
-    with pytest.raises(DataError, match=r"b.jsonl: got 2 problems, expected 3; get the whole file, or set"):
+    with pytest.raises(DataError, match=r"b.jsonl: got 2 problems, expected 3; get the complete file, or set"):
         load(tmp_path)
     assert len(load(tmp_path, replace(CONFIG, count=None)).problems) == 2
 
@@ -127,7 +127,7 @@ def test_solutions_that_box_several_answers_are_counted_in_the_log(
     load(tmp_path)
     load(tmp_path)
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert said == [f"{tmp_path / 'b.jsonl'}: the solutions of 1 problems box several answers; the last one counts"]
+    assert said == [f"{tmp_path / 'b.jsonl'}: 1 solutions contain several boxed answers; the last one counts"]
 
 
 HUB = replace(
@@ -160,7 +160,7 @@ def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeyp
         raise LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(problem_sets, "hf_hub_download", unreachable)
-    message = rf"no hub answers for owner/set/data/t.parquet \(LocalEntryNotFoundError\); put the file at {tmp_path}"
+    message = rf"owner/set/data/t.parquet cannot be downloaded \(LocalEntryNotFoundError\); put the file at {tmp_path}"
     with pytest.raises(DataError, match=message):
         load(tmp_path, HUB)
 
@@ -169,11 +169,11 @@ def test_missing_file_without_a_hub_and_unknown_folder_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        DataError, match=r"mine.file: .*b.jsonl is not there; set data.directory or HACPO_DATA_DIR, or put"
+        DataError, match=r"mine.file: .*b.jsonl does not exist; set data.directory or HACPO_DATA_DIR, or put"
     ):
         load(tmp_path)
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
-    with pytest.raises(DataError, match=r"mine.file: data/b.jsonl is not there; .* or put the file at data/b.jsonl"):
+    with pytest.raises(DataError, match=r"mine.file: data/b.jsonl does not exist; .* or put the file at data/b.jsonl"):
         load_benchmark("mine", CONFIG, DataConfig())
 
 
@@ -189,7 +189,7 @@ def test_hub_is_tried_without_a_data_folder_and_its_cache_alone_once_it_is_silen
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     monkeypatch.setattr(problem_sets, "hf_hub_download", unreachable)
     for name in ("one", "two"):
-        with pytest.raises(DataError, match=rf"{name}.file: data/b.jsonl is not there and no hub answers for owner/se"):
+        with pytest.raises(DataError, match=rf"{name}.file: data/b.jsonl does not exist and owner/se"):
             load_benchmark(name, HUB, DataConfig())
     assert asked == [False, True]
 
@@ -217,7 +217,7 @@ def test_every_gold_answer_of_the_paper_verifies_against_itself_boxed(name: str)
 def test_math_has_the_23_doubtful_test_problems_of_its_source(caplog: pytest.LogCaptureFixture) -> None:
     rows.warn_once.cache_clear()
     real("math")
-    assert "the solutions of 23 problems box several answers" in caplog.text
+    assert "23 solutions contain several boxed answers" in caplog.text
 
 
 def test_olympiadbench_says_units_tolerance_and_lists() -> None:

@@ -82,8 +82,8 @@ def test_arguments_reach_the_template_of_plain_and_of_masked_prompts(problem: st
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"enable_thinkin": False}, "the chat template never reads it; expected one of enable_thinking; leave it out"),
-        ({"message": 1}, "the chat template never reads it"),  # the loop's own name
+        ({"enable_thinkin": False}, "the chat template does not use it; expected one of enable_thinking; leave it out"),
+        ({"message": 1}, "the chat template does not use it"),  # the loop's own name
         ({"messages": []}, "the renderer sets it itself"),
         ({"add_generation_prompt": False}, "the renderer sets it itself"),
         ({"tools": []}, "the renderer sets it itself"),
@@ -105,7 +105,7 @@ def test_template_with_tags_of_transformers_is_read_and_one_that_is_no_jinja_is_
     tokenizer.chat_template = f"{{% for m in messages %}}{tokenizer.chat_template}{{% endfor %}}"
     check_template_arguments(tokenizer, {"deep": True}, agent="qwen")
     tokenizer.chat_template = "{% if %}"
-    with pytest.raises(ModelError, match=r"the chat template of .* is no Jinja: .*fix it"):
+    with pytest.raises(ModelError, match=r"the chat template of .* is not valid Jinja: .*fix it"):
         check_template_arguments(tokenizer, {"deep": True}, agent="qwen")
 
 
@@ -188,7 +188,7 @@ def test_slow_tokenizer_refuses_a_problem_that_spells_its_control_token() -> Non
 
 
 @pytest.mark.parametrize(
-    ("template", "message"), [("", "writes nothing"), ("{{ messages + 1 }}", "refuses a prompt with roles")]
+    ("template", "message"), [("", "gives an empty prompt"), ("{{ messages + 1 }}", "rejects a prompt with roles")]
 )
 def test_template_that_cannot_be_used_names_the_tokenizer(template: str, message: str) -> None:
     tokenizer = zoo.byte_level()
@@ -216,7 +216,7 @@ def test_several_templates_without_a_default_count_as_none() -> None:
 
 
 def test_template_that_refuses_a_role_is_an_error_with_its_own_words() -> None:
-    with pytest.raises(ModelError, match=r"refuses a prompt with roles \['system', 'user'\]: System role not supp"):
+    with pytest.raises(ModelError, match=r"rejects a prompt with roles \['system', 'user'\]: System role not supp"):
         render_prompt(METASPACE, (Message(role="system", content="Add."), *user("a")))
 
 
@@ -237,5 +237,5 @@ def test_format_puts_the_system_turn_first_even_where_it_is_empty() -> None:
 
 
 def test_format_refuses_a_template_without_a_place_for_the_problem() -> None:
-    with pytest.raises(ConfigError, match=r"no place for the problem: got 'Solve\.'; write \{problem\} in it"):
+    with pytest.raises(ConfigError, match=r"prompt template: got 'Solve\.', expected \{problem\} in it"):
         format_messages("Solve.", "a", None)

@@ -58,18 +58,18 @@ def test_numbers_nulls_and_the_mark_of_a_windows_editor_are_read(tmp_path: Path)
 def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     problems = load_problems(jsonl(tmp_path, row("a"), row("b", " "), row("c", "")))
     assert [problem.id for problem in problems] == ["a"]
-    assert "dropped 2 problems whose answer is empty" in caplog.text
+    assert "dropped 2 problems with an empty answer" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "b", "problem": "x"', r"line 2: no JSON .*; fix or remove the line"),
+        ('{"id": "b", "problem": "x"', r"line 2: not JSON .*; fix or remove the line"),
         ('["b"]', r"line 2: got list, expected a JSON object"),
-        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or no text; the row has id, problem"),
-        ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or no text"),
+        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or not text; the row has id, problem"),
+        ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or not text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
-        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is no valid Unicode; fix the id"),
+        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is not valid Unicode; fix the id"),
         ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; fix or remove the row"),
     ],
 )
@@ -87,7 +87,7 @@ def test_byte_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_missing_file_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"data.sets.mine.file: .*absent.jsonl is not there"):
+    with pytest.raises(DataError, match=r"data.sets.mine.file: .*absent.jsonl does not exist"):
         load_problems(one_set(tmp_path, "absent.jsonl"))
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     with pytest.raises(DataError, match=r"set data\.directory or HACPO_DATA_DIR"):
@@ -156,7 +156,7 @@ def test_columns_have_any_name_and_the_form_says_where_the_answer_is(tmp_path: P
 
 def test_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_rows(tmp_path / "own.jsonl")
-    with pytest.raises(DataError, match=r"field 'answer' is missing or no text; the row has key, question, solution"):
+    with pytest.raises(DataError, match=r"field 'answer' is missing or not text; the row has key, question, solution"):
         load_problems(one_set(tmp_path, "own.jsonl", id_field="key"))
 
 
@@ -246,10 +246,13 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
         (["data.sets.arithmetic.share=2"], r"data.sets.arithmetic.share cannot take effect: data.train names one set"),
         (["data.sets.arithmetic.template=x"], r"data.sets.arithmetic.template: got 'x'; write \{problem\}"),
         (["data.sets.arithmetic.kind=hub"], r"data.sets.arithmetic.kind: got 'hub', expected one of"),
-        (["data.train=[own]", "data.sets.own.system=x"], r"data.sets.own.file: got none; name a JSONL or Parquet file"),
+        (
+            ["data.train=[own]", "data.sets.own.system=x"],
+            r"data.sets.own.file: got none; set it to a JSONL or Parquet file",
+        ),
         (
             ["data.train=[arithmetic,math]", "data.sets.math.share=0.001"],
-            r"data.sets.math.share: got 0.001, none of \d+ problems a step",
+            r"data.sets.math.share: got 0.001, which is less than one of the \d+ problems per step",
         ),
         (
             ["data.train_file=x.jsonl"],

@@ -99,8 +99,8 @@ def test_rows_of_earlier_steps_are_weighed_by_what_they_were_sampled_with(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("old_logprobs=sampler",), "with old_logprobs=sampler, which takes the sampler's"),
-        (("method.objective.correction_level=token",), "token with cross_clip, whose values are of whole responses"),
+        (("old_logprobs=sampler",), "with old_logprobs=sampler, which uses the sampler's"),
+        (("method.objective.correction_level=token",), "token with cross_clip, which has no terms per token"),
     ],
 )
 def test_correction_that_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None:

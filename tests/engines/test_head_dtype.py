@@ -164,7 +164,9 @@ def test_update_in_bf16_is_closer_to_that_of_fp32_with_a_wide_head() -> None:
 
 
 def test_head_that_is_not_linear_cannot_be_wide() -> None:
-    with pytest.raises(EngineError, match=r"engine.head_dtype: Gemma2ForCausalLM has no plain linear head; set it to"):
+    with pytest.raises(
+        EngineError, match=r"engine.head_dtype: got float32, but Gemma2ForCausalLM has no plain linear head; set it to"
+    ):
         scoring_head(capped_model(gain=30.0), is_wide=True)
 
 

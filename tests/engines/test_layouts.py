@@ -243,7 +243,7 @@ def test_model_that_ignores_positions_and_rows_is_refused(
         return inner(*args, input_ids=input_ids, use_cache=use_cache)
 
     monkeypatch.setattr(model.base_model, "forward", deaf)
-    assert_refused(model, "does not score shared_prompts rows as it scores them alone", caplog)
+    assert_refused(model, "scores rows differently with shared_prompts", caplog)
 
 
 def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +256,7 @@ def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, ca
         return inner(input_ids=input_ids, use_cache=use_cache, **options)
 
     monkeypatch.setattr(model.base_model, "forward", strict)
-    assert_refused(model, "does not take rows that share prompts .*unexpected keyword", caplog)
+    assert_refused(model, "does not support shared_prompts .*unexpected keyword", caplog)
 
 
 @pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), RuntimeError("invalid dtype for bias")])
@@ -273,23 +273,23 @@ def test_class_that_fails_with_shared_rows_gets_padded_ones(
 def test_mask_of_the_models_own_is_refused() -> None:
     (forward,) = passes_of("shared_prompts")
     part = torch.zeros(1, 2, 12, 4)
-    with pytest.raises(TypeError, match="a mask of the model's own"):
+    with pytest.raises(TypeError, match="the model builds its own attention mask"):
         attention.attend(torch.nn.Identity(), part, part, part, torch.zeros(1, 1, 12, 12), rows=forward.places)
 
 
 def test_rotation_by_a_sequences_length_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = small_model()
     model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic", "factor": 2.0}
-    assert_refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
+    assert_refused(model, "Qwen3ForCausalLM does not have", caplog)
 
 
 def test_layers_with_a_window_and_other_attention_share_no_prompts(caplog: pytest.LogCaptureFixture) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = MistralConfig(vocab_size=VOCAB_SIZE, num_key_value_heads=1, sliding_window=4, **sizes)
-    assert_refused(MistralForCausalLM(config).eval(), "MistralForCausalLM attends otherwise", caplog)
+    assert_refused(MistralForCausalLM(config).eval(), "MistralForCausalLM does not have", caplog)
     model = small_model()
     model.set_attn_implementation("eager")
-    assert_refused(model, "Qwen3ForCausalLM attends otherwise", caplog)
+    assert_refused(model, "Qwen3ForCausalLM does not have", caplog)
     assert model.config._attn_implementation == "eager"
 
 

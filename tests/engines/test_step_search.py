@@ -221,7 +221,7 @@ def test_searches_advance_together_and_do_not_change_each_other() -> None:
 
 
 def test_log_probabilities_that_are_no_numbers_are_one_error() -> None:
-    with pytest.raises(EngineError, match="log-probabilities of a search are no numbers"):
+    with pytest.raises(EngineError, match="log-probabilities of a search: got"):
         found(Tree({"": [("a#", float("nan"))]}), request_of())
 
 

@@ -97,7 +97,7 @@ def test_teacher_that_is_no_other_agent_is_an_error(small_plan: Callable[..., Pl
 
 
 def test_objectives_of_whole_responses_are_refused() -> None:
-    with pytest.raises(ConfigError, match="gives single tokens an advantage, with objective sequence_clip"):
+    with pytest.raises(ConfigError, match="gives each token an advantage, with objective sequence_clip"):
         compose("tiny", "distil", overrides=["method.objective.name=sequence_clip"])
 
 
@@ -112,8 +112,8 @@ WORDS = [[], ["method.estimate.window=1"], ["method.estimate.metric=positive_rat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("method.plan.name=interaction",), "whose teacher reads the problem in its own words"),
-        (("method.build.drops_equal_rewards=true",), "whose rows carry what a teacher says"),
+        (("method.plan.name=interaction",), "whose teacher scores with the original prompts"),
+        (("method.build.drops_equal_rewards=true",), "whose rows also have a teacher's advantages"),
     ],
 )
 def test_what_a_teacher_cannot_judge_is_refused(words: tuple[str, ...], message: str) -> None:

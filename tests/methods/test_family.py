@@ -171,7 +171,7 @@ def test_gmpo_within_its_bounds_is_the_sequence_ratio() -> None:
 
 @pytest.mark.parametrize("method", ["cispo", "sapo", "gmpo", "dr_grpo"])
 def test_token_ratios_and_shared_rollouts_are_refused_together(method: str) -> None:
-    with pytest.raises(ConfigError, match=r"which takes a ratio of each token, with method.shares_rollouts=true, but"):
+    with pytest.raises(ConfigError, match=r"which uses a ratio per token, with method.shares_rollouts=true, but"):
         compose("tiny", method, overrides=["method.shares_rollouts=true"])
 
 

@@ -69,7 +69,7 @@ def test_group_is_filled_alone_without_an_idea() -> None:
 
 
 def test_shared_rollouts_and_whole_groups_are_refused() -> None:
-    with pytest.raises(ConfigError, match="answer other words than a partner's prompt"):
+    with pytest.raises(ConfigError, match="prompts differ from the partners' prompts"):
         compose("tiny", "hacpo", overrides=["method.plan.name=interaction"])
     with pytest.raises(ConfigError, match="num_interactive: got 8 of 8 responses to a problem, expected fewer"):
         compose("tiny", "ilr_interaction", overrides=["method.plan.num_interactive=8"])
@@ -95,5 +95,7 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(
     planned = small_plan("ilr_interaction", *SHORT)
     with caplog.at_level(logging.WARNING, logger="hacpo_core.phases.rollout"):
         run_experiment(planned, DirectRunner(), QuietWatcher())
-    assert any("responses are left out, whose prompts are over the 40 tokens" in r.getMessage() for r in caplog.records)
+    assert any(
+        "responses are left out because their prompts exceed the 40 tokens" in r.getMessage() for r in caplog.records
+    )
     assert len(StepStore(planned.root).read_table(1, "rollout-2.qwen", "rollouts-2.qwen.parquet")) == 0

@@ -166,7 +166,7 @@ def test_shaped_rewards_make_advantages_and_raw_ones_capability(small_plan: Call
     ("returned", "message"),
     [
         (None, "shape: returned NoneType, expected rewards by agent"),
-        ({"gpt": np.ones(16)}, "'gpt' is no agent; they are qwen, llama"),
+        ({"gpt": np.ones(16)}, "got agent 'gpt', expected one of qwen, llama"),
         ({"qwen": np.ones(3)}, r"rewards of qwen is float64 of shape \(3,\)"),
         ({"qwen": np.full(16, np.nan)}, "expected a finite number for each scored response and nan for the others"),
         (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
@@ -229,9 +229,12 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
             "method.plan.name=nothing",
             r"method.plan.name: got 'nothing', expected every_problem, dynamic_sampling, step_search",
         ),
-        ("method.plan.name=tests.plugins:RunningMean", r"method.plan.name: .* is no SamplingPlan; derive a frozen"),
-        ("method.estimate.name=tests.plugins:rewards", r"method.estimate.name: .* is no Estimator"),
-        ("method.estimate.name=hacpo_core.methods.base:Estimator", "lacks the method estimate; write it"),
+        (
+            "method.plan.name=tests.plugins:RunningMean",
+            r"method.plan.name: .* is not of class SamplingPlan; derive a frozen",
+        ),
+        ("method.estimate.name=tests.plugins:rewards", r"method.estimate.name: .* is not of class Estimator"),
+        ("method.estimate.name=hacpo_core.methods.base:Estimator", "lacks estimate; implement it"),
     ],
 )
 def test_class_that_is_no_implementation_is_refused(word: str, message: str, small_plan: Callable[..., Plan]) -> None:
@@ -257,7 +260,7 @@ def carried_by(scored: ScoredStep, **changes: Any) -> Estimate:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "returned NoneType, expected a pair: what it made, and its state"),
+        (None, "returned NoneType, expected a tuple of its result and its state"),
         ((1, {}), "returned int, expected an Estimate"),
         ((Estimate({}), {}), r"carried\['qwen'\]\['qwen'\] is NoneType, expected a Carried"),
         (
@@ -266,11 +269,11 @@ def carried_by(scored: ScoredStep, **changes: Any) -> Estimate:
         ),
         (
             lambda s: (carried_by(s, weight_R=np.full(16, np.nan)), {}),
-            "weight_R of qwen for qwen holds values that are",
+            "weight_R of qwen for qwen: got nan or infinity",
         ),
-        (lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected texts"),
+        (lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected a str"),
         (lambda s: (carried_by(s), {"a": {1, 2}}), r"state\['a'\] is of type set, expected JSON values and numpy"),
-        (lambda s: (carried_by(s), {"a": float("nan")}), "the state is no JSON"),
+        (lambda s: (carried_by(s), {"a": float("nan")}), "the state is not JSON"),
         (lambda s: (carried_by(s), [1]), "the state is of type list, expected a mapping"),
         (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
     ],
@@ -294,8 +297,8 @@ def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
     ("returned", "message"),
     [
         (([], {}), "returned no sample specs, expected at least one"),
-        ((["x"], {}), "a list of sample specs holds 'x' of type str"),
-        (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; number them apart"),
+        ((["x"], {}), "got 'x' of type str in a list, expected sample specs"),
+        (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; give each one its own number"),
         (
             lambda t: ([spec_of(t, limits=SamplingLimits(0.0, 1.0, 5))], {}),
             "expected SamplingLimits with temperature >",
@@ -316,13 +319,13 @@ def test_plan_that_returns_nonsense_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (([], {}), "returned no mini-batches, expected rows in each"),
+        (([], {}), "returned no mini-batches, expected mini-batches with rows"),
         (([[]], {}), "returned an empty mini-batch"),
-        (([[(1, "qwen", "p", 0)]], {}), r"a list of row keys holds \(1, 'qwen', 'p', 0\) of type tuple"),
-        (([[RowKey(1, "qwen", "p", 0)]], {}), "took RowKey.*, which is no response of that step"),
+        (([[(1, "qwen", "p", 0)]], {}), r"got \(1, 'qwen', 'p', 0\) of type tuple in a list, expected row keys"),
+        (([[RowKey(1, "qwen", "p", 0)]], {}), "took RowKey.*, expected a response of that step"),
         (([[RowKey(2, "qwen", "p", 0)]], {}), "expected steps from 1 to 1"),
         (([[RowKey(1, "gpt", "p", 0)]], {}), "expected rows of qwen, llama"),
-        (lambda h: ([list(h.responses(1, "qwen").row_keys())[:1] * 2], {}), "a mini-batch holds RowKey.* twice"),
+        (lambda h: ([list(h.responses(1, "qwen").row_keys())[:1] * 2], {}), "a mini-batch contains RowKey.* twice"),
     ],
 )
 def test_builder_that_returns_nonsense_is_refused_in_one_sentence(
@@ -339,11 +342,14 @@ def test_builder_that_returns_nonsense_is_refused_in_one_sentence(
     ("returned", "message"),
     [
         (None, "surrogate: returned NoneType, expected a Surrogate"),
-        (lambda s: replace(s, value_B=s.value_B[:1]), r"value_B is \(1,\), expected a tensor of one number per row"),
-        (lambda s: replace(s, value_B=s.value_B.detach().numpy()), "value_B is ndarray, expected a tensor"),
-        (lambda s: replace(s, value_B=s.value_B.detach()), "value_B has no gradient; compute it from logprob_BT"),
-        (lambda s: replace(s, value_B=s.value_B * float("nan")), "value_B or ratio_B holds nan or infinity"),
-        (lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "value_B or ratio_B holds nan or infinity"),
+        (lambda s: replace(s, value_B=s.value_B[:1]), r"value_B: got \(1,\), expected a tensor of one number per row"),
+        (lambda s: replace(s, value_B=s.value_B.detach().numpy()), "value_B: got ndarray, expected a tensor"),
+        (
+            lambda s: replace(s, value_B=s.value_B.detach()),
+            "value_B: got no gradient, expected one; compute it from logprob_BT",
+        ),
+        (lambda s: replace(s, value_B=s.value_B * float("nan")), "got nan or infinity in value_B or ratio_B"),
+        (lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "got nan or infinity in value_B or ratio_B"),
         (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
     ],
 )

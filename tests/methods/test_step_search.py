@@ -61,10 +61,10 @@ def test_group_without_an_ordinary_response_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tag": ""}, "give a searched response, and no other one, the tag 'search'"),
-        ({"search": None}, "give a searched response, and no other one, the tag 'search'"),
-        ({"search": StepSearch(0, 4, 8, "\n", "")}, "expected a StepSearch with whole numbers from 1"),
-        ({"search": StepSearch(2, 4, 8, "", "")}, "and a text that ends a step"),
+        ({"tag": ""}, "use the tag 'search' for searched responses"),
+        ({"search": None}, "use the tag 'search' for searched responses"),
+        ({"search": StepSearch(0, 4, 8, "\n", "")}, "expected a StepSearch with counts >= 1"),
+        ({"search": StepSearch(2, 4, 8, "", "")}, "and a non-empty step_end"),
         ({"search": 3}, "expected a StepSearch"),
     ],
 )

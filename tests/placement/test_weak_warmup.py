@@ -196,7 +196,7 @@ def test_two_at_the_same_time_make_one_folder_once(folder: Path) -> None:
 def test_folder_that_others_put_there_is_not_taken(folder: Path) -> None:
     made = make(folder)
     (made / MARKER_FILE).unlink()
-    with pytest.raises(ModelError, match=r"is not the model that pair.agents.qwen.weak_warmup makes; remove that"):
+    with pytest.raises(ModelError, match=r"is not the model of pair.agents.qwen.weak_warmup; remove the"):
         make(folder)
 
 
@@ -214,27 +214,27 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         lambda folder: shutil.rmtree(folder / "weak"),
         {},
         ModelError,
-        r"weak_warmup.weak: .*/weak is no folder; set it to the model folder of an earlier checkpoint",
+        r"weak_warmup.weak: .*/weak is not a folder; set it to the model folder of an earlier checkpoint",
     ),
     "vocabulary": (
         other_vocabulary,
         {},
         ModelError,
-        r"weak_warmup.weak: .*/weak has another vocabulary \(30 tokens, 30 logits\) than the agent's model",
+        r"weak_warmup.weak: got .*/weak with 30 tokens and 30 logits, expected the same vocabulary",
     ),
     "no_file": (
         lambda folder: (folder / "s.jsonl").unlink(),
         {},
         DataError,
-        r"weak_warmup.file: .*s.jsonl is not there; put it there, with the columns problem and solution",
+        r"weak_warmup.file: .*s.jsonl does not exist; put a file with the columns problem and solution",
     ),
     "no_column": (
         lambda folder: None,
         {"solution_field": "answer"},
         DataError,
-        r"s.jsonl, line 1: field 'answer' is missing or no text; the row has problem, solution",
+        r"s.jsonl, line 1: field 'answer' is missing or not text; the row has problem, solution",
     ),
-    "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl holds no row"),
+    "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl has no rows"),
     "too_long": (
         lambda folder: None,
         {"max_tokens": 3},
@@ -259,7 +259,7 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
     write_rows(folder, *rows)
     with caplog.at_level(logging.WARNING):
         made = make(folder, agent_of(folder, max_tokens=12))
-    assert "pair.agents.qwen.weak_warmup: left out 1 of 2 examples, of over 12 tokens" in caplog.text
+    assert "pair.agents.qwen.weak_warmup: left out 1 of 2 examples with more than 12 tokens" in caplog.text
     marker = json.loads((made / MARKER_FILE).read_text())
     assert (marker["num_examples"], marker["num_left_out"]) == (1, 1)
 
@@ -268,7 +268,7 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
     ("fields", "message"),
     [
         ("{file: s.jsonl}", r"agents.qwen-tiny.weak_warmup.weak: got none; set it to the model folder of an earlier"),
-        ("{weak: w}", r"agents.qwen-tiny.weak_warmup.file: got none; name a JSONL or Parquet file"),
+        ("{weak: w}", r"agents.qwen-tiny.weak_warmup.file: got none; set it to a JSONL or Parquet file"),
         ("{weak: w, file: s, mix: 0}", r"weak_warmup.mix: got 0.0, expected a value in \(0, 1\]"),
         ("{weak: w, file: s, mix: 1.5}", r"weak_warmup.mix: got 1.5, expected a value in \(0, 1\]"),
         ("{weak: w, file: s, gain_weight: -1}", r"weak_warmup.gain_weight: got -1.0"),

@@ -35,7 +35,7 @@ def test_failure_is_raised_once_and_what_fails_after_it_is_logged(caplog: pytest
     may_begin.set()
     with pytest.raises(OSError, match="disk full"):
         thread.wait()
-    assert "also, behind this: still full" in caplog.text
+    assert "another error in the background thread: still full" in caplog.text
     assert done == ["later"]
     thread.wait()
 

@@ -128,5 +128,5 @@ def test_store_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
     before.save_rollouts(3, "qwen", SampledBatch(responses_of([ROLLOUT]), COST))
     path = before.store.folder(3) / MANIFEST
     write_json(path, {key: value for key, value in read_json(path).items() if key != "format"})
-    with pytest.raises(StoreError, match=r"000003 was written in format 1 by another version of hacpo, expected 2; go"):
+    with pytest.raises(StoreError, match=r"000003: got format 1, written by another version of hacpo, expected 2; use"):
         after.rollouts(3, "qwen")

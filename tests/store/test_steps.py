@@ -64,7 +64,7 @@ def test_torn_manifest_makes_the_step_absent_and_says_so(tmp_path: Path, caplog:
     store.commit(1, "advantage", {"a.json": 1})
     (store.folder(1) / "manifest.json").write_text('{"phases": {"adv', encoding="utf-8")
     assert StepStore(tmp_path).committed(1) == ()
-    assert "manifest of step 1 is torn" in caplog.text
+    assert "manifest of step 1 is corrupt" in caplog.text
 
 
 def test_file_is_never_seen_half_written(tmp_path: Path) -> None:

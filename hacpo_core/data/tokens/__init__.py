@@ -1,1 +1,1 @@
-"""One text in the tokens of several agents."""
+"""The same text in the tokens of several agents."""

@@ -1,4 +1,4 @@
-"""The same response in two tokenizers, and how much more likely one model finds it than the other, token by token.
+"""Alignment of a response under two tokenizers, and the difference of its log-probabilities token by token.
 
 Shapes: N token of the learner, M token of another agent.
 """
@@ -20,7 +20,7 @@ Ids = NDArray[np.int32]
 
 
 class TokenEnds:
-    """Where each token of a text ends, in characters, for one tokenizer."""
+    """End positions, in characters, of the tokens of a text under one tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -30,7 +30,7 @@ class TokenEnds:
         return decode_response(self._tokenizer, token_ids)
 
     def _new_piece(self, before: int, token_id: int) -> str:
-        """What a token adds behind another one; some tokenizers write a space only there."""
+        """Text that a token adds after another token; some tokenizers write a space only there."""
         return self._decode(before, token_id)[len(self._decode(before)) :]
 
     def text(self, token_ids: Sequence[int]) -> str:
@@ -38,7 +38,7 @@ class TokenEnds:
         return self._decode(*token_ids) if token_ids else ""
 
     def of(self, token_ids: Sequence[int]) -> NDArray[np.int64] | None:
-        """End of each token in the decoded text; None where the tokens' texts one by one are not the whole text."""
+        """End of each token in the decoded text; None if the texts of the single tokens do not add up to it."""
         if not token_ids:
             return np.empty(0, np.int64)
         pieces = [self._decode(token_ids[0]), *(self._piece(*pair) for pair in itertools.pairwise(token_ids))]
@@ -58,18 +58,22 @@ class Aligner:
         own_eos: Collection[int],
         other_eos: Collection[int],
     ) -> None:
-        """Args: the two tokenizers, and the ids that end a response of each."""
+        """
+        Args:
+            own: the learner's tokenizer.
+            other: the other agent's tokenizer.
+            own_eos, other_eos: ids that end a response of each.
+        """
         self._own, self._other = TokenEnds(own), TokenEnds(other)
         self._own_eos, self._other_eos = own_eos, other_eos
 
     def difference(
         self, own_ids: Ids, own_N: NDArray[np.float64], other_ids: Ids, other_M: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """By how many nats the other agent finds each of the learner's tokens more likely, by spans of text.
+        """The other agent's minus the learner's log-probability of each of the learner's tokens, by spans of text.
 
-        Where the two do not decode to the same text, all of it is one span.
-
-        An EOS at the end is compared with the other's EOS; where only one of them has one, it counts 0.
+        If the two do not decode to the same text, the whole response is one span. A final EOS is compared with the
+        other's final EOS; if only one of them has one, the difference is 0.
 
         Args:
             own_ids, own_N: the learner's tokens and their log-probabilities.
@@ -79,7 +83,7 @@ class Aligner:
             difference_N.
         """
         own, other = strip_eos(own_ids, self._own_eos), strip_eos(other_ids, self._other_eos)
-        is_same = self._own.text(own.tolist()) == self._other.text(other.tolist())  # a tokenizer may tidy what it reads
+        is_same = self._own.text(own.tolist()) == self._other.text(other.tolist())  # tokenizers may normalise text
         ends = (self._own.of(own.tolist()), self._other.of(other.tolist())) if is_same else (None, None)
         difference_N = np.zeros(len(own_ids))
         difference_N[: len(own)] = span_differences(own_N[: len(own)], ends[0], other_M[: len(other)], ends[1])
@@ -94,19 +98,19 @@ def span_differences(
     other_M: NDArray[np.float64],
     other_ends: NDArray[np.int64] | None,
 ) -> NDArray[np.float64]:
-    """For each token of the learner, how much more likely another model finds the span around it, per token.
+    """Difference of log-probabilities for each token of the learner, averaged over the span of text that contains it.
 
         d[n] = (sum of other over the span - sum of own over the span) / number of the learner's tokens in the span
 
-    Spans end where tokens of both end at the same character; a text without such ends, or whose ends are unknown, is
-    one span.
+    A span ends where a token of each tokenizer ends at the same character. If there are no such positions, or they are
+    unknown, the whole text is one span.
 
     Args:
         own_N, other_M: log-probabilities of the tokens, nats.
-        own_ends, other_ends: where the tokens end in the text, in characters; None: unknown.
+        own_ends, other_ends: end positions of the tokens in the text, in characters; None: unknown.
 
     Returns:
-        d_N; for the same text its sum is the difference of the sums. 0 where one of them has no token.
+        d_N, nats; its sum equals the difference of the two sums. 0 if one of them has no tokens.
     """
     if not len(own_N) or not len(other_M):
         return np.zeros(len(own_N))

@@ -1,4 +1,4 @@
-"""Which ids steer a conversation, and tokenizers in which no text can spell them."""
+"""Control tokens of a conversation, and tokenizers in which no text can spell them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-if TYPE_CHECKING:  # two seconds, which plans do without
+if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
-# Unicode reserves this character for internal use: it has no place in text that is interchanged.
+# Unicode reserves this noncharacter for internal use, so that it does not occur in valid text.
 NONCHARACTER = "\ufdd0"
 
 
 def tokenizers_match(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
-    """Whether the same ids mean the same to both, chat template included, wherever each was loaded from.
+    """Whether both tokenizers give ids the same meaning and have the same chat template, wherever they were loaded.
 
-    Never true by mistake; a pair that is equal in a way not seen here is retokenised, which is slower but right.
+    No false positives. Equal tokenizers that are not recognised as equal are retokenised, which is slower but correct.
     """
     if a is b:
         return True
@@ -31,16 +31,16 @@ def tokenizers_match(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> 
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Spelling and id of every special token: the named ones, the extra ones, and added tokens flagged special."""
+    """Text and id of every special token: named, extra, and added tokens with the special flag."""
     added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     return added | named
 
 
 def control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids that steer a conversation: every special token but UNK, which stands for text that has no token.
+    """Ids of control tokens: every special token except UNK, which stands for text without a token.
 
-    UNK counts as control where another role (EOS, PAD, ...) shares its id.
+    UNK counts as a control token if another role (EOS, PAD, ...) has the same id.
     """
     roles = {token for role, token in tokenizer.special_tokens_map.items() if role != "unk_token"}
     return frozenset(
@@ -51,21 +51,21 @@ def control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def unspellable(token_id: int) -> str:
-    """A name that no text can spell: byte-level, metaspace and word models never see a literal space in a piece."""
+    """A token name that no text can spell: pieces of byte-level, metaspace and word models contain no literal space."""
     return f"{NONCHARACTER} control {token_id} {NONCHARACTER}"
 
 
 def unspellable_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the fast tokenizer whose special tokens have names that no text spells; the ids stay.
+    """A copy of the fast tokenizer whose special tokens have names that no text can spell; their ids stay the same.
 
-    `split_special_tokens=True` does not suffice: it hides added tokens, but a Unigram or WordPiece model that has
-    `</s>` or `[SEP]` in its own vocabulary still finds it there.
+    `split_special_tokens=True` is not enough: it hides added tokens, but a Unigram or WordPiece model with `</s>` or
+    `[SEP]` in its own vocabulary still finds it there.
     """
     return _unspellable_copy(tokenizer, _backend_state(tokenizer))
 
 
 def response_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """An unspellable copy that reads responses: whatever they spell is text, and no space is put in front."""
+    """A copy for encoding responses: spelled control tokens are plain text, and no space is added in front."""
     state = _backend_state(tokenizer)
     _drop_prefix_space(state["pre_tokenizer"])
     backend = _unspellable_copy(tokenizer, state)
@@ -100,7 +100,7 @@ def _unspellable_copy(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any])
 
 
 def _drop_prefix_space(pre_tokenizer: dict[str, Any] | None) -> None:
-    # A byte-level decoder gives back every space, so one that the tokenizer adds in front would change the text.
+    # Byte-level decoding keeps every space, so a space that the tokenizer adds in front would change the text.
     if pre_tokenizer is None:
         return
     if pre_tokenizer["type"] == "ByteLevel":
@@ -111,7 +111,7 @@ def _drop_prefix_space(pre_tokenizer: dict[str, Any] | None) -> None:
 
 def _backend_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    # What a caller last asked for, and no part of the tokenizer.
+    # These are settings of the last call, not properties of the tokenizer.
     state["truncation"] = state["padding"] = None
     return state
 

@@ -1,7 +1,7 @@
-"""What one agent said, in another agent's tokens.
+"""Conversion of one agent's responses to another agent's tokens.
 
-A response travels between agents as text, except where both agents share tokenizer and template. What the text spells
-stays text: a response that types `<|im_end|>` or `</s>` ends nobody's turn but its author's.
+Responses are passed between agents as text, unless both agents have the same tokenizer and chat template. Control
+tokens spelled out in a response, such as `<|im_end|>` or `</s>`, stay plain text and do not end the learner's turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hacpo_core.data.tokens.control_tokens import control_ids, response_backend,
 from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.responses import Responses
 
-if TYPE_CHECKING:  # two seconds, which plans do without
+if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
 EosRule = Literal["keep", "drop"]
@@ -29,11 +29,12 @@ class SharedResponses:
     """Responses as the learner trains on them, in their order.
 
     Attributes:
-        token_ids: int32; () where nothing is left to train on.
-        is_truncated_R: where the learner's limit cut it (its end-of-sequence token went with the cut).
-        length_drift_R: change in tokens before that cut, (target - source) / source.
-        is_passed_through: whether both agents share a tokenizer and ids are passed as they are.
-        num_control_dropped: control tokens that texts spelled and that the target could not write in any other way.
+        token_ids: int32; empty if nothing is left to train on.
+        is_truncated_R: True if the response was cut at the learner's limit, which also removes its EOS.
+        length_drift_R: relative change of the length before that cut, (target - source) / source.
+        is_passed_through: whether both agents have the same tokenizer, so that ids are passed unchanged.
+        num_control_dropped: control tokens that were removed because texts spelled them and the target tokenizer cannot
+            encode them as plain text.
     """
 
     token_ids: Ragged
@@ -44,7 +45,7 @@ class SharedResponses:
 
 
 class Retokenizer:
-    """Turns the responses of one agent (source) into token ids of another (target)."""
+    """Converts the responses of one agent (source) to token ids of another (target)."""
 
     def __init__(
         self,
@@ -56,15 +57,16 @@ class Retokenizer:
         source_eos_ids: Collection[int] = (),
         has_same_arguments: bool = True,
     ) -> None:
-        """Compares the two tokenizers once, and reads the target's control tokens.
+        """Compare the two tokenizers once, and read the target's control tokens.
 
         Args:
-            eos: "keep" ends a response that stopped by itself in the target's EOS, "drop" in nothing, unless it is
-                an EOS alone.
+            source: tokenizer of the sampling agent.
+            target: tokenizer of the learner.
+            eos: "keep" appends the target's EOS to finished responses, "drop" only to responses that are just an EOS.
             max_response_tokens: the learner's limit in tokens, EOS included, >= 1.
-            source_eos_ids: more ids that end a response of the source, as its generation_config lists them.
-            has_same_arguments: whether both chat templates are given the same arguments; where not, equal tokenizers
-                do not count as the same.
+            source_eos_ids: additional ids that end a response of the source, from its generation_config.
+            has_same_arguments: whether both chat templates get the same arguments; if not, even equal tokenizers are
+                treated as different.
 
         Raises:
             ConfigError: `eos` or `max_response_tokens` is out of range.
@@ -89,7 +91,7 @@ class Retokenizer:
         self._backend = response_backend(target) if target.is_fast else None
 
     def convert(self, responses: Responses) -> SharedResponses:
-        """The responses in the target's tokens; a row depends on no other row."""
+        """The responses in the target's tokens; each row is converted independently."""
         num_control_dropped = 0
         source_ids = [self._source_ids(ids, reason) for ids, reason in _tokens_and_reasons(responses)]
         if self.is_pass_through:
@@ -112,15 +114,15 @@ class Retokenizer:
         )
 
     def _without_control(self, token_ids: list[int]) -> list[int]:
-        if self._control_ids.isdisjoint(token_ids):  # rare, and slow for every token of every response
+        if self._control_ids.isdisjoint(token_ids):  # fast path: control tokens are rare
             return token_ids
         return [token_id for token_id in token_ids if token_id not in self._control_ids]
 
     def _ended(self, content: list[int], source_ids: NDArray[np.int32], finish_reason: str) -> list[int]:
-        """The content with the target's EOS where the response ends in one."""
+        """The content, followed by the target's EOS if the response ends in one."""
         is_eos_alone = not len(strip_eos(source_ids, self._source_eos_ids))
         if not content and not is_eos_alone:
-            return []  # EOS alone would teach to say nothing, with the reward of a response that said something
+            return []  # a lone EOS would get the reward of a response with text
         ends_in_eos = finish_reason == "stop" and (self._eos == "keep" or is_eos_alone)
         return [*content, *self._eos_suffix] if ends_in_eos else content
 
@@ -180,12 +182,12 @@ def valid_unicode(text: str) -> str:
 
 
 def strip_eos(token_ids: NDArray[np.int32], eos_ids: Collection[int]) -> NDArray[np.int32]:
-    """The ids without the one end-of-sequence token that may close them."""
+    """The ids without their final EOS, if there is one."""
     return token_ids[:-1] if len(token_ids) and int(token_ids[-1]) in eos_ids else token_ids
 
 
 def without_eos(token_ids: NDArray[np.int32], eos_ids: Collection[int]) -> NDArray[np.int32]:
-    """What is trained on under `drop`: the ids without their closing EOS; an EOS alone stays, or nothing would be left.
+    """The ids to train on under `drop`: without the final EOS, unless it is the only token.
 
     Source: official code.
     """

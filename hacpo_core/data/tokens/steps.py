@@ -1,4 +1,4 @@
-"""Where a step of reasoning ends in an agent's tokens, and where the reasoning ends."""
+"""Where a reasoning step, and the whole reasoning, ends in an agent's tokens."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Literal
 
 from hacpo_core.data.boxed import first_box_end
 
-if TYPE_CHECKING:  # two seconds, which plans do without
+if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
 CONTEXT_TOKENS = 8
-"""tokens before a step that are decoded with it: its first tokens alone may spell something else"""
+"""tokens decoded together with the step after them, since the first tokens of a step may decode differently alone"""
 
 TAIL_CHARACTERS = 2_000
-"""of the text before a step in which a box, or a mark, may have begun: long beams are not read again in every round"""
+"""how far before a step a box or mark may begin; limits what is searched again in each round"""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The first step of some tokens.
+    """The first step of a token sequence.
 
     Attributes:
-        num_tokens: of the step, the one that holds its end included; all tokens where no end is among them.
+        num_tokens: of the step, including the token that contains its end; all tokens if there is no end.
         text: of these tokens, special tokens included.
-        end: what ends it; None where all tokens together are no whole step.
+        end: what ends the step; None if the tokens contain no complete step.
     """
 
     num_tokens: int
@@ -36,25 +36,24 @@ class Step:
 
 
 class StepReader:
-    """Cuts an agent's tokens at the end of a step, or of the reasoning, whichever comes first."""
+    """Finds the end of a step or of the reasoning, whichever comes first, in an agent's tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, step_end: str, closing_mark: str) -> None:
-        """Steps of one kind in one tokenizer.
-
+        """
         Args:
-            tokenizer: of the agent.
+            tokenizer: the agent's.
             step_end: text that ends a step.
-            closing_mark: text that ends the reasoning; where it is empty, the first complete box does.
+            closing_mark: text that ends the reasoning; if empty, the first complete box ends it.
         """
         self._tokenizer, self._step_end, self._closing_mark = tokenizer, step_end, closing_mark
 
     def read(self, before_ids: Sequence[int], before_text: str, token_ids: Sequence[int]) -> Step:
-        """The first step of `token_ids`, which hold no EOS.
+        """The first step of `token_ids`.
 
         Args:
-            before_ids: tokens of the response before them.
-            before_text: their text, in which no reasoning ends.
-            token_ids: what follows.
+            before_ids: the response's tokens before `token_ids`.
+            before_text: their text, in which the reasoning has not ended.
+            token_ids: the following tokens, without EOS.
         """
         context = list(before_ids[-CONTEXT_TOKENS:])
         start = len(self._decoded(context))
@@ -81,7 +80,7 @@ class StepReader:
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
-        """Tokens that end a step or the reasoning by themselves: a sampler that stops at them throws less away."""
+        """Tokens that alone end a step or the reasoning. A sampler that stops at them discards fewer tokens."""
         ends = [text for text in (self._step_end, self._closing_mark) if text]
         ids = range(len(self._tokenizer))
         return frozenset(token_id for token_id in ids if any(end in self._decoded([token_id]) for end in ends))
@@ -93,5 +92,5 @@ class StepReader:
         return at + len(self._closing_mark) if at >= 0 else None
 
     def _decoded(self, token_ids: Sequence[int]) -> str:
-        """Text with its special tokens: a closing mark may be one."""
+        """Text including special tokens, since a closing mark may be one."""
         return str(self._tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False))

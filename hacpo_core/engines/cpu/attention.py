@@ -1,4 +1,4 @@
-"""Attention by two products: on the CPU, torch's fused kernel takes a microsecond or two for each sequence and head.
+"""Attention by two matrix products: on the CPU, torch's fused kernel costs 1 to 2 µs per sequence and head.
 
 Shapes: B sequence, R row, L place in a row, T token, Q query, G query head of a key head, H key head, K head width.
 """
@@ -11,25 +11,25 @@ from torch import Tensor
 from hacpo_core.engines.cpu.switch import has_speedups
 
 SHORT = 96
-"""places of a row up to which two products are faster than torch's fused attention, gradients included"""
+"""longest row for which two products are faster than torch's fused attention, gradients included"""
 
 
 def pays_by_products(query: Tensor) -> bool:
-    """Whether `by_products` may be faster than torch's fused attention and as precise: on the CPU, from fp32 on."""
+    """Whether `by_products` can be faster than torch's fused attention and as precise: on the CPU, in fp32 or fp64."""
     return has_speedups() and query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
 
 
 def by_products(
     query_BHQK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None, scaling: float | None = None
 ) -> Tensor:
-    """Attention in its plainest form.
+    """Attention computed directly from its definition.
 
     Args:
         query_BHQK: queries.
         key_BHTK: keys.
         value_BHTK: values.
-        mask: what is added to the scores, to be broadcast to BHQT; None: nothing.
-        scaling: of the scores; None: one over the root of K.
+        mask: added to the scores, broadcast to BHQT; None: no mask.
+        scaling: factor of the scores; None: 1 / sqrt(K).
 
     Returns:
         attended_BHQK.
@@ -42,7 +42,11 @@ def by_products(
 
 
 def causal_by_products(query_RHLK: Tensor, key_RHLK: Tensor, value_RHLK: Tensor, scaling: float | None) -> Tensor:
-    """attended_RLHK; query heads that share a key head stand behind one another as its queries."""
+    """Causal attention; the query heads of one key head are treated as more queries of that head.
+
+    Returns:
+        attended_RLHK.
+    """
     rows, num_keys, length, width = value_RHLK.shape
     query_RHGLK = query_RHLK.unflatten(1, (num_keys, -1))
     groups = query_RHGLK.shape[2]

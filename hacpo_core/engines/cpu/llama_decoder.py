@@ -1,7 +1,7 @@
-"""Decoding from the weights of a model of Llama's or Qwen3's kind, with a cache that grows in place.
+"""Decoding with the weights of a Llama or Qwen3 model and a KV cache that grows in place.
 
-For every new token the model's own class builds a mask, passes hooks and copies its whole cache, which costs more than
-the arithmetic of a small model. `LlamaDecoder` computes the same without these.
+For every new token, the model's own class builds a mask, runs hooks and copies its whole KV cache. This costs more than
+the arithmetic of a small model. `LlamaDecoder` computes the same without it.
 
 Shapes: U distinct prompt, B sequence (row of the cache), T token, H key head, Q query head of a key head, K head width,
 D model width, V vocabulary.
@@ -25,22 +25,22 @@ from hacpo_core.engines.transformers.attention import is_plain
 from hacpo_core.engines.transformers.decoders import ModelDecoder, frozen_linear
 
 GROW_TOKENS = 64
-"""least growth of a cache, in tokens of every row"""
+"""smallest growth of a cache, in tokens per row"""
 LARGEST_COPY = 2**18
-"""weights that are copied next to each other for one product in place of several: fewer calls, but memory"""
+"""largest number of weights that are copied into one matrix, so that one product replaces several; costs memory"""
 LARGEST_PACKED = 2**28
-"""weights of a model up to which all are copied into the order that oneDNN multiplies in, where it multiplies"""
+"""largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used"""
 FAMILIES = ("llama", "qwen3")
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights of one layer; those that multiply the same input are one matrix where a copy is small or made anyway."""
+    """Weights of one layer. Those with the same input are one matrix if the copy is small or needed anyway."""
 
     norm: Tensor
     qkv: tuple[FrozenLinear, ...]
     head_norm: Tensor | None
-    """of query and key heads, (heads, K)"""
+    """norm weights of query and key heads, (heads, K)"""
     out: FrozenLinear
     mlp_norm: Tensor
     gate_up: tuple[FrozenLinear, ...]
@@ -48,7 +48,7 @@ class _Layer:
 
 
 class LlamaDecoder:
-    """Decoding from the weights of a model of Llama's or Qwen3's kind; prompts go through the model's own class."""
+    """Decoder with the weights of a Llama or Qwen3 model. The model's own class processes the prompts."""
 
     def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
         self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
@@ -63,10 +63,10 @@ class LlamaDecoder:
         self._has_wide_head = has_wide_head
         self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
         self._composes = pays_by_products(head.weight)
-        """whether torch has no kernel of its own here that is as good as several plain calls"""
+        """whether several plain calls are at least as fast as torch's fused kernels here"""
         self._attend = by_products if self._composes else functional.scaled_dot_product_attention
         self._cache: list[Tensor] = []
-        """keys and values of each layer, one behind the other: (2, B, H, T, K)"""
+        """stacked keys and values of each layer: (2, B, H, T, K)"""
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
         """See `Decoder`."""
@@ -111,7 +111,7 @@ class LlamaDecoder:
             torch.addcmul(turned * cosine_B1K, swapped, sine_B1K, out=heads[:, :num_heads])
             cache[:, :, :, here] = heads[:, self._num_query :].unflatten(1, (2, self._num_key)).transpose(0, 1)
             key_BHTK, value_BHTK = cache[:, :, :, : self._length]
-            # Query heads that share a key head stand where tokens stand in a prompt: no key is copied for each.
+            # Query heads of one key head go into the query dimension, so that keys need not be copied for each.
             attended = self._attend(
                 heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK,
@@ -127,7 +127,7 @@ class LlamaDecoder:
     def keep(self, row_B: Tensor) -> None:
         """See `Decoder`."""
         for number, buffer in enumerate(self._cache):
-            kept = buffer[:, : len(row_B)]  # in place: rows move up, and what is behind them is left unused
+            kept = buffer[:, : len(row_B)]  # in place: kept rows move to the front, the rest stays unused
             kept[:, :, :, : self._length] = buffer[:, row_B, :, : self._length]
             self._cache[number] = kept
         self._position_B = self._position_B[row_B]
@@ -137,7 +137,7 @@ class LlamaDecoder:
     def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
         if not self._composes:
             return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
-        # The same as torch composes it on the CPU, but for the one pass over the values that finds their length.
+        # As torch composes it on the CPU, except that the norm takes a single pass over the values.
         length = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
         normed: Tensor = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
         if weight is not None:
@@ -149,11 +149,11 @@ class LlamaDecoder:
 
 
 def is_llama_like(model: PreTrainedModel) -> bool:
-    """Whether `LlamaDecoder` can be tried on a model."""
+    """Whether `LlamaDecoder` supports the architecture of a model."""
     config: Any = model.config
     if config.model_type not in FAMILIES or config.hidden_act != "silu" or not is_plain(config):
         return False
-    # An adapter, for one, is another class, and would be left out.
+    # Other classes, such as adapters, compute more than the product with their weight.
     attention = [f"self_attn.{name}_proj" for name in "qkvo"]
     names = [*attention, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
     layers: Any = model.base_model.layers
@@ -187,14 +187,14 @@ def _joined(*modules: Any, packs: bool) -> tuple[FrozenLinear, ...]:
 
 
 def _product(value: Tensor, parts: Sequence[FrozenLinear]) -> Tensor:
-    """What layers make of the same value, side by side in one tensor."""
+    """Outputs of the layers for the same value, concatenated."""
     if len(parts) == 1:
         return parts[0](value)
     return torch.cat([part(value) for part in parts], dim=-1)
 
 
 def _products(value: Tensor, parts: Sequence[FrozenLinear], number: int) -> Sequence[Tensor]:
-    """The same of `number` layers of one width, a tensor each: nothing is copied to lie side by side."""
+    """Outputs of `number` layers of equal width for the same value, one tensor each, without a copy."""
     if len(parts) == 1:
         return parts[0](value).chunk(number, dim=-1)
     return [part(value) for part in parts]

@@ -1,9 +1,9 @@
-"""Products with fp32 weights on the CPU: by oneDNN where torch's own choice, MKL, leaves half of the processor unused.
+"""Matrix products with fp32 weights on the CPU, by oneDNN where it is faster than torch's default, MKL.
 
-MKL takes AVX-512 on Intel's processors only. oneDNN, which comes with torch as well, takes it on others too and is
-twice as fast there, but torch calls it for convolutions and for narrower dtypes alone. So `OneDnnLinear`, for training,
-is a convolution with a kernel of one, and `product`, without a gradient, calls what torch.compile makes of a linear
-layer. Both take sums in another order than MKL, so results differ in their last bits (tests: 1e-6 of the norm).
+MKL uses AVX-512 on Intel processors only. oneDNN, which torch includes as well, uses it on others too and is twice as
+fast there, but torch calls it only for convolutions and narrower dtypes. `OneDnnLinear`, for training, is therefore a
+1x1 convolution. `product`, without gradient, calls the operator to which torch.compile lowers a linear layer. Both sum
+in a different order than MKL, so results differ in the last bits (tests: 1e-6 of the norm).
 
 Shapes: N row, I input, O output.
 """
@@ -24,17 +24,17 @@ from hacpo_core.errors import first_line
 
 _log = logging.getLogger(__name__)
 LEAST_CONVOLVED = 2**23
-"""multiplications of one product from which a convolution is the faster one"""
+"""smallest number of multiplications for which a convolution is faster"""
 LEAST_FROZEN = 2**21
-"""the same of a product of `FrozenLinear`"""
+"""smallest number of multiplications for which `FrozenLinear` uses oneDNN"""
 LARGEST_TWICE = 2**18
-"""weights of a layer up to which the plain ones are kept beside the packed ones"""
+"""largest number of weights of a layer for which the plain copy is kept in addition to the packed one"""
 IMAGES = 16
-"""a layer's rows are dealt to so many images: torch leaves fewer to MKL when there is one thread"""
+"""number of images into which a layer's rows are split: with one thread, torch leaves fewer images to MKL"""
 
 
 def pays(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies with this weight faster than MKL; the same for every weight of a dtype on a machine."""
+    """Whether oneDNN is faster than MKL for this weight; on one machine, this depends on its dtype only."""
     return has_speedups() and weight.device.type == "cpu" and weight.dtype == torch.float32 and _mkl_is_slow()
 
 
@@ -49,21 +49,21 @@ def _mkl_is_slow() -> bool:
 
 
 def _has_operators() -> bool:
-    """Whether the two operators, which torch does not promise, are there and multiply."""
+    """Whether the two operators, which are not part of torch's public API, exist and work."""
     one, other = torch.ones(3, 16), torch.eye(16)
     try:
         with torch.no_grad():
             return torch.equal(_multiplied(one, packed(other), None), one)
     except (AttributeError, RuntimeError, TypeError) as error:
-        _log.warning("torch %s multiplies with MKL alone: %s", torch.__version__, first_line(error))
+        _log.warning("torch %s: oneDNN cannot be called, using MKL: %s", torch.__version__, first_line(error))
         return False
 
 
 class OneDnnLinear(nn.Linear):
-    """A linear layer that convolves: the same parameters, and gradients of autograd's own."""
+    """A linear layer computed as a convolution, with the same parameters and autograd's gradients."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """See `nn.Linear`; rows are all dimensions but the last. Numbers of rows that 16 divides are the fast ones."""
+        """See `nn.Linear`. Only multiples of 16 rows (the product of all dimensions but the last) use the fast path."""
         rows = input.numel() // self.in_features
         is_slower = rows % IMAGES != 0 or rows * self.weight.numel() < LEAST_CONVOLVED
         if is_slower or not pays(self.weight) or input.dtype != torch.float32:
@@ -74,7 +74,7 @@ class OneDnnLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Have a model's linear layers convolve where that pays; parameters, names and files stay as they are."""
+    """Compute a model's linear layers as convolutions where that is faster; parameters and names do not change."""
     for module in model.modules():
         if type(module) is nn.Linear and pays(module.weight):
             module.__class__ = OneDnnLinear
@@ -82,13 +82,13 @@ def use_onednn(model: nn.Module) -> None:
 
 @dataclass(slots=True)
 class FrozenLinear:
-    """A linear layer for many calls without a gradient: few rows are multiplied by MKL, many by oneDNN."""
+    """A linear layer for many calls without gradient: MKL multiplies few rows, oneDNN many."""
 
     plain: Tensor | None
     """the weight; None once it is packed, above LARGEST_TWICE weights"""
     bias: Tensor | None
     packs: bool
-    """whether to take the memory of a packed copy, at the first call with many rows"""
+    """whether to make a packed copy, which takes memory, at the first call with many rows"""
     fast: Tensor | None = None
 
     def __call__(self, value_NI: Tensor) -> Tensor:
@@ -104,13 +104,13 @@ class FrozenLinear:
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """A copy in the order that oneDNN multiplies in: 1.1 times as fast for hundreds of rows, 1.6 for tens."""
+    """A copy in oneDNN's layout: 1.1 times as fast for hundreds of rows, 1.6 times for tens."""
     copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI, 256)
     return copy
 
 
 def product(value_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """value_NI weight_OI^T + bias_O, without a gradient; the weight may be packed, or a transposed view."""
+    """value_NI weight_OI^T + bias_O, without gradient; the weight may be packed, or a transposed view."""
     if weight_OI.is_mkldnn or pays(weight_OI):
         return _multiplied(value_NI, weight_OI, bias_O)
     return functional.linear(value_NI, weight_OI, bias_O)

@@ -1,4 +1,4 @@
-"""The switch of all that this folder holds: with it off, passes run on public torch and transformers alone."""
+"""Switch for everything in this folder. If it is off, only torch and transformers are used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _is_on = True
 
 
 def use_speedups(is_on: bool) -> None:
-    """Set the switch for this process: `engine.speedups` of the agent that is loaded."""
+    """Set the switch for this process, to `engine.speedups` of the loaded agent."""
     global _is_on
     _is_on = is_on
 

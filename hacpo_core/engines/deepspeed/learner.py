@@ -1,10 +1,10 @@
-"""Training with DeepSpeed's ZeRO, the one file that imports it.
+"""Training with DeepSpeed's ZeRO. Only this file imports DeepSpeed.
 
-    all rows ─deal─▶ this rank's rows ─passes─▶ gradient, averaged over ranks by DeepSpeed ─step─▶ this rank's part
+    all rows ─deal─▶ this rank's rows ─passes─▶ gradient, averaged over ranks by DeepSpeed ─step─▶ this rank's shard
                           └─▶ outcomes, gathered: every rank returns those of all rows
 
-A learner lives on every rank of a torch.distributed group; all ranks call the same methods with the same arguments. A
-row's weight is that in the whole mini-batch, so the ranks' gradients add up to what one process would have computed.
+Every rank of a torch.distributed group has a learner; all ranks call the same methods with the same arguments. Row
+weights refer to the whole mini-batch, so the ranks' gradients add up to the gradient of a single process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PADDING = TokenRows.of([[0]], [[0]])
 
 
 def deal(lengths: Sequence[int], *, num_ranks: int) -> list[list[int]]:
-    """Positions of each rank, in order: the longest first, each to the rank with the fewest tokens so far."""
+    """Row positions of each rank: rows are dealt longest first, each to the rank with the fewest tokens so far."""
     tokens = [0] * num_ranks
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
     for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
@@ -58,7 +58,7 @@ def deal(lengths: Sequence[int], *, num_ranks: int) -> list[list[int]]:
 
 
 class _Scorer(nn.Module):
-    """Model and head in one module: whatever a score needs is gathered for its forward pass, and for its backward."""
+    """Model and head in one module, so that DeepSpeed gathers all weights needed by a forward and backward pass."""
 
     def __init__(self, head: ScoringHead) -> None:
         super().__init__()
@@ -78,16 +78,16 @@ class _EngineHead:
         self._engine, self._scorer = engine, scorer
 
     def scores(self, *arguments: Any, **options: Any) -> TokenScores:
-        """Those of `ScoringHead.scores`, whose arguments go past the engine: it warns of what is no tensor."""
+        """As `ScoringHead.scores`. The arguments bypass the engine, which warns about anything but tensors."""
         self._scorer.call = partial(self._scorer.head.scores, *arguments, **options)
         return TokenScores(*self._engine())
 
 
 class DeepspeedLearner(BaseLearner):
-    """Owns a model's weights together with the other ranks.
+    """Trains a model together with the other ranks.
 
-    `deepspeed.stage` says what is divided: the optimizer (1), gradients (2), weights (3). The fp32 weights that are
-    stepped are kept beside the model in stages 1 to 3, and in stage 0 with `dtype: bfloat16`.
+    `deepspeed.stage` determines what is sharded: optimizer states (1), also gradients (2), also weights (3). There are
+    separate fp32 master weights at stages 1 to 3, and at stage 0 with `dtype: bfloat16`.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class DeepspeedLearner(BaseLearner):
         total_updates: int,
         reference: PreTrainedModel | ScoringHead | None = None,
     ) -> None:
-        """Divide the model; the arguments are those of `BaseLearner`, the same on all ranks.
+        """Start DeepSpeed's engine. The arguments are those of `BaseLearner` and must be the same on all ranks.
 
         Raises:
-            EngineError: DeepSpeed is not installed, or does not start here.
+            EngineError: DeepSpeed is not installed or cannot start.
         """
         deepspeed = _import(model.device)
         super().__init__(
@@ -132,10 +132,10 @@ class DeepspeedLearner(BaseLearner):
         if self._stage == 3 and self._head.is_linear:
             for parameter in model.get_output_embeddings().parameters(recurse=False):
                 deepspeed.zero.register_external_parameter(scorer, parameter)
-        # At a learning rate of 0 DeepSpeed's first, empty step (bf16, stage 0) changes no weight.
+        # DeepSpeed makes an empty first step (bf16, stage 0); with a learning rate of 0, it changes no weight.
         self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
-        os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # which device is ours: it asks again in each pass
-        all_ranks(None)  # wait for ranks that still load: DeepSpeed's own group would give up after ten minutes
+        os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # DeepSpeed reads the device from it in each pass
+        all_ranks(None)  # wait for ranks that are still loading: DeepSpeed's own group times out after ten minutes
         try:
             self._deepspeed, *_ = deepspeed.initialize(
                 model=scorer,
@@ -143,11 +143,11 @@ class DeepspeedLearner(BaseLearner):
                 config=zero_settings(engine, optimizer, num_elements=num_elements),
                 dist_init_required=False,
             )
-        except Exception as error:  # it raises many kinds
+        except Exception as error:  # DeepSpeed raises many types
             message = " ".join(str(error).split()) or type(error).__name__
             raise EngineError(
-                f"DeepSpeed: the engine did not start: {message[:400]}; where memory is short, raise "
-                "engine.deepspeed.stage or offload; `hacpo doctor` says whether DeepSpeed works here"
+                f"DeepSpeed: the engine did not start: {message[:400]}; if memory is short, raise "
+                "engine.deepspeed.stage or offload; `hacpo doctor` checks whether DeepSpeed works here"
             ) from error
         self._adamw.state.clear()
         self._state = ZeroState(self._named, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
@@ -157,11 +157,11 @@ class DeepspeedLearner(BaseLearner):
             self._adamw.register_step_pre_hook(lambda *_: self._clip())
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks off the model; nothing can be scored or trained afterwards."""
+        """Remove DeepSpeed's hooks from the model, which cannot be scored or trained afterwards."""
         self._deepspeed.destroy()
 
     def refresh_policy(self) -> None:
-        """Gather the weights into `policy`, where they are divided; all ranks must call it."""
+        """Gather sharded weights into `policy`; all ranks must call this."""
         if self._stage < 3 or self._is_policy_current:
             return
         with torch.no_grad():
@@ -171,10 +171,10 @@ class DeepspeedLearner(BaseLearner):
         self._is_policy_current = True
 
     def offload(self, *, weights: bool = False) -> None:
-        """Nothing: `engine.deepspeed` says what lies in host memory."""
+        """Do nothing: `engine.deepspeed` determines what is kept in host memory."""
 
     def onload(self, *, optimizer: bool = True) -> None:
-        """Nothing."""
+        """Do nothing, as `offload`."""
 
     # --- a share of the rows ---
 
@@ -188,7 +188,7 @@ class DeepspeedLearner(BaseLearner):
         return Ragged.joined(all_ranks(own)).take(_inverse(shares))
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
-        """As `logprobs`, of the rows of this rank; all ranks score all of them together."""
+        """As `logprobs`, but each rank passes its own rows; all ranks score all of them together."""
         asked: list[TokenRows] = all_ranks(rows)
         before = sum(len(part) for part in asked[: self._rank])
         return self.logprobs(TokenRows.joined(asked)).take(range(before, before + len(rows)))
@@ -210,33 +210,33 @@ class DeepspeedLearner(BaseLearner):
         )
 
     def _passes(self, rows: TokenRows) -> list[list[int]]:
-        """Rows of each pass that one process would make."""
+        """Rows of each pass that a single process would make."""
         return row_groups(rows, layout=self._layout, max_tokens=self._engine.micro_batch_tokens)
 
     def _deal(self, rows: TokenRows) -> list[list[int]]:
         return deal(rows.lengths_B.tolist(), num_ranks=self._num_ranks)
 
     def _missing_passes(self, rows: TokenRows, shares: Sequence[Sequence[int]]) -> int:
-        """Passes that this rank must add: ranks communicate in each, so all make the same number, and at least one."""
+        """Empty passes that this rank adds: ranks communicate in each pass, so all make the same number, at least 1."""
         num_passes = [len(self._passes(rows.take(share))) for share in shares]
         return max(1, *num_passes) - num_passes[self._rank]
 
     def _score_nothing(self) -> Tensor:
-        """A pass that adds nothing: its value and its gradient are 0."""
+        """An empty pass: its value and gradient are 0."""
         (scores,) = (scores for _, scores in self._score_groups(self._head, _PADDING))
         return 0.0 * scores.logprob_N.sum()
 
     # --- gradient and step ---
 
     def _backward(self, loss: Tensor) -> None:
-        # DeepSpeed averages over ranks; the rows' weights ask for a sum.
+        # DeepSpeed averages over ranks, but the row weights require a sum.
         self._deepspeed.backward(loss * self._num_ranks)
 
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         sums = {name: torch.zeros_like(parameter) for name, parameter in self._named.items()}
 
         def add(value: Tensor) -> None:
-            # Past the engine, whose hooks would take this gradient for the update's.
+            # Not through the engine, whose hooks would add this gradient to the update's.
             gradients = torch.autograd.grad(value, list(self._named.values()), allow_unused=True)
             for total, gradient in zip(sums.values(), gradients, strict=True):
                 if gradient is not None:
@@ -249,7 +249,7 @@ class DeepspeedLearner(BaseLearner):
         return sums
 
     def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
-        """None in stage 3, where no rank holds a whole gradient. The first rank alone keeps one in host memory."""
+        """As `BaseLearner`; None at stage 3, where no rank has a whole gradient. Only rank 0 keeps one on the host."""
         if self._stage == 3:
             return None
         cosine: float | None = None
@@ -263,7 +263,7 @@ class DeepspeedLearner(BaseLearner):
         return of_rank_0
 
     def _clip(self) -> None:
-        """Clip before the step of stage 0, which DeepSpeed does in bf16 alone, and against another norm."""
+        """Clip before the step at stage 0, where DeepSpeed clips in bf16 only, and by a different norm."""
         self._norm = float(clip_grad_norm_(self._adamw.param_groups[0]["params"], self._config.max_grad_norm))
         self._check_norm(self._norm)
 
@@ -271,7 +271,7 @@ class DeepspeedLearner(BaseLearner):
         rate = self._rate()
         for group in self._adamw.param_groups:
             group["lr"] = rate
-        self._norm = float("inf")  # what is left when DeepSpeed skips the step
+        self._norm = float("inf")  # remains if DeepSpeed skips the step
         self._deepspeed.step()
         norm = self._norm if self._stage == 0 else float(self._deepspeed.get_global_grad_norm())
         self._check_norm(norm)
@@ -282,19 +282,19 @@ class DeepspeedLearner(BaseLearner):
     # --- whole weights and optimizer state ---
 
     def fingerprint(self) -> Fingerprint:
-        """Identity of the trained weights, of the fp32 masters where there are any; the same on all ranks."""
-        all_ranks(None)  # a rank may still read its part of a checkpoint
+        """Identity of the trained weights, or of their fp32 masters if there are any; the same on all ranks."""
+        all_ranks(None)  # another rank may still be reading its part of a checkpoint
         return fingerprint((name, self._state.weight(name)) for name in sorted(self._named))
 
     def optimizer_parts(self) -> Iterator[TensorPart]:
-        """AdamW's moments and step counts, and the fp32 master weights, each whole when it is read, on all ranks."""
+        """AdamW's moments and step counts, and fp32 master weights; each is gathered on all ranks when it is read."""
         return self._state.parts()
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Set what `optimizer_parts` read, whatever the number of ranks and the stage that they were saved with.
+        """Set tensors from `optimizer_parts`, which may have been saved with another number of ranks or stage.
 
         Raises:
-            EngineError: the tensors belong to another model.
+            EngineError: the tensors belong to a different model.
         """
         for key in tensors:
             self._check_name(key.partition(".")[2])
@@ -303,12 +303,12 @@ class DeepspeedLearner(BaseLearner):
 
 
 def _inverse(shares: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Where each row lies when the shares are laid one after another."""
+    """Position of each row in the concatenation of the shares."""
     return np.argsort(np.concatenate([np.asarray(share, np.int64) for share in shares]))
 
 
 def _leave_group() -> None:
-    """End the group of one that a learner made; vLLM in the same process may have ended it before."""
+    """End the group of one process that a learner created, unless vLLM in this process has already ended it."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -322,8 +322,8 @@ def _import(device: torch.device) -> Any:
             f"engine.learner: deepspeed cannot be imported ({error}); pip install 'hacpo[deepspeed]', or set "
             "engine.learner=torch"
         ) from error
-    # It calls torch by names that torch 2.13 finds old, in every pass.
+    # In every pass, it calls functions that torch 2.13 has deprecated.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    # On the CPU it would compile a shared-memory reduction at the first run, half a minute; gloo does it, too.
+    # On the CPU, it would compile a shared-memory reduction at the first run, for half a minute; gloo works as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

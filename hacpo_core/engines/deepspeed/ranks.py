@@ -1,4 +1,4 @@
-"""How the ranks of an agent exchange Python values."""
+"""Exchange of Python values between the ranks of an agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 def all_ranks(value: _T) -> list[_T]:
-    """The value of every rank, in their order; all ranks must call it, and wait here for each other."""
+    """The values of all ranks, in order. All ranks must call this; they wait for each other."""
     values = [value] * (dist.get_world_size() if dist.is_initialized() else 1)
     if len(values) > 1:
         dist.all_gather_object(values, value)
@@ -18,5 +18,5 @@ def all_ranks(value: _T) -> list[_T]:
 
 
 def this_rank() -> int:
-    """Number of this process among the ranks; 0 where there is no group."""
+    """Rank of this process; 0 without a process group."""
     return dist.get_rank() if dist.is_initialized() else 0

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration, from ours."""
+"""DeepSpeed's configuration, derived from hacpo's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 
-LARGEST_BUCKET = 500_000_000  # elements that are reduced at once, DeepSpeed's own default
+LARGEST_BUCKET = 500_000_000  # elements that are reduced at once; DeepSpeed's default
 
 
 def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
-    """What `deepspeed.initialize` is told, for a model of that many trained elements."""
+    """The configuration for `deepspeed.initialize`, for a model with this number of trained elements."""
     stage = engine.deepspeed.stage
     zero: dict[str, Any] = {
         "stage": stage,
         "overlap_comm": False,
         "reduce_bucket_size": min(LARGEST_BUCKET, num_elements),
-        # Weights that stay whole because gathering them costs more than they take: no more than a thousandth of all.
+        # Smaller parameters stay unsharded, because gathering costs more than their memory: up to 1/1000 of all.
         "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
     }
     has_pins = engine.device != "cpu"
@@ -27,12 +27,12 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
     is_narrow = engine.dtype == "bfloat16"
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
-        "managed_gradient_accumulation": False,  # a step comes when we call for it, after any number of passes
+        "managed_gradient_accumulation": False,  # the learner calls step() after any number of passes
         "gradient_clipping": optimizer.max_grad_norm if stage else 0.0,
         "bf16": {"enabled": is_narrow},
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # theirs would be compiled at the first run
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's would be compiled at the first run
         "steps_per_print": None,
     }
     if is_narrow and engine.grad_dtype == "float32":

@@ -1,11 +1,10 @@
-"""Whole fp32 weights and AdamW's state of a model that DeepSpeed has divided, by parameter name.
+"""Unsharded fp32 weights and AdamW states of a model that DeepSpeed has sharded, by parameter name.
 
-    stage 0     every rank steps every parameter, or its fp32 master
-    stages 1-2  a rank steps its part of one flat tensor of all parameters
-    stage 3     a rank steps its part of each parameter
+    stage 0     every rank updates every parameter, or its fp32 master
+    stages 1-2  a rank updates its shard of one flat tensor of all parameters
+    stage 3     a rank updates its shard of each parameter
 
-What is read is whole and does not say how it was divided; what is set may come from any number of ranks and any stage.
-All ranks must read and set together.
+Tensors are read and set whole, independent of the number of ranks and the stage. All ranks must read and set together.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class ZeroState:
-    """Reads and sets what DeepSpeed keeps in parts."""
+    """Reads and sets the tensors that DeepSpeed shards."""
 
     def __init__(
         self, named: Mapping[str, nn.Parameter], engine: Any, adamw: torch.optim.AdamW, *, stage: int, utils: Any
     ) -> None:
-        """Look at an engine.
-
+        """
         Args:
             named: the model's trained parameters.
-            engine: DeepSpeed's.
-            adamw: the optimizer that it steps with.
+            engine: DeepSpeed's engine.
+            adamw: the engine's optimizer.
             stage: ZeRO's.
             utils: the module deepspeed.utils.
         """
@@ -44,19 +42,19 @@ class ZeroState:
         self._device = engine.device
 
     def weight(self, name: str) -> Tensor:
-        """A whole fp32 weight, the master where there is one."""
+        """A whole fp32 weight: the master if there is one."""
         parameter = self._named[name]
         if self._stage == 0:
             return self._stepped()[name].detach()
         if self._stage < 3 and not self._is_narrow:
             return parameter.detach()
         whole: Tensor = self._utils.safe_get_full_fp32_param(parameter).detach()
-        if self._stage < 3:  # the parts were added to zeros, which makes -0 a 0: the narrow weight knows
+        if self._stage < 3:  # DeepSpeed adds shards to zeros, which turns -0 into 0
             whole.masked_fill_((whole == 0) & parameter.detach().signbit(), -0.0)
         return whole
 
     def parts(self) -> Iterator[TensorPart]:
-        """AdamW's moments and step counts, and master weights where there are any; gathered when they are read."""
+        """AdamW's moments and step counts, and master weights if there are any; gathered when they are read."""
         for name, parameter in self._named.items():
             shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
             kinds = ["master"] if self._is_narrow else []
@@ -70,7 +68,7 @@ class ZeroState:
         return self.weight(name) if kind == "master" else self._moment(name, kind)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set what `parts` read."""
+        """Set tensors from `parts`."""
         steps = {float(tensors[key]) for key in tensors if key.startswith("step.")}
         self._adamw.state.clear()
         if steps:
@@ -83,7 +81,7 @@ class ZeroState:
                 self._set(name, value, kind)
 
     def _stepped(self) -> dict[str, Tensor]:
-        """What stage 0 steps: the parameters themselves, or their fp32 masters."""
+        """Tensors that the optimizer updates at stage 0: the parameters themselves, or their fp32 masters."""
         return dict(zip(self._named, self._adamw.param_groups[0]["params"], strict=True))
 
     def _moment(self, name: str, key: str) -> Tensor:
@@ -94,7 +92,7 @@ class ZeroState:
         return moment
 
     def _make_moments(self, *, step: float) -> None:
-        """Moments of zero for every tensor that AdamW steps on this rank, as its first step would make them."""
+        """Create zero moments for every tensor that AdamW updates on this rank, as its first step would."""
         if self._stage == 0:
             stepped = list(self._stepped().values())
         elif self._stage < 3:
@@ -109,7 +107,7 @@ class ZeroState:
             self._optimizer._lazy_init_hp_params_optimizer_state()
 
     def _set(self, name: str, value: Tensor, key: str | None = None) -> None:
-        """Set a whole moment, or the fp32 weight where `key` is None."""
+        """Set a whole moment, or the fp32 weight if `key` is None."""
         parameter, utils = self._named[name], self._utils
         value = value.to(self._device, torch.float32)
         if self._stage == 0:
@@ -121,7 +119,7 @@ class ZeroState:
                 utils.safe_set_full_fp32_param(parameter, value)
             else:
                 utils.safe_set_full_optimizer_state(parameter, value, key)
-        else:  # the last rank's part is filled up with zeros
+        else:  # the last rank's shard is padded with zeros
             size: int = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
             padded = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
             part = padded[dist.get_rank() * size :][:size]

@@ -1,4 +1,4 @@
-"""Model folders: found and checked without opening what is in them, and told apart; needs no torch."""
+"""Model folders: finding, checking and fingerprinting them without loading the model; needs no torch."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _SAMPLE_BYTES = 4096
 
 
 def find_model(path: str, *, agent: str) -> Path:
-    """Folder of a model: the path itself, or the local copy of a hub name.
+    """Folder of a model: the path itself, or the downloaded copy of a hub model.
 
     Raises:
-        ModelError: neither a folder nor a hub name that can be had from here.
+        ModelError: the path is neither a folder nor a hub model that can be downloaded.
     """
     folder = Path(path)
     if folder.is_dir():
         return folder
     remedy = f"set pair.agents.{agent}.path to a local model folder"
     if not is_hub_name(path):
-        raise ModelError(f"pair.agents.{agent}.path: {path} is no folder; {remedy}")
+        raise ModelError(f"pair.agents.{agent}.path: {path} is not a folder; {remedy}")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(
             snapshot_download(path, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"])
         )
-    except (OSError, ValueError) as error:  # no answer, or `../model`, which is no hub's name
+    except (OSError, ValueError) as error:  # no connection, or an invalid hub name such as `../model`
         raise ModelError(
-            f"pair.agents.{agent}.path: {path} is no folder here and no hub answers for it; "
+            f"pair.agents.{agent}.path: {path} is not a folder here and cannot be downloaded from the hub; "
             f"copy the model to this machine and {remedy}"
         ) from error
 
@@ -48,7 +48,7 @@ def find_weak_model(path: str, *, agent: str) -> Path:
     folder = Path(path)
     if not folder.is_dir():
         raise ModelError(
-            f"pair.agents.{agent}.weak_warmup.weak: {path} is no folder; set it to the model folder of an earlier "
+            f"pair.agents.{agent}.weak_warmup.weak: {path} is not a folder; set it to the model folder of an earlier "
             f"checkpoint, such as runs/experiments/<id>/checkpoints/000010/{agent}"
         )
     return folder
@@ -60,10 +60,10 @@ def is_hub_name(path: str) -> bool:
 
 
 def check_model_folder(folder: Path, *, agent: str, has_template_override: bool) -> None:
-    """Everything that can be seen without loading: configuration, safetensors weights, tokenizer, chat template.
+    """Check what can be checked without loading: configuration, safetensors weights, tokenizer, chat template.
 
     Raises:
-        ModelError: one sentence that names what is missing and the remedy.
+        ModelError: something is missing.
     """
     prefix = f"pair.agents.{agent}: model folder {folder}"
     if not (folder / "config.json").is_file():
@@ -88,19 +88,19 @@ def _has_chat_template(folder: Path) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """A JSON file of the model folder; {} where there is none."""
+    """A JSON file of the model folder; {} if it does not exist."""
     if not path.is_file():
         return {}
     try:
         settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ModelError(f"{path} is no JSON ({error}); copy it again") from error
+        raise ModelError(f"{path} is not JSON ({error}); copy it again") from error
     return settings
 
 
 def model_fingerprint(folder: Path) -> str:
-    """Digest of a model: its small files and code whole, of each weight file the size, the header, and of each tensor
-    its beginning, middle and end.
+    """Digest of a model folder: of small files and code completely; of weight files the size, the header, and the
+    beginning, middle and end of each tensor.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -124,7 +124,7 @@ def _samples(path: Path) -> Iterator[bytes]:
                 entry["data_offsets"] for name, entry in json.loads(header).items() if name != "__metadata__"
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ModelError(f"{path} is no safetensors file ({error}); copy it again") from error
+            raise ModelError(f"{path} is not a safetensors file ({error}); copy it again") from error
         for first, end in offsets:
             for start in (first, (first + end) // 2, max(first, end - _SAMPLE_BYTES)):
                 file.seek(8 + length + start)

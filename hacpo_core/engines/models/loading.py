@@ -1,4 +1,4 @@
-"""Model folders: checked before they are opened, loaded safely, and made ready for reinforcement learning."""
+"""Safe loading of models and tokenizers, and their preparation for reinforcement learning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def load_tokenizer(
     folder: Path, *, chat_template: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Tokenizer of a model folder, with a pad token in any case (the EOS where it has none of its own).
+    """Tokenizer of a model folder; its pad token defaults to EOS.
 
     Raises:
         ModelError: the files cannot be read, or there is no EOS token.
@@ -61,16 +61,16 @@ def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def check_device(device: str) -> None:
-    """Raise a ConfigError when this machine lacks the device: "cpu" or "cuda"."""
+    """Raise ConfigError if this machine lacks the device ("cpu" or "cuda")."""
     if device == "cpu":
         return
     if not torch.cuda.is_available():
-        raise ConfigError(f"engine.device: got {device}, but PyTorch sees 0 GPUs here; set engine.device=cpu")
+        raise ConfigError(f"engine.device: got {device}, but PyTorch sees no GPU here; set engine.device=cpu")
 
 
 def use_deterministic_kernels() -> None:
-    """Have CUDA repeat itself to the bit; torch raises a RuntimeError that names a kernel which cannot."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's first product is made
+    """Use deterministic CUDA kernels; torch raises RuntimeError for an operation that has none."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product on CUDA
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
@@ -81,7 +81,7 @@ def load_model(
     """A causal language model without dropout, from safetensors only.
 
     Raises:
-        ModelError: the folder cannot be loaded, or its weights do not fill the model.
+        ModelError: the folder cannot be loaded, or weights are missing.
         ConfigError: this machine lacks the device.
     """
     check_device(device)
@@ -105,29 +105,30 @@ def load_model(
     if missing:
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_noise(model)
-    _mend_generation_settings(model, folder)
+    _fix_generation_settings(model, folder)
     model = model.to(device)
     use_onednn(model)
     return model  # type: ignore[no-any-return]
 
 
-def _mend_generation_settings(model: PreTrainedModel, folder: Path) -> None:
-    """Keep of settings that contradict each other what names tokens: nothing here samples by them, and they could not
-    be saved with a checkpoint.
+def _fix_generation_settings(model: PreTrainedModel, folder: Path) -> None:
+    """Reduce contradictory generation settings to their token ids.
+
+    They could not be saved with a checkpoint, and nothing in hacpo samples with them.
     """
     settings = model.generation_config
     try:
         settings.validate(strict=True)
     except ValueError:
-        _log.warning("%s: generation_config.json contradicts itself; checkpoints keep its token ids only", folder)
+        _log.warning("%s: generation_config.json is contradictory; checkpoints keep only its token ids", folder)
         ids = {name: getattr(settings, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         model.generation_config = GenerationConfig(**ids)
 
 
 def disable_noise(model: nn.Module) -> None:
-    """Set every dropout and every noise of a router to 0, in modules and in the configuration that some of them read.
+    """Set every dropout and router noise to 0, in the modules and in the configuration, which some modules read.
 
-    Ratios compare policies, and random state must not depend on history.
+    Importance ratios compare deterministic policies, and training must not depend on a random state.
     """
     config = getattr(model, "config", None)
     for owner in (*model.modules(), *([config, config.get_text_config()] if config is not None else [])):
@@ -139,7 +140,7 @@ def disable_noise(model: nn.Module) -> None:
 
 
 def check_steady(model: PreTrainedModel) -> None:
-    """Raise an EngineError when the model computes something else in training mode, which checkpointing needs."""
+    """Raise EngineError if the model's outputs differ in training mode, which gradient checkpointing requires."""
     size = model.config.get_text_config().vocab_size
     probe_BT = torch.arange(2, 18, device=model.device).view(2, 8) % size
     with torch.no_grad():
@@ -150,28 +151,29 @@ def check_steady(model: PreTrainedModel) -> None:
     difference = float((training - plain).abs().max())
     if not difference <= float(plain.abs().max()) * 2**5 * torch.finfo(model.dtype).eps:
         raise EngineError(
-            f"engine.gradient_checkpointing: in training mode {type(model).__name__}'s logits are off by "
-            f"{difference:.1e}, by a noise that could not be turned off; set it to false"
+            f"engine.gradient_checkpointing: in training mode, {type(model).__name__}'s logits are off by "
+            f"{difference:.1e}, because of noise that could not be turned off; set it to false"
         )
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, agent: str) -> None:
-    """Raise a ModelError when the tokenizer knows ids that the model has no row for."""
+    """Raise ModelError if the tokenizer has ids without an embedding in the model."""
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.weight.shape[0]
     if len(tokenizer) > rows:
         raise ModelError(
-            f"pair.agents.{agent}: the tokenizer has {len(tokenizer)} tokens but the model only {rows} embeddings; "
-            "they do not belong together"
+            f"pair.agents.{agent}: the tokenizer has {len(tokenizer)} tokens, but the model only {rows} embeddings; "
+            "use the model's own tokenizer"
         )
 
 
 def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
-    """Say so in the log when prompt and response may have more tokens than the model knows positions.
+    """Check that the longest prompt plus response fits the model's positions; only log a warning if it may work.
 
     Raises:
-        ConfigError: past a number of tokens the model rotates by other angles all that is in the same pass, so that a
-            response's score would depend on its neighbours, or has no positions; and sequences may be that long.
+        ConfigError: sequences may be longer than the model's learned positions, or than the length beyond which its
+            rotary embeddings change for the whole forward pass, so that log-probabilities would depend on the other
+            rows of the pass.
     """
     text: Any = model.config.get_text_config()
     limit: int | None = getattr(text, "max_position_embeddings", None)
@@ -179,15 +181,15 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
         first: int = rotation.get("original_max_position_embeddings") or limit or 0
         if rotation.get("rope_type") in ("dynamic", "longrope") and longest > first:
             raise ConfigError(
-                f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but behind {first} the "
-                f"model rotates by other angles ({rotation['rope_type']}); lower rollout.max_prompt_tokens, "
-                "rollout.max_response_tokens and the benchmarks' max_response_tokens, or take another model"
+                f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but beyond {first} the "
+                f"model's rotary embeddings change ({rotation['rope_type']}); lower rollout.max_prompt_tokens, "
+                "rollout.max_response_tokens and the benchmarks' max_response_tokens, or use another model"
             )
     if limit is not None and longest > limit and not rotations(text):
         raise ConfigError(
             f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
             f"{limit} positions; lower rollout.max_prompt_tokens, rollout.max_response_tokens and the benchmarks' "
-            "max_response_tokens, or take another model"
+            "max_response_tokens, or use another model"
         )
     if limit is not None and longest > limit:
         _log.warning(

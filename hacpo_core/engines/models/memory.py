@@ -1,12 +1,12 @@
-"""Memory that training takes: what must fit into a GPU and into its machine, from shapes and the configuration alone.
+"""Estimate of the GPU and host memory that training needs, from model shapes and the configuration.
 
-Bytes per trained weight: dtype for the weight and for its gradient; 8 for AdamW's two moments; in bfloat16 4 more for
-the master weight and 4 for its gradient. DeepSpeed has its gradients in fp32 for the step in any case, in bfloat16 and
-stages 1 and 2 one more copy in their own dtype. ZeRO divides them among the ranks: the optimizer's and what the step
-copies from stage 1, gradients from stage 2, weights from stage 3, where each rank holds a whole copy beside its part.
-With `engine.grad_dtype: float32` the sum over passes takes 4 bytes in place of dtype's. The backward pass of the output
-embedding holds its gradient in fp32, and in bfloat16 once more.
-The cosine of two gradients needs two whole ones per rank with DeepSpeed, in stages that have any.
+Bytes per trained weight: the size of dtype for the weight and again for its gradient; 8 for AdamW's two moments; in
+bfloat16, 4 more for the master weight and 4 for its gradient. DeepSpeed always copies gradients to fp32 for the step;
+in bfloat16 at stages 1 and 2, it makes one more copy in bfloat16. ZeRO shards over the ranks: optimizer states and the
+copies for the step from stage 1, gradients from stage 2, weights from stage 3, where each rank also keeps a whole copy
+of the weights. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass of the output
+embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed, the cosine of two gradients needs
+two whole gradients per rank, at stages 0 to 2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What of a model decides its memory; widths in elements, `query_width` and `kv_width` over all heads."""
+    """Sizes of a model that determine its memory; widths in elements, `query_width` and `kv_width` over all heads."""
 
     num_parameters: int
     num_layers: int
@@ -45,8 +45,8 @@ class ModelShape:
 
 
 def model_shape(config: PretrainedConfig) -> ModelShape:
-    """Shape of a transformers configuration; the parameters are counted on a model without storage."""
-    import torch  # here and below: plans that need none of this load neither
+    """Shape of a transformers configuration; parameters are counted on the meta device."""
+    import torch  # slow to import, and most plans do not need these functions
     from transformers import AutoModelForCausalLM
 
     text: Any = config.get_text_config()
@@ -79,17 +79,16 @@ def folder_shape(folder: Path, *, trust_remote_code: bool = False) -> ModelShape
 
 
 def sizes_of(shapes: Mapping[str, ModelShape]) -> dict[str, int]:
-    """Parameters of models, under the names of their shapes."""
+    """Number of parameters of each model."""
     return {name: shape.num_parameters for name, shape in shapes.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentMemory:
-    """GiB of one GPU that an agent's process works on.
+    """Memory of one process of an agent on its GPU, in GiB.
 
-    `sampler` is the cache of keys and values and, with vLLM, its copy of the weights; `activations` are what the
-    backward pass needs, logits included; `reference` is the frozen initial model of the KL; `weights` are the
-    learner's, with the whole copy that ZeRO's stage 3 keeps of them.
+    `sampler` is the KV cache and, with vLLM, the copy of the weights. `activations` include logits. `reference` is the
+    frozen initial model for the KL term. `weights` are the learner's, including the whole copy at ZeRO stage 3.
     """
 
     weights: float
@@ -103,18 +102,18 @@ class AgentMemory:
 
     @property
     def updating(self) -> float:
-        """While the agent's update is under way."""
+        """Memory during the agent's updates."""
         awake = 0.0 if self.sampler_sleeps else self.sampler
         return self.weights + self.reference + self.gradients + self.optimizer + self.activations + awake
 
     @property
     def sampling(self) -> float:
-        """While it samples."""
+        """Memory while the agent samples."""
         return self.weights + self.reference + self.sampler + (0.0 if self.offloads else self.optimizer)
 
     @property
     def resting(self) -> float:
-        """While another agent has the GPU."""
+        """Memory while another agent uses the GPU."""
         awake = 0.0 if self.sampler_sleeps else self.sampler
         return awake + (0.0 if self.offloads else self.weights + self.reference + self.optimizer)
 
@@ -122,15 +121,14 @@ class AgentMemory:
 def agent_memory(
     config: ExperimentConfig, shape: ModelShape, *, ranks: int, gpu_gib: float, is_least: bool = False
 ) -> AgentMemory:
-    """What one agent takes of each of its GPUs.
+    """Memory that an agent needs on each of its GPUs.
 
     Args:
-        config: of the experiment.
+        config: the experiment's.
         shape: of the agent's model.
-        ranks: processes that the agent is spread over, one GPU each.
-        gpu_gib: memory of one GPU in GiB; vLLM takes a share of it.
-        is_least: what it cannot do without, a single response at a time; else what it may come to, every response as
-            long as allowed.
+        ranks: processes of the agent, one GPU each.
+        gpu_gib: memory of one GPU in GiB, of which vLLM takes a share.
+        is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit.
     """
     engine, rollout = config.engine, config.rollout
     is_narrow, is_deepspeed = engine.dtype != "float32", engine.learner == "deepspeed"
@@ -140,9 +138,11 @@ def agent_memory(
     weights = width * total / (ranks if stage == 3 else 1)
     if is_deepspeed and engine.deepspeed.offload_parameters:
         weights = 0.0
-    if stage == 3:  # a whole copy, gathered for the sampler and for saving
+    if stage == 3:  # whole copy for sampling and saving
         weights += width * total
-    sums_in_fp32 = is_deepspeed and is_narrow and engine.grad_dtype == "float32"  # torch's is the copy for the step
+    sums_in_fp32 = (
+        is_deepspeed and is_narrow and engine.grad_dtype == "float32"
+    )  # with torch, this is the copy for the step
     gradients: float = (4 if sums_in_fp32 else width) * trained / (ranks if stage >= 2 else 1)
     optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:
@@ -182,16 +182,16 @@ def agent_memory(
 
 
 def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
-    """The output embedding's gradient while it is summed, and with a wide head its copy in fp32."""
+    """Bytes of the output embedding's gradient while it is accumulated, and with a wide head of its fp32 copy."""
     is_narrow, is_trained = config.engine.dtype != "float32", config.engine.lora.rank == 0
     copies = (4 + (2 if is_narrow else 0) if is_trained else 0) + (4 if config.engine.head_dtype == "float32" else 0)
     return copies * shape.vocab_size * shape.hidden_size
 
 
 def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool) -> float:
-    """Bytes per token that the backward pass needs: tensors that autograd was seen to save in Qwen3's layers."""
+    """Bytes per token saved for the backward pass: the tensors that autograd saves in Qwen3's layers, as measured."""
     heads = shape.query_width + shape.kv_width
-    if width == 2:  # norms are computed in fp32 and saved so
+    if width == 2:  # norms are computed and saved in fp32
         layer = 16 * shape.hidden_size + 8 * shape.intermediate_size + 10 * heads
     else:
         layer = 24 * shape.hidden_size + 16 * shape.intermediate_size + 16 * heads
@@ -209,10 +209,10 @@ def _num_trained(config: ExperimentConfig, shape: ModelShape) -> float:
 
 
 def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float, is_least: bool) -> float:
-    """Most memory of any one GPU, in GiB: agents that share it rest while one of them works.
+    """Peak memory of the fullest GPU, in GiB. Of the agents that share a GPU, one works and the others rest.
 
     Args:
-        config: of the experiment.
+        config: the experiment's.
         shapes: of all its agents.
         gpu_gib: memory of one GPU in GiB.
         is_least: see `agent_memory`.
@@ -230,23 +230,23 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
 
 
 def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
-    """Most memory of any one machine, in GiB, that its agents cannot do without.
+    """Host memory that agents need at least on the fullest machine, in GiB.
 
     Bytes per weight of an agent whose R ranks share the machine:
 
         20      with engine.deepspeed.offload_optimizer: masters 4, moments 8, gradients 4 + 2, weights 2
         14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
         dtype   with engine.deepspeed.offload_parameters
-        R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after the other
-        dtype   while it works: a gradient of the cosine (`diagnostics.every`) on the first rank, or the copy that is
-                handed over to vLLM's own processes
+        R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
+        dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, or the copy that is
+                passed to vLLM's own processes
 
-    A checkpoint holds one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page cache, other
-    experiments on the machine.
+    Writing a checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
+    cache, other experiments on the machine.
 
     Args:
-        config: of the experiment.
-        shapes: of all its agents; in a Ray cluster each is taken to have a machine of its own.
+        config: the experiment's.
+        shapes: of all its agents; in a Ray cluster, each agent is assumed to have its own machine.
     """
     engine = config.engine
     width = 2 if engine.dtype != "float32" else 4
@@ -275,7 +275,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
 
 
 def machine_gib(config: ExperimentConfig) -> float | None:
-    """Memory of a machine with GPUs in GiB: what is configured, else this one's where it has a GPU; None elsewhere."""
+    """Memory of a machine with GPUs, in GiB: as configured, else of this machine if it has a GPU, else None."""
     if config.engine.device == "cpu":
         return None
     if config.engine.host_memory_gb is not None:
@@ -284,7 +284,7 @@ def machine_gib(config: ExperimentConfig) -> float | None:
 
 
 def _container_bytes() -> float:
-    """What a container may take (cgroups v2); infinite where nothing limits it."""
+    """Memory limit of the container (cgroups v2), in bytes; infinite without a limit."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
     except OSError:
@@ -293,8 +293,8 @@ def _container_bytes() -> float:
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:
-    """Memory of one GPU in GiB, the less of what is configured and what the GPU here has; None on the CPU, or where
-    nobody knows.
+    """Memory of one GPU in GiB: the smaller of the configured value and that of the GPU here; None on the CPU or if
+    neither is known.
     """
     if config.engine.device == "cpu":
         return None
@@ -304,28 +304,28 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
 
 @cache
 def _least_card_gib() -> float | None:
-    """Memory of the smallest NVIDIA card here in GiB; CUDA is not asked, it would settle on its devices by that."""
+    """Memory of the smallest NVIDIA GPU here, in GiB. Does not call CUDA, which would fix the visible devices."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):  # no card, or another maker's
+    except (OSError, subprocess.SubprocessError):  # no NVIDIA GPU
         return None
     return min((int(line) / 1024 for line in listed.split() if line.isdigit()), default=None)
 
 
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise a CapacityError when agents of these shapes cannot fit, even with one response at a time.
+    """Raise CapacityError if agents of these shapes cannot fit, even with one response at a time.
 
     Args:
-        config: of the experiment.
-        shapes: of its agents, or of those of them that are known.
+        config: the experiment's.
+        shapes: of its agents, as far as they are known.
     """
     billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
     host, machine = host_gib(config, shapes), machine_gib(config)
     if machine is not None and host > machine:
         raise CapacityError(
-            f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory on a machine "
-            f"that has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer, engine.offloads), or take "
+            f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory, but the "
+            f"machine has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer, engine.offloads), or use "
             "other hardware (docs/scaling.md)"
         )
     room = gpu_gib(config)
@@ -334,6 +334,7 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
     least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
     if least > room:
         raise CapacityError(
-            f"engine: agents of {billions} billion parameters need at least {least:.0f} GiB of a GPU that has "
-            f"{room:.0f}; take other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"
+            f"engine: agents of {billions} billion parameters need at least {least:.0f} GiB of GPU memory, but the GPU "
+            f"has {room:.0f}; use other hardware (docs/scaling.md), offload the optimizer, or train adapters "
+            "(engine.lora)"
         )

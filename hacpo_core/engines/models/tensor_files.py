@@ -1,6 +1,6 @@
-"""safetensors files that are written and read one tensor at a time, so that no process holds all of them.
+"""safetensors files, written and read one tensor at a time to save memory.
 
-layout of a file: 8 bytes, the length of the header · header, JSON · the tensors' bytes, in the header's order
+Layout of a file: length of the header in 8 bytes · header as JSON · the tensors' bytes, in the header's order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", t
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A tensor that is not made before it is read; where ranks divide it, all of them must read it together."""
+    """A tensor that is created when it is read. If it is sharded, all ranks must read it together."""
 
     name: str
     dtype: torch.dtype
@@ -32,20 +32,20 @@ class TensorPart:
 
     @property
     def num_bytes(self) -> int:
-        """Of its content."""
+        """Size of the tensor's data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def write_tensors(path: Path, parts: Iterable[TensorPart], *, hashes: bool = True) -> str:
-    """Write a safetensors file and hash it on the way, each tensor in a second thread while it is written.
+    """Write a safetensors file and hash it meanwhile in a second thread.
 
     Args:
-        path: of the file; nothing of it is synced to the disk.
-        parts: in the order in which they are read, one at a time.
-        hashes: False where the digest is not needed.
+        path: of the file, which is not synced to disk.
+        parts: the tensors, read one at a time in this order.
+        hashes: False if the digest is not needed.
 
     Returns:
-        SHA-256 (hex) of the file; of nothing without `hashes`.
+        SHA-256 (hex) of the file; without `hashes`, that of an empty file.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -64,7 +64,7 @@ def write_tensors(path: Path, parts: Iterable[TensorPart], *, hashes: bool = Tru
             tensor = part.read()
             assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.shape), part.name
             write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-            del tensor  # before the next one is read
+            del tensor  # free it before the next one is read
     return digest.hexdigest()
 
 
@@ -80,13 +80,13 @@ def _header(parts: Iterable[TensorPart]) -> bytes:
 
 
 class TensorFile(Mapping[str, Tensor]):
-    """The tensors of a safetensors file by name, each read when it is asked for."""
+    """The tensors of a safetensors file by name, each read on access."""
 
     def __init__(self, path: Path) -> None:
         """Open a file.
 
         Raises:
-            SafetensorError: it is no safetensors file.
+            SafetensorError: it is not a safetensors file.
         """
         self._file: Any = safe_open(path, framework="pt")  # type: ignore[no-untyped-call,unused-ignore]
 

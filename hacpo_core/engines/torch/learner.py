@@ -23,11 +23,11 @@ _HOST = torch.device("cpu")
 
 
 class TorchLearner(BaseLearner):
-    """Owns a model's weights and their optimizer.
+    """Trains a model with AdamW on one device.
 
-    With `engine.dtype: bfloat16` the optimizer steps fp32 master weights, which are copied into the model after each
-    update: a learning rate of 1e-6 would vanish in bf16. Log-softmax is fp32 in any case. With `engine.grad_dtype:
-    float32` the masters' gradients sum up those of the passes, else the model's own do, in its dtype.
+    With `engine.dtype: bfloat16`, the optimizer updates fp32 master weights, which are copied into the model after each
+    update: steps with a learning rate of 1e-6 would be rounded away in bf16. Log-softmax is always fp32. With
+    `engine.grad_dtype: float32`, gradients are accumulated in fp32 on the masters, else in the model's dtype.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class TorchLearner(BaseLearner):
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
     def refresh_policy(self) -> None:
-        """Nothing to do: the policy is the model that is trained."""
+        """Do nothing: the policy is the trained model itself."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
         self._zero_gradients()
@@ -88,7 +88,7 @@ class TorchLearner(BaseLearner):
             master.grad = None
 
     def _step(self) -> Stepped:
-        """Clip, step, and copy master weights into the model."""
+        """Clip, update, and copy master weights into the model."""
         rate = self._rate()
         for name, trained in self._trained.items():
             if self._masters and not self._sums_in_fp32:
@@ -109,9 +109,9 @@ class TorchLearner(BaseLearner):
         return Stepped(norm, rate)
 
     def offload(self, *, weights: bool = False) -> None:
-        """Move optimizer state and master weights to host memory, on request all weights too; gradients are dropped.
+        """Move optimizer states and master weights to host memory, and with `weights` all weights; drop gradients.
 
-        Whatever needs them afterwards brings them back by itself, but the sampler: see `onload`.
+        The learner's methods bring them back when needed. A sampler does not: call `onload` before sampling.
         """
         if not self._is_optimizer_away:
             move_data(self._masters.values(), _HOST)
@@ -124,7 +124,7 @@ class TorchLearner(BaseLearner):
         release_unused(self._device)
 
     def onload(self, *, optimizer: bool = True) -> None:
-        """Bring the weights back to the device, and what an update needs besides unless told otherwise."""
+        """Move the weights back to the device, and with `optimizer` also optimizer states and master weights."""
         if self._are_weights_away:
             move_data(self._all_weights(), self._device)
             self._are_weights_away = False
@@ -134,19 +134,19 @@ class TorchLearner(BaseLearner):
             self._is_optimizer_away = False
 
     def _all_weights(self) -> Iterator[Tensor]:
-        """Of the model and of a reference of its own."""
+        """Weights of the model and of a separate reference model."""
         yield from self.model.parameters()
         if self._reference is not None and self._reference.model is not self.model:
             yield from self._reference.model.parameters()
 
     def fingerprint(self) -> Fingerprint:
-        """Identity of the trained weights: of the fp32 masters where there are any."""
+        """Identity of the trained weights, or of their fp32 masters if there are any."""
         return fingerprint((name, self._trained[name]) for name in sorted(self._trained))
 
     def optimizer_parts(self) -> Iterator[TensorPart]:
         """AdamW's moments and step counts, and the fp32 master weights, by parameter name.
 
-        Where only some weights are trained (adapters), these as well: a model folder holds them merged into the others.
+        If only some weights (adapters) are trained, these are included, because a model folder has them merged.
         """
         tensors = {f"master.{name}": master for name, master in self._masters.items()}
         if self._is_partial:
@@ -158,10 +158,10 @@ class TorchLearner(BaseLearner):
             yield TensorPart(name, tensor.dtype, tuple(tensor.shape), tensor.detach)
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """Set what `optimizer_parts` read.
+        """Set tensors from `optimizer_parts`.
 
         Raises:
-            EngineError: the tensors belong to another model.
+            EngineError: the tensors belong to a different model.
         """
         self.onload()
         self._optimizer.state.clear()

@@ -1,9 +1,9 @@
-"""Low-rank adapters (peft): put into a model, left out for its reference, merged for whoever wants plain weights.
+"""Low-rank adapters (peft): added to a model, disabled for its reference, merged for samplers and saving.
 
     W' = W + alpha / rank * B A
 
-The adapters live inside of transformers' own class, so everything that reads the model goes on as before. Only A and B
-are trained; W is never written to. Nothing but this file imports peft.
+The adapters are inside transformers' own model class, so code that uses the model needs no change. Only A and B are
+trained; W is never changed. Only this file imports peft.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tuple[int | str, ...]) -> None:
-    """Freeze the model's weights and put adapters beside them, in place; the model's outputs are the same at first.
+    """Freeze the model's weights and add adapters, in place. At first, they do not change the model's outputs.
 
     Args:
-        model: gets the adapters, of its own dtype and on its own device.
+        model: gets the adapters, in its dtype and on its device.
         config: rank > 0.
-        seed_parts: decide the random A of every adapter; B is 0.
+        seed_parts: determine the random A of every adapter; B is 0.
 
     Raises:
-        EngineError: peft is not installed, or a target names no linear layer.
+        EngineError: peft is not installed, or a target is not a linear layer.
     """
     try:
         import peft
@@ -54,7 +54,7 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tupl
         _check_target(model, target)
     options = peft.LoraConfig(
         r=config.rank,
-        lora_alpha=config.alpha,  # type: ignore[arg-type]  # used as a number of any kind
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft accepts floats
         target_modules=ALL_LINEAR if takes_all else targets,
         task_type="CAUSAL_LM",
     )
@@ -74,9 +74,9 @@ def _check_target(model: PreTrainedModel, target: str) -> None:
         linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         names = sorted({name.rpartition(".")[2] for name in linears})
         raise EngineError(
-            f"engine.lora.targets: {type(model).__name__} has no layer {target}; choose among {', '.join(names)}"
+            f"engine.lora.targets: {type(model).__name__} has no layer {target}; choose from {', '.join(names)}"
         )
-    # A tied output embedding would no longer be the input's, and scores read its weight.
+    # An adapter on the output embedding would untie it from the input's, and scores use its weight directly.
     is_linear = all(isinstance(module, (nn.Linear, Conv1D)) for module in modules)
     if model.get_output_embeddings() in modules or not is_linear:
         raise EngineError(f"engine.lora.targets: got {target}, {expected}; leave it out")
@@ -88,7 +88,7 @@ def _adapted_layers(model: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """The model as it was before adapters were added."""
+    """Disable the adapters temporarily."""
     layers = _adapted_layers(model).values()
     for layer in layers:
         layer.enable_adapters(False)
@@ -101,7 +101,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class BaseHead(ScoringHead):
-    """Scores of a model's frozen weights: the reference of a model with adapters, at no memory of its own."""
+    """Scores with a model's frozen weights: the reference of a model with adapters, without extra memory."""
 
     def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
         """As `ScoringHead.scores`, without the adapters."""
@@ -116,14 +116,14 @@ def base_head(model: PreTrainedModel, *, is_wide: bool = False) -> BaseHead:
 
 
 def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Weights under the names that they had before adapters were added, with the adapters' share in them.
+    """Weights with the adapters merged, under their names without adapters.
 
-    Sums are fp32 and rounded once; one merged weight exists at a time, and the model's own are left alone. Without
-    adapters everything is passed on as it is.
+    Sums are computed in fp32 and rounded once. Only one merged weight exists at a time, and the model does not change.
+    Without adapters, the weights are passed on unchanged.
 
     Args:
         model: with or without adapters.
-        named: its parameters or its state.
+        named: its named parameters or state.
     """
     layers = _adapted_layers(model)
     for name, tensor in named:
@@ -139,16 +139,16 @@ def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Ite
 @torch.no_grad()
 def _merged(layer: Any, weight: Tensor) -> Tensor:
     share: Tensor = layer.lora_B[ADAPTER].weight.float() @ layer.lora_A[ADAPTER].weight.float() * layer.scaling[ADAPTER]
-    if layer.fan_in_fan_out:  # a layer of GPT-2's kind holds its weight transposed
+    if layer.fan_in_fan_out:  # GPT-2's layers store their weight transposed
         share = share.T
     return (weight.float() + share).to(weight.dtype)
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write an ordinary Hugging Face model folder, adapters merged."""
+    """Write an ordinary Hugging Face model folder, with adapters merged."""
     state = None
     if _adapted_layers(model):
         state = dict(merged_weights(model, model.state_dict().items()))
-    # Accelerate imports DeepSpeed here where it is installed, which would warn of a machine without a GPU.
+    # Accelerate imports DeepSpeed here if it is installed, which would warn on a machine without a GPU.
     os.environ.setdefault("DS_ACCELERATOR", model.device.type)
     model.save_pretrained(folder, state_dict=state, safe_serialization=True)

@@ -1,4 +1,4 @@
-"""Moving a learner's tensors out of a device's memory and back, bit for bit, while something else needs it."""
+"""Moving a learner's tensors to host memory and back, bit for bit, while the device is used for something else."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.optim import Optimizer
 
 
 def move_data(tensors: Iterable[Tensor], device: torch.device) -> None:
-    """Give tensors a storage on the device; whoever holds them (a module, an optimizer) keeps them, gradients go."""
+    """Move tensors to the device, keeping the tensor objects that modules and optimizers refer to; drop gradients."""
     for tensor in tensors:
         tensor.grad = None
         tensor.data = tensor.data.to(device, copy=True)
 
 
 def move_state(optimizer: Optimizer, device: torch.device) -> None:
-    """Give an optimizer's state a storage on the device."""
+    """Move an optimizer's states to the device."""
     for state in optimizer.state.values():
         for key, value in state.items():
             if isinstance(value, Tensor):
@@ -25,6 +25,6 @@ def move_state(optimizer: Optimizer, device: torch.device) -> None:
 
 
 def release_unused(device: torch.device) -> None:
-    """Return the allocator's free blocks to the device, so that other processes and engines can have them."""
+    """Return the allocator's free blocks to the device, for other processes and engines."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""AdamW and its schedule, as the configuration says."""
+"""AdamW and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def learning_rate(config: OptimizerConfig, *, update: int, total_updates: int) -
 
 
 def adamw(parameters: Sequence[Tensor], config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW as the configuration says."""
+    """AdamW with the configured settings."""
     return torch.optim.AdamW(
         parameters,
         lr=config.learning_rate,

@@ -1,4 +1,4 @@
-"""The loop of WMSS's warm-up: entropies of both models once, then AdamW on logits fused with the weak model's.
+"""Training loop of WMSS's warm-up: entropies of both models once, then AdamW on logits mixed with the weak model's.
 
     rows ─both heads─▶ mean entropy of each example ─▶ weights ─▶ draws of all steps
                                                                     └─▶ rows ─passes─▶ fused loss ─▶ AdamW on the strong
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WeakWarmupFigures:
-    """What a warm-up did: mean entropy of both models over examples (nats), loss of the first and the last step."""
+    """Result of a warm-up: mean entropy of both models over examples (nats), loss of the first and last step (nats)."""
 
     strong_entropy: float
     weak_entropy: float
@@ -51,15 +51,15 @@ def train_against_weak(
     *,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> WeakWarmupFigures:
-    """Train the strong model in place; a function of the arguments alone, to the bit on one machine.
+    """Train the strong model in place. On one machine, the result is deterministic.
 
     The loss of a step is the mean over its solution tokens; an example that is drawn twice counts twice.
 
     Args:
         strong: fp32.
-        weak: on the same device, of the same vocabulary; never changed.
+        weak: on the same device, with the same vocabulary; not changed.
         rows: prompts and solutions.
-        config: of the warm-up.
+        config: the warm-up's.
         progress: called with (step, steps, loss).
 
     Raises:
@@ -81,7 +81,10 @@ def train_against_weak(
         optimizer.zero_grad()
         loss = _accumulate(strong_head, weak_head, rows.take(drawn), config)
         if not math.isfinite(loss):
-            raise EngineError(f"weak_warmup: the loss of step {step + 1} is {loss}; lower weak_warmup.learning_rate")
+            raise EngineError(
+                f"weak_warmup: the loss of step {step + 1} is {loss}, expected a finite one; lower "
+                "weak_warmup.learning_rate"
+            )
         clip_grad_norm_(parameters, settings.max_grad_norm)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, update=step, total_updates=config.num_steps)
@@ -109,7 +112,7 @@ def _accumulate(strong: ScoringHead, weak: ScoringHead, rows: TokenRows, config:
 
 @torch.no_grad()
 def _mean_entropies(head: ScoringHead, rows: TokenRows, *, max_tokens: int) -> Tensor:
-    """Mean entropy_B of the tokens of each response, float64 nats."""
+    """entropy_B: mean entropy of the tokens of each response, float64, nats."""
     entropy_B = torch.zeros(len(rows), dtype=torch.float64)
     lengths_B = rows.responses.lengths
     for forward in forward_passes(rows, layout="padded", max_tokens=max_tokens):
@@ -117,14 +120,14 @@ def _mean_entropies(head: ScoringHead, rows: TokenRows, *, max_tokens: int) -> T
         pieces = scores.entropy_N.double().cpu().split([int(lengths_B[row]) for row in forward.rows])
         for row, piece in zip(forward.rows, pieces, strict=True):
             entropy_B[row] = piece.mean()
-    return entropy_B.clamp(min=0)  # rounding may take a sure token's below 0
+    return entropy_B.clamp(min=0)  # rounding may make an entropy near 0 negative
 
 
 def draws(weight_B: NDArray[np.float64], config: WeakWarmupConfig) -> NDArray[np.int64]:
     """Positions of the examples of each step, drawn with replacement in proportion to their weights.
 
     Args:
-        weight_B: >= 0; where all are 0, draws are uniform, which is logged.
+        weight_B: >= 0; if all are 0, draws are uniform, with a warning.
         config: number and size of the steps, and the seed.
 
     Returns:
@@ -137,7 +140,7 @@ def draws(weight_B: NDArray[np.float64], config: WeakWarmupConfig) -> NDArray[np
     if not np.isfinite(total):
         raise EngineError("weak_warmup: an entropy is not finite, so one of the models is broken; save it again")
     if total == 0:
-        _log.warning("weak_warmup: the weights of all examples are 0; they are drawn uniformly")
+        _log.warning("weak_warmup: the weights of all examples are 0, so examples are drawn uniformly")
     share_B = weight_B / total if total > 0 else np.full(len(weight_B), 1 / len(weight_B))
     rng = generator(config.seed, "weak warm-up")
     return rng.choice(len(share_B), size=(config.num_steps, config.batch_size), p=share_B)

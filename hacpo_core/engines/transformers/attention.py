@@ -1,10 +1,10 @@
-"""Attention over rows that lie in one sequence and share their prompts, inside transformers' own model classes.
+"""Attention over rows that are packed into one sequence and share their prompts, in transformers' own model classes.
 
-Everything else in a layer treats token by token and needs to know nothing of rows. Attention copies each row's queries,
-keys and values side by side, as padded rows have them, attends causally, and copies back what each token stands for.
+Everything else in a layer works token by token. Attention copies the queries, keys and values of each row into padded
+rows, attends causally, and copies the result of each token back.
 
-Shapes: B sequence, R row, L place in a row, T token of a sequence, Q query, G query head of a key head, H head, K head
-width.
+Shapes: B sequence, R row, L position in a row, T token of a sequence, Q query, G query head of a key head, H head, K
+head width.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hacpo_core.engines.layouts import RowPlaces
 from hacpo_core.engines.logprobs import widened
 
 NAME = "sdpa_of_rows"
-_ROTATIONS = ("default", "linear", "llama3")  # others depend on how long a sequence is
+_ROTATIONS = ("default", "linear", "llama3")  # others depend on the sequence length
 
 
 def attend(
@@ -34,11 +34,11 @@ def attend(
     rows: RowPlaces | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What sdpa attention makes of sequences, or of the rows in one (B = 1); called by transformers' layers."""
+    """Sdpa attention over sequences, or over the rows in one sequence (B = 1). Called by transformers' layers."""
     if rows is None:
         return sdpa_attention_forward(module, query_BHTK, key_BHTK, value_BHTK, attention_mask, **options)
     if attention_mask is not None and attention_mask.numel() != 1:
-        raise TypeError("a mask of the model's own, which says nothing of rows")
+        raise TypeError("the model builds its own attention mask, which ignores rows")
     query, key, value = (
         _Spread.apply(part[0].transpose(0, 1), rows, is_query).transpose(1, 2)  # type: ignore[no-untyped-call]
         for part, is_query in ((query_BHTK, True), (key_BHTK, False), (value_BHTK, False))
@@ -56,7 +56,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def is_plain(config: PreTrainedConfig) -> bool:
-    """Whether layers attend to everything before a token, and rotate it by its place alone."""
+    """Whether all layers use full causal attention, with rotations that depend only on the position."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
         return False
@@ -64,17 +64,17 @@ def is_plain(config: PreTrainedConfig) -> bool:
 
 
 def rotations(config: PreTrainedConfig) -> list[dict[str, Any]]:
-    """Parameters of a model's rotary embeddings: one for all layers, or one for each kind of them; none without."""
+    """Parameters of a model's rotary embeddings: one set for all layers, or one per type of layer; empty if none."""
     parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     of_kinds = [value for value in parameters.values() if isinstance(value, dict)]
     return of_kinds or ([parameters] if parameters else [])
 
 
 def let_rows_share(model: PreTrainedModel) -> bool:
-    """Have a model with sdpa attention run `attend` from now on, which changes nothing but for passes with `rows`.
+    """Make a model with sdpa attention use `attend`, which differs only in passes with `rows`.
 
     Returns:
-        False for another attention, which stays, and for one that is not plain.
+        whether the model now uses `attend`; False for other or not plain attention, which is kept.
     """
     if not is_plain(model.config.get_text_config()):
         return False
@@ -84,7 +84,7 @@ def let_rows_share(model: PreTrainedModel) -> bool:
 
 
 class _Spread(torch.autograd.Function):
-    """THK -> RLHK: each row's tokens side by side, prompts once for each of their rows."""
+    """THK -> RLHK: copy the tokens of each row, a prompt's tokens into each of its rows."""
 
     @staticmethod
     def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
@@ -96,15 +96,15 @@ class _Spread(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         rows, grad = ctx.rows, grads[0].flatten(0, 1)
         grad_THK = _picked(grad, rows.home_T, ctx.num_tokens)
-        if ctx.is_query:  # nothing is made of what a prompt's copies ask for
+        if ctx.is_query:  # the outputs of a prompt's copies are discarded
             return grad_THK, None, None
-        # In fp32: a GPU adds in the dtype that it is given, and a sum over many rows in bf16 would lose small terms.
+        # Sum in fp32: a GPU accumulates in the tensor's dtype, and in bf16 a sum over many rows would lose small terms.
         summed_THK = widened(grad_THK).index_add_(0, rows.original_C, widened(grad.index_select(0, rows.copy_C)))
         return summed_THK.to(grad.dtype), None, None
 
 
 class _Collect(torch.autograd.Function):
-    """(RL)HK -> THK: of each token, what stands at its home."""
+    """(RL)HK -> THK: for each token, the value at its home position."""
 
     @staticmethod
     def forward(ctx: Any, attended: Tensor, rows: RowPlaces, num_tokens: int) -> Tensor:
@@ -119,7 +119,7 @@ class _Collect(torch.autograd.Function):
 
 
 def _picked(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
-    """Of each token what stands at its place, then zeros for the tokens that stand for nothing."""
+    """For each token, the value at its home position; 0 for padding tokens at the end."""
     picked = places.new_empty(num_tokens, *places.shape[1:])
     torch.index_select(places, 0, home_T, out=picked[: len(home_T)])
     picked[len(home_T) :] = 0

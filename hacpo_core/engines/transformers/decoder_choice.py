@@ -1,4 +1,4 @@
-"""Which decoder samples from a model: the fast one where a short trial shows that it computes the same.
+"""Choice of the decoder for a model: the fast one if a short trial shows that it computes the same logits.
 
 Shapes: U distinct prompt, B sequence (row of the cache), T token, V vocabulary.
 """
@@ -21,19 +21,19 @@ from hacpo_core.errors import ModelError, first_line
 _log = logging.getLogger(__name__)
 _TRIAL_PROMPTS = ((3, 5, 7), (2, 11, 13, 1, 4))
 _TRIAL_ROWS = ((1, (5, 8, 4)), (0, (6, 2)), (1, (7, 9, 1)))
-"""prompt and further tokens of each row by which decoders are tried"""
+"""prompt and further tokens of each row of the trial"""
 _REMEDY = "set engine.sampler=vllm"
 
 
 def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder]:
-    """What makes decoders: of the fast kind where a short trial shows that it computes the same.
+    """A factory of decoders: of the fast one if a short trial shows that it computes the same logits.
 
     Args:
-        model: its weights are read anew by each decoder, which must not outlive a change of them.
-        has_wide_head: multiply with the output embedding in fp32; the head must be linear.
+        model: each decoder reads its weights once; create a new decoder after an update.
+        has_wide_head: compute logits in fp32; the head must be linear.
 
     Raises:
-        ModelError: the model keeps a state that is no cache of keys and values, and cannot be decoded here.
+        ModelError: the model cannot be decoded here, for example because its state is not a KV cache.
     """
     name = type(model).__name__
 
@@ -48,7 +48,7 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
         if difference <= 2**5 * torch.finfo(model.dtype).eps:
             return fast
         _log.warning(
-            "%s: logits of the fast decoder are off by %.1e of the largest; the model's own class samples",
+            "%s: logits of the fast decoder are off by %.1e of the largest; using the model's own class",
             *(name, difference),
         )
     try:
@@ -56,11 +56,11 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise ModelError(f"{name} cannot be sampled from token by token ({first_line(error)}); {_REMEDY}") from error
+        raise ModelError(f"{name} cannot be sampled token by token ({first_line(error)}); {_REMEDY}") from error
     if math.isnan(difference):
         raise ModelError(
-            f"{name}: logits are no numbers, its weights hold nan or infinity: save the model again, or, where "
-            "training spoilt it, start again with a lower optimizer.learning_rate or optimizer.max_grad_norm"
+            f"{name}: got nan logits, so its weights contain nan or infinity; save the model again or, if training "
+            "diverged, start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
     if not difference <= max(1e-3, 2**5 * torch.finfo(model.dtype).eps):
         raise ModelError(f"{name}: logits token by token are off by {difference:.1e} of the largest; {_REMEDY}")
@@ -69,7 +69,7 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
 
 @torch.no_grad()
 def _try_out(decoder: Decoder, model: PreTrainedModel) -> Tensor:
-    """Logits of the trial: behind the prompts of three rows, behind two tokens of each, and one more of two rows."""
+    """Logits of the trial: after the prompts of three rows, after two more tokens of each, and one more of two rows."""
     size, device = model.config.get_text_config().vocab_size, model.device
     longest = max(map(len, _TRIAL_PROMPTS))
     padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in _TRIAL_PROMPTS]
@@ -93,7 +93,7 @@ def _try_out(decoder: Decoder, model: PreTrainedModel) -> Tensor:
 
 @torch.no_grad()
 def _plain_logits(model: PreTrainedModel) -> Tensor:
-    """The same from each row alone, all of its tokens at once."""
+    """The same logits, from one full pass over each row without a cache."""
     size, of_rows = model.config.get_text_config().vocab_size, []
     for prompt, tokens in _TRIAL_ROWS:
         ids = torch.tensor([*_TRIAL_PROMPTS[prompt], *tokens], device=model.device)[None] % size
@@ -102,7 +102,7 @@ def _plain_logits(model: PreTrainedModel) -> Tensor:
 
 
 def _rows_at(t: int) -> list[int]:
-    """Rows of the trial that have a token at this place; all of them have a prompt."""
+    """Rows of the trial with a token number `t`; for -1, all rows."""
     return [row for row, (_, tokens) in enumerate(_TRIAL_ROWS) if t < len(tokens)]
 
 

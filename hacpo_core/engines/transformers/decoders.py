@@ -1,6 +1,6 @@
-"""The model's part of sampling with a cache: prompts in, then one token per row at a time, logits out.
+"""Decoding with a KV cache: prompts in, then one token per row at a time, logits out.
 
-    start: prompts ─▶ logits behind each     extend: a token per row ─▶ logits behind it     keep: some rows go on
+    start: prompts ─▶ next-token logits     extend: a token per row ─▶ next-token logits     keep: drop other rows
 
 Shapes: U distinct prompt, B sequence (row of the cache), T token, V vocabulary.
 """
@@ -18,30 +18,30 @@ from hacpo_core.engines.logprobs import widened
 
 
 class Decoder(Protocol):
-    """One batch of responses under way, from weights that do not change; several batches, one after the other."""
+    """Decodes batches of responses, one batch after another, with fixed weights."""
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
-        """Forget the last batch, encode each prompt once, and give every row its copy of the cache.
+        """Discard the last batch, encode each prompt once, and give every row a copy of the cache.
 
         Args:
             input_UT: prompts, padded on the left.
             mask_UT: 1 where there is no padding.
             prompt_B: the prompt of each row.
-            max_tokens: most tokens that rows will be extended by.
+            max_tokens: largest number of tokens by which rows will be extended.
 
         Returns:
-            logits_BV behind the prompts.
+            logits_BV of the first response token.
         """
 
     def extend(self, token_B: Tensor) -> Tensor:
-        """logits_BV behind one more token of every row."""
+        """Append one token to every row and return logits_BV of the next token."""
 
     def keep(self, row_B: Tensor) -> None:
-        """Go on with these rows alone, in this order (ascending)."""
+        """Continue with these rows only; indices are ascending."""
 
 
 class ModelDecoder:
-    """Decoding through the model's own class."""
+    """Decoder that uses the model's own class."""
 
     def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
         self._model = model
@@ -77,7 +77,7 @@ class ModelDecoder:
         self._mask_BT = self._mask_BT[row_B]
 
     def take_layers(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values (B, H, T, K) of every layer, which are forgotten here."""
+        """Return keys and values (B, H, T, K) of every layer, and drop them here."""
         cache, self._cache = self._cache, None
         return [(layer.keys, layer.values) for layer in cache.layers]
 
@@ -90,7 +90,7 @@ class ModelDecoder:
 
 
 def frozen_linear(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
-    """A linear layer's weights for many calls without a gradient; `is_wide`: in fp32."""
+    """A linear layer's weights for many calls without gradient; `is_wide`: in fp32."""
     weight, bias = module.weight, module.bias
     if is_wide:
         weight, bias = widened(weight), None if bias is None else widened(bias)

@@ -1,4 +1,4 @@
-"""Sampling from a model of transformers: a KV cache, each prompt encoded once, finished rows dropped.
+"""Sampling with transformers: a KV cache, each distinct prompt encoded once, finished rows dropped.
 
 Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 """
@@ -21,16 +21,16 @@ from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 
 _NOTHING = (np.empty(0, np.int32), np.empty(0, np.float32), False)
-COMPACT_BELOW = 0.8  # rebuild the cache without finished rows once fewer than this share of its rows is alive
+COMPACT_BELOW = 0.8  # drop finished rows from the cache when less than this share of its rows is unfinished
 
 
 class TransformersSampler:
-    """Samples from a model that may at the same time be the learner's: the weights are shared, never copied.
+    """Samples from a model whose weights it may share with the learner; they are never copied.
 
-    Randomness of a response comes from its request's seed alone (one uniform number per token, inverse CDF), so the
-    same request gives the same response in any batch, up to floating-point differences: between batch shapes, and
-    between plain weights and packed ones (`FrozenLinear`; a call's first batch of many rows packs for the others, too).
-    Reported log-probabilities are those of the policy, softmax(logits / temperature), before any top-p truncation.
+    The random numbers of a response depend only on its request's seed (one uniform number per token, inverse CDF). The
+    same request therefore gives the same response in any batch, up to floating-point differences between batch shapes
+    and between plain and packed weights (`FrozenLinear`; once packed, weights stay packed for the rest of a call).
+    Reported log-probabilities are those of the policy, softmax(logits / temperature), before top-p truncation.
     """
 
     name = "transformers"
@@ -44,14 +44,13 @@ class TransformersSampler:
         batch_size: int,
         has_wide_head: bool = False,
     ) -> None:
-        """Sample from a model as it is at each call.
-
+        """
         Args:
-            model: the learner's.
+            model: the learner's; every call uses its current weights.
             eos_ids: all ids that end a response.
-            pad_id: stands where a batch's shorter rows have nothing.
-            batch_size: responses at a time.
-            has_wide_head: multiply with the output embedding in fp32, as the learner does; the head must be linear.
+            pad_id: padding of a batch's shorter rows.
+            batch_size: number of concurrent responses.
+            has_wide_head: compute logits in fp32, as the learner does; the head must be linear.
         """
         self._model = model
         self._has_wide_head = has_wide_head
@@ -72,7 +71,7 @@ class TransformersSampler:
         responses: list[tuple[NDArray[Any], NDArray[Any], bool]] = [_NOTHING] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         decoder = self._new_decoder()
-        # A model's own class may keep what it computes, and train with it later, which an inference tensor forbids.
+        # A model's own class may cache tensors and train with them later, which inference tensors do not allow.
         mode = torch.no_grad if isinstance(decoder, ModelDecoder) else torch.inference_mode
         for start in range(0, len(by_length), self._batch_size):
             positions = by_length[start : start + self._batch_size]
@@ -85,18 +84,18 @@ class TransformersSampler:
         return Sampled.of(responses)
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
-        """Nothing to take over: the weights are the learner's own."""
+        """Do nothing: the weights are shared with the learner."""
 
     def rest(self) -> None:
-        """Nothing to give back: memory is taken for one call at a time."""
+        """Do nothing: memory is only used during a call."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def _sample_batch(
         self, decoder: Decoder, requests: Sequence[SampleRequest], limits: SamplingLimits, stop_E: Tensor
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
-        """Token ids, log-probabilities, and whether the limit ended it, of each request."""
+        """(token ids, log-probabilities, whether it was cut) for each request."""
         device = self._model.device
         most = [request.most_tokens(limits) for request in requests]
         num_rows, max_tokens = len(requests), max(most)
@@ -106,7 +105,7 @@ class TransformersSampler:
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
         if not limits.is_greedy:
             uniform_BT = torch.from_numpy(uniforms([request.seed for request in requests], max_tokens)).to(device)
-        # `row_C[c]` is the request that cache row c works for; finished rows stay until the next compaction.
+        # `row_C[c]` is the request of cache row c; finished rows stay until the next compaction.
         row_C = torch.arange(num_rows, device=device)
         is_alive_C = torch.ones(num_rows, dtype=torch.bool, device=device)
         for t in range(max_tokens):
@@ -115,7 +114,7 @@ class TransformersSampler:
                 token_C = logprob_CV.argmax(dim=1)
             else:
                 token_C = choose(logprob_CV, uniform_BT[row_C, t], top_p=limits.top_p)
-            token_BT[row_C, t] = token_C  # of finished rows, too: what is behind an end is cut off below
+            token_BT[row_C, t] = token_C  # finished rows too: tokens after their end are cut off below
             logprob_BT[row_C, t] = logprob_CV.gather(1, token_C[:, None])[:, 0]
             is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
             if most_B is not None:
@@ -140,7 +139,7 @@ class TransformersSampler:
             yield tokens_BT[b, :length], logprobs_BT[b, :length], not is_stopped
 
     def _prefill(self, decoder: Decoder, requests: Sequence[SampleRequest], max_tokens: int) -> Tensor:
-        """Encode each distinct prompt once, padded on the left; logits_BV behind every request's prompt."""
+        """Encode each distinct prompt once, padded on the left; logits_BV of every request's first response token."""
         device = self._model.device
         prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
         place = {prompt: u for u, prompt in enumerate(prompts)}
@@ -152,7 +151,7 @@ class TransformersSampler:
 
 
 def choose(logprob_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:
-    """Inverse-CDF sampling, in float64, from the smallest set of tokens that holds `top_p` of the probability.
+    """Inverse-CDF sampling, in float64, from the smallest set of tokens with a total probability of `top_p`.
 
     Args:
         logprob_BV: normalised log-probabilities.

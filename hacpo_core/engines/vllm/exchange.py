@@ -1,7 +1,7 @@
-"""Weights that an agent hands over to engines in other processes, as a file: one copy for each machine.
+"""Transfer of an agent's weights to engines in other processes, by one file per machine.
 
 rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
-(TMPDIR, where that has no room)
+(in TMPDIR if /dev/shm is too small)
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from hacpo_core.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOM = 1.1
-"""times the size of the weights that a folder must have free"""
+"""free space that a folder must have, as a multiple of the weights' size"""
 
 
 class WeightExchange:
-    """Folders of one rank, in which it writes the weights for all ranks of its machine."""
+    """Folders in which a rank writes the weights for all ranks of its machine."""
 
     def __init__(self) -> None:
-        """Make the folders; shared memory is left out where there is none."""
+        """Create the folders, one of them in shared memory if there is any."""
         parents = [str(SHARED_MEMORY)] if os.access(SHARED_MEMORY, os.W_OK) else []
         parents.append(tempfile.gettempdir())
         self.folders = [Path(tempfile.mkdtemp(prefix="hacpo-weights-", dir=parent)) for parent in parents]
 
     @contextmanager
     def copy(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
-        """A folder with the weights as model.safetensors, gone afterwards; all ranks of a group must call it.
+        """A temporary folder with the weights as model.safetensors; all ranks of a group must call this.
 
         Args:
-            weights: whole, the same on all ranks.
+            weights: unsharded, the same on all ranks.
 
         Raises:
-            EngineError: a rank could not write them; on all ranks.
+            EngineError: a rank could not write the weights; raised on all ranks.
         """
         parts = [TensorPart(name, w.dtype, tuple(w.shape), w.detach) for name, w in weights]
         ranks = all_ranks(_machine())
@@ -64,7 +64,7 @@ class WeightExchange:
                 file.unlink(missing_ok=True)
 
     def _write(self, parts: Sequence[TensorPart]) -> tuple[Path, str]:
-        """Write the file into the first folder that holds it; its path, and what went wrong in the last one, or ""."""
+        """Write the file into the first folder with enough space; return its path and an error message, or ""."""
         num_bytes = sum(part.num_bytes for part in parts)
         roomy = [folder for folder in self.folders if shutil.disk_usage(folder).free >= ROOM * num_bytes]
         error = ""
@@ -73,7 +73,7 @@ class WeightExchange:
             try:
                 write_tensors(file, parts, hashes=False)
                 return file, ""
-            except OSError as caught:  # another agent may have taken the room meanwhile
+            except OSError as caught:  # another agent may have used the space meanwhile
                 error = f"{file}: {caught.strerror or caught}"
                 file.unlink(missing_ok=True)
         return file, error
@@ -85,5 +85,5 @@ class WeightExchange:
 
 
 def _machine() -> tuple[str, int]:
-    """What tells machines apart, and containers that share no memory."""
+    """Identity of this machine, or of a container with its own shared memory."""
     return socket.gethostname(), SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0

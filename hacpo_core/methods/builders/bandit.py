@@ -21,7 +21,7 @@ CONTEXT = (
     *("reward", "group mean", "group spread", "advantage", "mean log-probability", "entropy", "relative length"),
     *("age", "times used", "stopped share"),
 )
-"""what is known of a response before it is trained on"""
+"""features of a response before it is trained on"""
 NUM_HIDDEN = 64
 FIT_RATE = 1e-2
 FIT_PASSES = 20
@@ -29,49 +29,52 @@ FIT_PASSES = 20
 
 @dataclass(frozen=True)
 class Bandit(Shuffled):
-    """Responses are arms. A small network predicts their gains from ten numbers; the best are taken.
+    """Responses are the arms of a bandit. A small network predicts the gain of each from ten features.
 
-    Of every fresh group `kept_share` stays. `reused_share` as many own responses of the last `reuse_steps` steps are
-    added to the mini-batches in turn, as many as with `shuffled`. The gain of a step's rows is the rise of the
-    learner's mean raw reward until the next step, less `entropy_penalty` per nat of entropy over `entropy_limit`.
-    The state holds the network, its optimizer and statistics, the last step's rows, and how often each was used.
+    From every fresh group, the share `kept_share` with the largest predicted gains is kept. Own responses of the last
+    `reuse_steps` steps are added, `reused_share` times as many as there are fresh own ones, and dealt out over the
+    mini-batches in turn. There are as many mini-batches as with `shuffled`. The gain of a step's rows is the increase
+    in the learner's mean raw reward until the next step, minus `entropy_penalty` per nat of entropy above
+    `entropy_limit`. The state holds the network, its optimizer and statistics, the last step's rows and how often each
+    row was used.
 
-    Source: contextual rollout bandit (2602.08499), the idea. Ours: all of the above that is not the idea, see
-    docs/decisions.md#bandit.
+    Source: the idea of contextual rollout bandits (2602.08499). The rest is ours, see docs/decisions.md#bandit.
     """
 
     kept_share: float = setting(0.75, "share of each fresh group that is trained on", above=0, at_most=1)
     reused_share: float = setting(
-        0.25, "earlier responses on top, as a share of the fresh own ones; 0: none", at_least=0, at_most=1e3
+        0.25, "reused earlier responses, as a share of the fresh own ones; 0: none", at_least=0, at_most=1e3
     )
     reuse_steps: int = setting(
         2,
-        "steps back that responses are taken from",
+        "number of previous steps whose responses may be reused",
         at_least=1,
         at_most=1e3,
         inert=when("method.build.reused_share", 0),
     )
     exploration: float = setting(
-        0.1, "probability of taking a random response in place of the best one left", at_least=0, at_most=1
+        0.1, "probability of taking a random response instead of the best remaining one", at_least=0, at_most=1
     )
     entropy_limit: float = setting(
         1.0,
-        "nats per token above which entropy is penalised",
+        "entropy in nats per token above which the gain is reduced",
         at_least=0,
         at_most=1e3,
         inert=when("method.build.entropy_penalty", 0),
     )
-    entropy_penalty: float = setting(0.1, "gain lost for each nat above entropy_limit", at_least=0, at_most=1e3)
+    entropy_penalty: float = setting(
+        0.1, "reduction of the gain for each nat of entropy above entropy_limit", at_least=0, at_most=1e3
+    )
 
     @property
     def takes_old_rows(self) -> bool:
-        """With a `reused_share`."""
+        """True if `reused_share` is not 0."""
         return self.reused_share > 0
 
     def problem_with(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
-        """As `shuffled`; own rows of earlier steps have no place among partners' alone."""
+        """As for `shuffled`; also `own_first`, whose mini-batches of partners' rows cannot hold reused own rows."""
         if self.order == "own_first":
             return "order: got own_first with builder bandit, which adds own rows to all mini-batches; set order=mixed"
         return super().problem_with(
@@ -82,7 +85,7 @@ class Bandit(Shuffled):
         )
 
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
-        """Fresh rows by group, then earlier ones."""
+        """Fresh rows by group, then reused rows of earlier steps."""
         draw = generator(history.seed, "bandit", history.step, history.learner)
         uses: dict[str, int] = dict(state.get("uses", {}))
         reward = _mean_reward(history, history.step)
@@ -124,7 +127,7 @@ class Bandit(Shuffled):
         }
 
     def _learned(self, history: History, state: State, reward: float) -> Mapping[str, NDArray[np.float64]]:
-        """The network after what the last step's rows brought."""
+        """The network after a fit to the gain of the last step's rows."""
         if "network" not in state:
             seeded = generator(history.seed, "bandit network", history.learner)
             return gain_network.initial(len(CONTEXT), NUM_HIDDEN, seeded)
@@ -134,7 +137,7 @@ class Bandit(Shuffled):
         return gain_network.fitted(state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES)
 
     def _chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
-        """Rows of largest gain, each replaced by a random one with probability `exploration`; in the order given."""
+        """Rows with the largest gains, each replaced by a random one with probability `exploration`; in input order."""
         left = sorted(gains, key=lambda key: -gains[key])
         chosen: set[RowKey] = set()
         for _ in range(min(number, len(left))):
@@ -151,7 +154,7 @@ def _mean_reward(history: History, step: int) -> float:
 def _contexts(
     history: History, agent: str, age: int, uses: Mapping[str, int]
 ) -> Iterator[tuple[RowKey, tuple[float, ...]]]:
-    """Scored responses of an agent, so many steps ago, with what is known of each."""
+    """Scored responses of an agent from `age` steps ago, each with its features."""
     step = history.step - age
     responses = history.responses(step, agent)
     carried = history.estimate(step).carried[history.learner][agent]
@@ -159,14 +162,14 @@ def _contexts(
     groups = responses.rewards_by_problem()
     lengths_R, logprob_R = responses.token_ids.lengths, responses.behaviour_logprobs.means()
     seen = _last_seen(history, step) if age else {}
-    assert responses.verdicts is not None, "what is trained on is verified"
+    assert responses.verdicts is not None, "training follows verification"
     for row, (key, reward) in enumerate(
         zip(responses.row_keys(), responses.verdicts.raw_reward_R.tolist(), strict=True)
     ):
         if math.isnan(reward):
             continue
         group = groups.get(key.problem_id, [reward])
-        # What was never trained on has no measured entropy: that of the sampled tokens stands in for it.
+        # A row that was never trained on has no measured entropy: use minus its mean log-probability instead.
         entropy, stopped_share = seen.get(key, (-float(logprob_R[row]), 0.0))
         relative_length = float(lengths_R[row] / lengths_R.mean())
         yield (
@@ -179,7 +182,7 @@ def _contexts(
 
 
 def _last_seen(history: History, step: int) -> dict[RowKey, tuple[float, float]]:
-    """Entropy and stopped share of the learner's rows of a step, as the latest earlier update saw them."""
+    """Entropy and stopped share of the learner's rows of a step, as last measured in an update."""
     seen: dict[RowKey, tuple[float, float]] = {}
     for updated in range(step, history.step):
         rows: Mapping[str, NDArray[Any]] = history.outcomes(updated)
@@ -195,5 +198,5 @@ def _table(contexts: Any) -> NDArray[np.float64]:
 
 
 def _text(key: RowKey) -> str:
-    """A key as a state can hold it; the step comes first."""
+    """The key as text, since a state cannot hold a RowKey; the step comes first."""
     return f"{key.step} {key.agent} {key.problem_id} {key.sample}"

@@ -1,4 +1,4 @@
-"""The ordinary builder: all rows of the step once, problems shuffled, cut into mini-batches."""
+"""The default builder: every row of the step once, problems in random order, cut into mini-batches."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ Groups = dict[tuple[str, str], list[RowKey]]
 
 @dataclass(frozen=True)
 class Shuffled(Builder):
-    """Every row of the step in exactly one mini-batch: a function of (seed, step, learner) alone.
+    """Every row of the step in exactly one mini-batch. The order depends on (seed, step, learner) only.
 
-    The problems are shuffled once and all sources follow that order, so that a mini-batch holds whole groups wherever
-    the numbers allow it. `mixed` makes mini-batches of one size in which the sources' shares differ by one row at most;
-    `own_first` cuts the learner's own rows first, then the others', problem by problem.
+    The problems are shuffled once and all sources follow that order, so that a mini-batch contains whole groups if the
+    sizes allow it. `mixed` makes mini-batches of equal size in which the sources' shares differ by at most one row.
+    `own_first` makes mini-batches of the learner's own rows, then mini-batches of the others', problem by problem.
 
     Source: HACPO Eq. 53 (mixed); official code (own_first).
     """
 
-    problems: int = setting(64, "a mini-batch holds problems x rollout.num_samples responses", at_least=1, at_most=1e9)
+    problems: int = setting(
+        64, "size of a mini-batch: problems x rollout.num_samples responses", at_least=1, at_most=1e9
+    )
     order: str = setting(
         "mixed",
         "which rows share a mini-batch",
-        choices={"mixed": "the same share of every source in each", "own_first": "own mini-batches, then the others'"},
+        choices={
+            "mixed": "every source, in equal shares",
+            "own_first": "one source each: own mini-batches, then the others'",
+        },
         inert=without_others,
     )
 
     drops_equal_rewards: bool = setting(
-        False, "leave out problems whose rewards are all equal, over all sources, unless that is every problem (DAPO)"
+        False,
+        "leave out problems whose rewards are equal over all sources, unless this holds for every problem (DAPO)",
     )
 
     @property
@@ -45,34 +51,34 @@ class Shuffled(Builder):
 
     @property
     def takes_old_rows(self) -> bool:
-        """False: only rows of the step."""
+        """False: it takes rows of the current step only."""
         return False
 
     @property
     def drops_by_reward(self) -> bool:
-        """With `drops_equal_rewards`."""
+        """True with `drops_equal_rewards`."""
         return self.drops_equal_rewards
 
     @property
     def mixes_sources(self) -> bool:
-        """Not with `own_first`."""
+        """True unless `order` is `own_first`."""
         return self.order == "mixed"
 
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
-        """As many mini-batches as all rows fill, at least one."""
+        """As many full mini-batches as all rows make, at least one."""
         return max(1, num_rows // (self.problems * num_samples))
 
     def problem_with(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
-        """A size that does not divide the rows of a step."""
+        """A mini-batch size that does not divide the rows of a step."""
         own = num_problems * samples_per_problem // num_samples
         groups = own if self.order == "own_first" else own * num_sources
         if groups % self.problems == 0:
             return None
         return (
-            f"problems: got {self.problems}, which does not divide the {groups} problem groups that a learner is given "
-            "per step; set it to a divisor"
+            f"problems: got {self.problems}, expected a divisor of the {groups} problem groups that a learner trains "
+            "on per step; set it to one"
         )
 
     def groups(self, history: History) -> Groups:
@@ -89,12 +95,12 @@ class Shuffled(Builder):
         return self.num_updates(num_rows=num_rows, num_samples=history.num_samples, num_sources=len(history.sources))
 
     def build(self, history: History, state: State) -> tuple[Sequence[Sequence[RowKey]], State]:
-        """The rows of `groups`."""
+        """Mini-batches of the rows of `groups`."""
         groups = self.groups(history)
         return self.minibatches(groups, self.updates_of(groups, history), history), state
 
     def minibatches(self, groups: Groups, num_updates: int, history: History) -> list[list[RowKey]]:
-        """The rows in `num_updates` mini-batches, problem by problem in a random order of the step."""
+        """The rows in `num_updates` mini-batches, problem by problem in the step's random order."""
         own, *others = history.sources
         shuffle = generator(history.seed, "minibatch", history.step, history.learner)
         order = [history.problem_ids[p] for p in shuffle.permutation(len(history.problem_ids)).tolist()]
@@ -112,7 +118,7 @@ class Shuffled(Builder):
 
 
 def _with_spread(groups: Groups, history: History) -> Groups:
-    """Groups of problems with more than one reward over all sources; all of them where no problem has."""
+    """Groups of problems that have different rewards over all sources; all groups if no problem has."""
     rewards: dict[str, set[float]] = {}
     for agent in history.sources:
         for problem_id, reward in history.responses(history.step, agent).ordinary_rewards():
@@ -122,6 +128,6 @@ def _with_spread(groups: Groups, history: History) -> Groups:
 
 
 def _cut(keys: Sequence[RowKey], num_pieces: int) -> list[list[RowKey]]:
-    """Consecutive pieces whose lengths differ by one at most."""
+    """Consecutive pieces whose lengths differ by at most one."""
     edges = [len(keys) * piece // num_pieces for piece in range(num_pieces + 1)]
     return [list(keys[start:end]) for start, end in itertools.pairwise(edges)]

@@ -1,4 +1,4 @@
-"""A builder that takes only what peers got right."""
+"""A builder that takes only the correct responses of peers."""
 
 from __future__ import annotations
 
@@ -14,50 +14,53 @@ from hacpo_core.seeds import generator
 
 @dataclass(frozen=True)
 class PeerSuccesses(Shuffled):
-    """All own rows, and those of peers that are verified as right, in mini-batches as `shuffled` makes them.
+    """All own rows and the peers' verified successes, in mini-batches as with `shuffled`.
 
-    There are as many mini-batches as own rows fill; peers' rows come on top.
+    The own rows determine the number of mini-batches; peers' rows make them larger.
 
     Source: Mutual RL's SGT (2605.07244; every success); LUFFY (2504.14945; one per problem).
     """
 
     most_per_problem: int = setting(
         0,
-        "right answers of peers to a problem, drawn by the seed; 0: all of them",
+        "most correct responses of peers per problem, drawn at random; 0: all of them",
         at_least=0,
         at_most=1e6,
         inert=without_others,
     )
 
     success_from: float = setting(
-        1.0, "least reward of a peer's row that is taken", above=0, at_most=1, inert=without_others
+        1.0, "smallest reward with which a peer's row is taken", above=0, at_most=1, inert=without_others
     )
 
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
-        """As many as own rows fill."""
+        """As many full mini-batches as own rows make."""
         return super().num_updates(num_rows=num_rows // num_sources, num_samples=num_samples, num_sources=1)
 
     def problem_with(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
-        """A size that does not divide the own rows of a step, or updates for peers' rows alone."""
+        """A mini-batch size that does not divide the own rows of a step, or mini-batches of peers' rows only."""
         if self.order == "own_first":
-            return "order: got own_first with builder peer_successes, which may find no success; set order=mixed"
+            return (
+                "order: got own_first with builder peer_successes, whose mini-batches of peers' rows may be empty; set "
+                "order=mixed"
+            )
         return super().problem_with(
             num_problems=num_problems, num_samples=num_samples, samples_per_problem=samples_per_problem, num_sources=1
         )
 
     def updates_of(self, groups: Groups, history: History) -> int:
-        """As many as own rows fill."""
+        """As many full mini-batches as own rows make."""
         num_own = sum(len(keys) for (agent, _), keys in groups.items() if agent == history.learner)
         return super().num_updates(num_rows=num_own, num_samples=history.num_samples, num_sources=1)
 
     def groups(self, history: History) -> Groups:
-        """Own groups whole, and of the others' the right answers."""
+        """Complete own groups, and the correct responses of the other agents."""
         is_right: set[RowKey] = set()
         for agent in history.sources[1:]:
             responses = history.responses(history.step, agent)
-            assert responses.verdicts is not None, "what is trained on is verified"
+            assert responses.verdicts is not None, "training follows verification"
             right_R = responses.verdicts.raw_reward_R >= self.success_from
             is_right |= set(itertools.compress(responses.row_keys(), right_R.tolist()))
         groups = super().groups(history)

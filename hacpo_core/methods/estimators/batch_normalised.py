@@ -15,12 +15,12 @@ from hacpo_core.responses import ORDINARY
 
 @dataclass(frozen=True)
 class BatchNormalised(Estimator):
-    """A = (R - mean) / std over the tokens of all the agent's ordinary responses of the step.
+    """A = (R - mean) / std, over the tokens of all the agent's ordinary responses of the step.
 
     Source: REINFORCE++ and REINFORCE++-baseline (2501.03262), normalised as verl does.
     """
 
-    subtracts_group_mean: bool = setting(False, "take the mean of the agent's own group from each reward first")
+    subtracts_group_mean: bool = setting(False, "first subtract the mean of the agent's own group from each reward")
 
     @property
     def reads_partners(self) -> bool:
@@ -28,8 +28,8 @@ class BatchNormalised(Estimator):
         return False
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """Weights are 1."""
-        import torch  # plans and pages read a method's fields and do without it
+        """Advantages with weights of 1."""
+        import torch  # slow to import, and plans and the dashboard read only a method's fields
 
         columns = {}
         for agent, responses in scored.responses.items():
@@ -48,7 +48,7 @@ class BatchNormalised(Estimator):
 
 
 def _group_means(problem_id: tuple[str, ...], reward_R: np.ndarray, counts_R: np.ndarray) -> np.ndarray:
-    """Mean of the counted rewards of each response's problem; 0 where there is none."""
+    """Mean of the counted rewards of each response's problem; 0 if it has none."""
     number = {name: n for n, name in enumerate(dict.fromkeys(problem_id))}
     group_R = np.array([number[name] for name in problem_id], dtype=np.int64)
     sums = np.bincount(group_R, np.where(counts_R, reward_R, 0.0), len(number))

@@ -1,4 +1,4 @@
-"""ILR's perception calibration: rewards shaped by what the other agents got for the same problem."""
+"""ILR's perception calibration: rewards shaped by the other agents' rewards for the same problem."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hacpo_core.methods.estimators.groups import rectangle_of
 
 @dataclass(frozen=True)
 class Calibrated(CapabilityEstimator):
-    """Advantages of `capability` of the shaped rewards R + sum over peers of clip((R - mean) / (max - min), -b, b).
+    """Advantages as with `capability`, from shaped rewards R + sum over peers of clip((R - mean) / (max - min), -b, b).
 
-    b = 1 / (number of agents - 1); mean, max and min are of a peer's rewards for the problem; a peer whose rewards are
-    all equal adds 0. A shaped reward is compared with the mean and the standard deviation of raw rewards.
+    b = 1 / (number of agents - 1). Mean, max and min are of a peer's rewards for the problem; a peer whose rewards are
+    all equal adds 0. Baseline and standard deviation are those of the raw rewards.
 
-    Source: ILR (2509.26306), perception calibration. Ours: mean and standard deviation stay those of raw rewards,
-    because with those of calibrated ones 0/1 rewards give GRPO's advantages again; see docs/decisions.md#ilr.
+    Source: ILR (2509.26306), perception calibration. Ours: baseline and standard deviation of raw rewards, because
+    those of calibrated 0/1 rewards would give GRPO's advantages again; see docs/decisions.md#ilr.
     """
 
     @property

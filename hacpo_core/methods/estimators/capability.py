@@ -1,4 +1,4 @@
-"""HACPO's advantages: rewards rescaled by the agents' capabilities, which a window of the last steps measures."""
+"""HACPO's advantages: rewards rescaled by the agents' capabilities, averaged over a window of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def _without_ratios(_: Any, config: ExperimentConfig) -> str | None:
     estimator: CapabilityEstimator = config.method.estimate
     if len(config.pair.agents) == 1:
-        return "one agent has no partner to be compared with"
+        return "one agent has no partner to compare with"
     uses_weight = estimator.cross_weight == "capability" and config.method.shares_rollouts
     is_unused = estimator.baseline != "capability" and not uses_weight
     return f"method {config.method.name} uses no capability ratio" if is_unused else None
@@ -36,34 +36,36 @@ def _without_capability(_: Any, config: ExperimentConfig) -> str | None:
 
 @dataclass(frozen=True)
 class CapabilityEstimator(Estimator):
-    """Capability, ratios and advantages of HACPO; its state is the window: {"window": {agent: [oldest, ..., newest]}}.
+    """Capabilities, capability ratios and advantages of HACPO.
+
+    The state is {"window": {agent: [oldest, ..., newest]}}.
 
     Source: HACPO Eq. 6-10, 50; the bounds are the official code's.
     """
 
     window: int = setting(
         5,
-        "K of Eq. 9: steps averaged, the current one included",
+        "K of Eq. 9: number of steps averaged, the current one included",
         at_least=1,
         at_most=1e6,
-        remedy="K counts the steps that are averaged, the current one included; 5 in the paper",
+        remedy="K counts the averaged steps, the current one included; 5 in the paper",
         inert=_without_capability,
     )
     metric: str = setting(
         "reward_mean",
-        "capability of a batch",
+        "definition of an agent's capability in a batch",
         choices={
             "reward_mean": "its mean reward (Eq. 9)",
             "positive_rate": "the share of positive rewards (official code)",
         },
         inert=_without_capability,
     )
-    floor: float = setting(1e-8, "least capability", above=0, at_most=1, inert=_without_ratios)
-    lowest_ratio: float = setting(0.1, "least capability ratio", above=0, at_most=1, inert=_without_ratios)
+    floor: float = setting(1e-8, "smallest capability", above=0, at_most=1, inert=_without_ratios)
+    lowest_ratio: float = setting(0.1, "smallest capability ratio", above=0, at_most=1, inert=_without_ratios)
     highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_without_ratios)
     baseline: str = setting(
         "capability",
-        "what rewards are compared with",
+        "baseline that is subtracted from rewards",
         choices={
             "capability": "all agents' mean, scaled by capability ratios (Eq. 7)",
             "own": "the mean of the agent's own group",
@@ -72,29 +74,32 @@ class CapabilityEstimator(Estimator):
     )
     binary_guard: bool = setting(
         True,
-        "replace a capability baseline above 1 by the agent's own mean, where no reward is above 1 (official code)",
+        "replace a capability baseline above 1 by the agent's own mean if no reward exceeds 1 (official code)",
         inert=unless("method.estimate.baseline", "capability"),
     )
     cross_baseline: str = setting(
         "source",
-        "whose baseline a cross-agent response is compared with",
-        choices={"source": "Eq. 10", "learner": "Eq. 50, official code"},
+        "baseline of cross-agent responses",
+        choices={
+            "source": "that of the agent that sampled it (Eq. 10)",
+            "learner": "that of the learner (Eq. 50, official code)",
+        },
         inert=without_others,
     )
     cross_weight: str = setting(
         "capability",
         "weight of cross-agent advantages",
-        choices={"capability": "w[j, k] of Eq. 10", "one": ""},
+        choices={"capability": "w[j, k] of Eq. 10", "one": "1"},
         inert=without_others,
     )
 
     @property
     def reads_partners(self) -> bool:
-        """Not with the own baseline."""
+        """True unless the baseline is `own`."""
         return self.baseline != "own"
 
     def window_of(self, scored: ScoredStep, batch_A: Tensor, state: State) -> dict[str, list[float]]:
-        """Capabilities of the last steps by agent, this one included."""
+        """Capabilities over the window, by agent; this step is the last."""
         before = state.get("window", {})
         return {
             k: [*before.get(k, []), capability][-self.window :]

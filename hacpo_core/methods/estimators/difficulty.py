@@ -1,4 +1,4 @@
-"""HA-DW's advantages: weighed by how hard a problem is against what the learner has got right so far."""
+"""HA-DW's advantages: weighted by how hard a problem is for the learner, relative to its recent accuracy."""
 
 from __future__ import annotations
 
@@ -20,39 +20,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DifficultyWeighted(CapabilityEstimator):
-    """Any advantage of `capability` times scale exp(-sign(d) sign(R - p) |d|),   d = p - C.
+    """Advantages as with `capability`, times scale exp(-sign(d) sign(R - p) |d|),   d = p - C.
 
-    p is the mean raw reward of the response's own group, C an anchor of the learner: what it got right lately. With
-    `baseline: own` and own rows alone these are GRPO's and GSPO's advantages, with `baseline: capability` HACPO's.
-    The state holds, beside the window, the last accuracies (hard) or anchors (kalman) of each agent.
+    p is the mean raw reward of the response's own group; the anchor C is the learner's recent accuracy. With
+    `baseline: own` and only own rows, the weighted advantages are GRPO's and GSPO's; with `baseline: capability`, they
+    are HACPO's. Besides the window, the state holds each agent's last accuracies (hard) or anchors (kalman).
 
     Source: HA-DW (2601.08521). Ours: one anchor per learner, from its own rows; others' rows keep their weight unless
-    `weighs` says all; how the Kalman anchor begins. See docs/decisions.md#ha-dw.
+    `weighs` is `all`; the start of the Kalman anchor. See docs/decisions.md#ha-dw.
     """
 
     anchor: str = setting(
         "hard",
-        "what the learner is used to",
-        choices={"hard": "its mean accuracy of the last steps", "kalman": "an average that adapts its own speed"},
+        "estimate of the learner's accuracy, with which a problem's difficulty is compared",
+        choices={
+            "hard": "mean accuracy over the last steps",
+            "kalman": "moving average whose rate grows with the spread of recent anchors",
+        },
     )
-    anchor_steps: int = setting(10, "steps (or anchors) that the anchor reads", at_least=1, at_most=1e4)
+    anchor_steps: int = setting(10, "number of recent steps that the anchor is computed from", at_least=1, at_most=1e4)
     kalman_gain: float = setting(
         1.0,
-        "speed of the Kalman anchor for each unit of the anchors' standard deviation",
+        "rate of the Kalman anchor per unit of the anchors' standard deviation",
         above=0,
         at_most=1e6,
         inert=unless("method.estimate.anchor", "kalman"),
     )
-    difficulty_scale: float = setting(1.3, "lambda, the weight of a problem as hard as usual", above=0, at_most=1e3)
+    difficulty_scale: float = setting(
+        1.3, "lambda, the weight of a problem of average difficulty (d = 0)", above=0, at_most=1e3
+    )
     weighs: str = setting(
         "own",
-        "which rows are weighed",
-        choices={"own": "the learner's own", "all": "others' too, by their own group and the learner's anchor"},
+        "which rows are weighted",
+        choices={
+            "own": "the learner's own rows",
+            "all": "also others' rows, by the sampling agent's group and the learner's anchor",
+        },
         inert=without_others,
     )
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """The weights of `capability` times those of difficulty."""
+        """The estimate of `capability`, with its weights multiplied by the difficulty weights."""
         estimate, after = super().estimate(scored, state)
         rewards = rectangle_of(scored)
         accuracy_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric="reward_mean")
@@ -74,7 +82,7 @@ class DifficultyWeighted(CapabilityEstimator):
         return replace(estimate, carried=carried, figures=figures), {**after, "difficulty": history}
 
     def _anchor(self, before: list[float], accuracy: float) -> tuple[float, list[float]]:
-        """An agent's anchor, and what it remembers for the next one."""
+        """An agent's anchor, and the history that the next one needs."""
         if self.anchor == "hard":
             accuracies = [*before, accuracy][-self.anchor_steps :]
             return algo.difficulty.mean_anchor(accuracies), accuracies

@@ -1,4 +1,4 @@
-"""On-policy distillation: the stronger agent scores every token that a weaker one sampled."""
+"""On-policy distillation: the strongest agent scores every token that a weaker agent sampled."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ from hacpo_core.methods.estimators.groups import rectangle_of
 
 @dataclass(frozen=True)
 class Distilled(CapabilityEstimator):
-    """Token advantage: weight (log pi_teacher - log pi_old), the teacher being the most capable agent of the step.
+    """Token advantage weight (log pi_teacher - log pi_old). The teacher is the most capable agent of the step.
 
-    Capability is that of `capability`, averaged over its window. The most capable agent has no teacher and trains on
-    verified rewards, and so do all agents in a step whose capabilities are equal.
+    Capability is defined as in `capability`, averaged over its window. The most capable agent has no teacher and trains
+    on verified rewards. So do all agents in a step whose capabilities are equal.
 
     Source: on-policy distillation (GKD, 2306.13649, reverse KL on the learner's own samples). Ours: the teacher is a
     partner that trains too; spans of text where tokenizers differ; see docs/decisions.md#on-policy-distillation.
     """
 
-    teacher_weight: float = setting(1.0, "advantage for each nat that the teacher differs", above=0, at_most=1e3)
-    centres: bool = setting(
-        True, "subtract the mean over the agent's tokens of the step, which leaves the expected gradient and less noise"
+    teacher_weight: float = setting(
+        1.0, "advantage per nat of difference between teacher and learner", above=0, at_most=1e3
     )
-    largest_difference: float = setting(10.0, "nats at which a token's difference is cut", above=0, at_most=1e3)
-    keeps_rewards: bool = setting(False, "add the advantages of verified rewards on rows that a teacher scores, too")
+    centres: bool = setting(
+        True,
+        "subtract the mean over the agent's tokens of the step, which reduces noise and keeps the expected gradient",
+    )
+    largest_difference: float = setting(
+        10.0, "bound on a token's difference: clipped to +- this value, in nats", above=0, at_most=1e3
+    )
+    keeps_rewards: bool = setting(False, "keep the advantages of verified rewards on rows that a teacher scores")
 
     @property
     def reads_partners(self) -> bool:
@@ -44,7 +49,7 @@ class Distilled(CapabilityEstimator):
         return True
 
     def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
-        """The most capable agent, for all that are less capable."""
+        """The most capable agent, for all less capable ones."""
         rewards = rectangle_of(scored)
         batch_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
         smoothed_A = algo.capability.windowed_capability(
@@ -55,14 +60,14 @@ class Distilled(CapabilityEstimator):
         return {agent: best for agent, value in capability.items() if value < capability[best]}
 
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cut, centred and weighed; 0 for tokens that the teacher was not asked about."""
+        """Clipped, centred and weighted differences; 0 for tokens that the teacher did not score."""
         cut_N = difference_N.clip(-self.largest_difference, self.largest_difference)
         is_asked_N = ~np.isnan(difference_N)
         mean = float(cut_N[is_asked_N].mean()) if self.centres and is_asked_N.any() else 0.0
         return self.teacher_weight * np.where(is_asked_N, cut_N - mean, 0.0)
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """Rewards count for agents without a teacher, and with `keeps_rewards` for all."""
+        """Advantages of rewards for agents without a teacher; with `keeps_rewards`, for all agents."""
         estimate, after = super().estimate(scored, state)
         taught = {} if self.keeps_rewards else self.teachers(scored, state)
         carried = {

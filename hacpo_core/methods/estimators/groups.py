@@ -1,4 +1,4 @@
-"""Advantages against the mean of a problem's responses: GRPO's and GSPO's own group, or all agents' as one."""
+"""Group advantages: rewards relative to the mean of the agent's own group (GRPO, GSPO) or of all agents' responses."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class GroupEstimator(Estimator):
 
     baseline: str = setting(
         "own",
-        "what rewards are compared with",
-        choices={"own": "the agent's own group", "pooled": "all agents' responses to the problem"},
+        "baseline that is subtracted from rewards",
+        choices={"own": "the mean of the agent's own group", "pooled": "all agents' mean, unscaled"},
     )
 
     scale: str = setting(
         "group",
-        "what differences are divided by",
+        "divisor of the difference between reward and baseline",
         choices={
             "group": "the standard deviation of the group",
-            "batch": "that of all the agent's rewards in the step",
-            "none": "nothing (Dr. GRPO)",
+            "batch": "the standard deviation of all the agent's rewards in the step",
+            "none": "no division (Dr. GRPO)",
         },
     )
 
     overlong_share: float = setting(
         0.0,
-        "penalise responses in the last part of rollout.max_response_tokens, this share of it, linearly up to "
-        "overlong_penalty at the limit (DAPO); 0: none",
+        "penalise long responses: over the last overlong_share of rollout.max_response_tokens, the penalty grows "
+        "linearly to overlong_penalty (DAPO); 0: no penalty",
         at_least=0,
         at_most=1,
     )
     overlong_penalty: float = setting(
         1.0,
-        "what a response at the limit loses of its reward",
+        "reduction of the reward of a response at the limit",
         above=0,
         at_most=1e3,
         inert=when("method.estimate.overlong_share", 0),
@@ -59,7 +59,7 @@ class GroupEstimator(Estimator):
 
     @property
     def reads_partners(self) -> bool:
-        """With the pooled baseline."""
+        """True with the pooled baseline."""
         return self.baseline == "pooled"
 
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
@@ -75,7 +75,7 @@ class GroupEstimator(Estimator):
         }
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """Weights are 1."""
+        """Advantages with weights of 1."""
         rewards = rectangle_of(scored)
         return estimate_of(scored, rewards, self.joint(rewards)), state
 
@@ -97,8 +97,8 @@ class GroupEstimator(Estimator):
 def rectangle_of(scored: ScoredStep) -> Rectangle:
     """Rewards of the step as problem x agent x response.
 
-    Means and standard deviations are of the raw rewards of ordinary responses; a reward that is shaped moves the
-    advantage of its own row alone.
+    Means and standard deviations are of the raw rewards of ordinary responses. A shaped reward affects only the
+    advantage of its own row.
     """
     place = {problem_id: p for p, problem_id in enumerate(scored.problem_ids)}
     rewards = [
@@ -114,7 +114,7 @@ def rectangle_of(scored: ScoredStep) -> Rectangle:
 
 
 def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float64]]) -> Estimate:
-    """Advantages that are the same for all learners, with weight 1, and what is logged of them.
+    """An estimate with the same advantages for all learners, weight 1, and the advantage metrics.
 
     Args:
         scored: the step.
@@ -136,7 +136,7 @@ def estimate_of(
     figures: Mapping[str, Mapping[str, float]] | None = None,
     run_figures: Mapping[str, float] | None = None,
 ) -> Estimate:
-    """Joint advantages row by row, and what is logged of them, beside other figures."""
+    """An estimate from joint advantages, with the advantage metrics and the given ones."""
     carried: dict[str, dict[str, Carried]] = {}
     weight_LA = joint.weight_LA.tolist()
     logged: dict[str, dict[str, float]] = {}

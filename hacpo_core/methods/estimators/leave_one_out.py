@@ -1,4 +1,4 @@
-"""RLOO's advantages: each reward less the mean of its agent's other responses to the problem."""
+"""RLOO's advantages: each reward minus the mean reward of the agent's other responses to the problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hacpo_core.methods.estimators.groups import own_estimate, rectangle_of
 class LeaveOneOut(Estimator):
     """A = R - mean of the other rewards in the agent's own group.
 
-    Tagged rows are no part of the mean of others, but are compared with that of all ordinary ones.
+    Tagged rows do not count in these means. Their own baseline is the mean over all ordinary rows of the group.
 
     Source: RLOO (2402.14740).
     """
@@ -24,7 +24,7 @@ class LeaveOneOut(Estimator):
         return False
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """Weights are 1; what a shaped reward adds to the raw one is added to the row's own advantage."""
+        """Advantages with weights of 1. Shaped minus raw reward is added to the advantage of its own row only."""
         rewards = rectangle_of(scored)
         advantage_PAG = algo.advantages.leave_one_out(rewards.reward_PAG, rewards.is_scored_PAG, rewards.counts_PAG)
         advantage_PAG = advantage_PAG + (rewards.shaped_PAG - rewards.reward_PAG)

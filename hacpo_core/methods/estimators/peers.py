@@ -1,4 +1,4 @@
-"""Advantages of methods that take a peer's right answers beside the learner's own group."""
+"""Advantages of methods that add a peer's correct responses to the learner's own group."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PeerRows(GroupEstimator):
-    """Own rows as `group`; a peer's row against the learner's own group, or its reward.
+    """Own rows as with `group`. A peer's row: relative to the learner's own group, or its reward.
 
-    Where the learner's own rewards for a problem are all equal, a peer's row carries R - mean, undivided: a right
-    answer to a problem that the learner never solves carries 1.
+    If the learner's own rewards for a problem are all equal, the advantage of a peer's row is R - mean, not divided by
+    a standard deviation: 1 for a correct response to a problem that the learner never solves.
 
-    Source: LUFFY (2504.14945; group); Mutual RL's SGT (2605.07244; reward). Ours: what a peer's row carries where own
-    rewards are equal, see docs/decisions.md#peers.
+    Source: LUFFY (2504.14945; group); Mutual RL's SGT (2605.07244; reward). Ours: the advantage of a peer's row where
+    own rewards are equal, see docs/decisions.md#peers.
     """
 
     peer_advantage: str = setting(
         "group",
         "advantage of a peer's row",
-        choices={"group": "against the learner's own group", "reward": "its reward: 1 for a right answer"},
+        choices={
+            "group": "relative to the learner's own group",
+            "reward": "its reward, such as 1 for a correct response",
+        },
         inert=without_others,
     )
 
     def joint(self, rewards: Rectangle, *, cross_baseline: CrossBaseline = "learner") -> JointAdvantages:
-        """Own rows as `group` has them."""
+        """Own rows as with `group`, peers' rows according to `peer_advantage`."""
         joint = super().joint(rewards, cross_baseline=cross_baseline)
         of_learners_LPAG = joint.advantage_LPAG.clone()
         for k in range(len(of_learners_LPAG)):

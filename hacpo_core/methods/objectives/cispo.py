@@ -1,4 +1,4 @@
-"""CISPO's objective: REINFORCE on every token, weighed by a bounded ratio that has no gradient."""
+"""CISPO's objective: REINFORCE on every token, weighted by a clipped importance ratio without gradient."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class Cispo(TokenLevel):
     """sum over tokens of sg(clip(r, ratio_floor, ratio_ceiling)) A log pi.
 
-    Source: MiniMax-M1 (2506.13585); ceiling 5 as TRL's documentation takes it from ScaleRL (2510.13786).
+    Source: MiniMax-M1 (2506.13585); ceiling 5 from TRL's documentation, which cites ScaleRL (2510.13786).
     """
 
-    ratio_floor: float = setting(0.0, "least weight of a token", at_least=0, at_most=1)
-    ratio_ceiling: float = setting(5.0, "largest weight of a token", at_least=1, at_most=1e6)
+    ratio_floor: float = setting(0.0, "lower bound of a token's importance ratio", at_least=0, at_most=1)
+    ratio_ceiling: float = setting(5.0, "upper bound of a token's importance ratio", at_least=1, at_most=1e6)
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """Own rows alone; no token loses its gradient."""
+        """Surrogate of own rows. Clipping stops no token's gradient."""
         bounds = algo.clipping.Bounds(self.ratio_floor, self.ratio_ceiling)
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
         value_BT = algo.objectives.detached_ratio_surrogate(logprob_BT, ratio_BT, rows.token_advantages_BT, bounds)

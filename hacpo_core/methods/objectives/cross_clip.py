@@ -1,4 +1,4 @@
-"""HACPO's objective: GSPO's on own rows, a stepwise clip with a discounting power on others'."""
+"""HACPO's objective: GSPO's on own rows; stepwise clipping and a power of the ratio on other agents' rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WITHOUT_POWER = either(
 
 @dataclass(frozen=True)
 class CrossClip(SequenceClip):
-    """Own rows as GSPO; others' rows clip(s, floor + m step, 1) sg(s)^alpha w A.
+    """Own rows as in GSPO; other agents' rows clip(s, floor + m step, 1) sg(s)^alpha w A.
 
     Source: HACPO Eq. 10-14, 47-53.
     """
@@ -34,17 +34,19 @@ class CrossClip(SequenceClip):
     cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=without_others)
     cross_power: str = setting(
         "ratio",
-        "what alpha is the power of",
-        choices={"ratio": "the ratio itself (Eq. 12)", "clipped": "the clipped one (official code)"},
+        "ratio that is raised to the power alpha",
+        choices={"ratio": "the ratio itself (Eq. 12)", "clipped": "the clipped ratio (official code)"},
         inert=_WITHOUT_POWER,
     )
     cross_bounds: str = setting(
         "stepwise",
         "bounds of cross-agent ratios",
-        choices={"stepwise": "Eq. 14", "own": "those of own rows", "none": ""},
+        choices={"stepwise": "a floor that rises with each update (Eq. 14)", "own": "those of own rows", "none": ""},
         inert=without_others,
     )
-    cross_is_pessimistic: bool = setting(False, "min(s A, clip(s) A) for cross-agent rows too", inert=without_others)
+    cross_is_pessimistic: bool = setting(
+        False, "use min(s A, clip(s) A) for cross-agent rows too", inert=without_others
+    )
     cross_floor: float = setting(
         0.8,
         "lower bound of cross-agent ratios: 1 - delta of Eq. 13 (Table 5 prints it in its delta column)",
@@ -54,11 +56,11 @@ class CrossClip(SequenceClip):
         inert=_NOT_STEPWISE,
     )
     cross_step: float = setting(
-        0.025, "delta_step of Eq. 14: tightening per update", at_least=0, at_most=1, inert=_NOT_STEPWISE
+        0.025, "delta_step of Eq. 14: rise of cross_floor per update", at_least=0, at_most=1, inert=_NOT_STEPWISE
     )
 
     def cross_limit(self, update: int) -> Bounds:
-        """Bounds of cross-agent ratios after so many updates of the step."""
+        """Bounds of cross-agent ratios after `update` updates of the step."""
         if self.cross_bounds == "stepwise":
             return algo.clipping.cross_bounds(floor=self.cross_floor, step=self.cross_step, update=update)
         if self.cross_bounds == "own":
@@ -66,7 +68,7 @@ class CrossClip(SequenceClip):
         return algo.clipping.UNBOUNDED
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """Foreign rows differ from GSPO's."""
+        """GSPO's surrogate on own rows, HACPO's on foreign rows."""
         own, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
         cross_B = algo.objectives.cross_surrogate(
             own.ratio_B,

@@ -1,4 +1,4 @@
-"""GMPO's objective: the geometric mean of a response's token ratios, each clipped by itself."""
+"""GMPO's objective: the geometric mean of a response's token ratios, each clipped separately."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ class Gmpo(Objective):
     Source: GMPO (2507.20673).
     """
 
-    log_low: float = setting(0.4, "log-ratios of tokens are kept above -log_low", unit="nats", at_least=0, at_most=10)
-    log_high: float = setting(0.4, "log-ratios of tokens are kept below log_high", unit="nats", at_least=0, at_most=10)
+    log_low: float = setting(
+        0.4, "token log-ratios are clipped to at least -log_low", unit="nats", at_least=0, at_most=10
+    )
+    log_high: float = setting(
+        0.4, "token log-ratios are clipped to at most log_high", unit="nats", at_least=0, at_most=10
+    )
 
     @property
     def reads_partners(self) -> bool:
@@ -35,7 +39,7 @@ class Gmpo(Objective):
         return True
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """Own rows alone."""
+        """Surrogate of own rows."""
         ratio_B, stopped_BT = algo.objectives.geometric_ratio(
             algo.ratios.token_log_ratio(logprob_BT, rows.old_logprob_BT),
             rows.weighted_advantage_B,

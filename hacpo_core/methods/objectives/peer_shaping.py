@@ -1,4 +1,4 @@
-"""LUFFY's objective: GRPO's on own rows, a shaped probability on peers'."""
+"""LUFFY's objective: GRPO's on own rows, policy shaping on peers' rows."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PeerShaping(TokenClip):
-    """Own rows as `token_clip`; a peer's row: sum over tokens of p / (p + gamma) A, p the learner's probability.
+    """Own rows as with `token_clip`; peers' rows: sum over tokens of p / (p + gamma) A, p the learner's probability.
 
-    A peer's row is compared with no policy that sampled it, and nothing bounds it; unlikely tokens have the largest
-    gradient.
+    Peers' rows use no importance ratio and no clipping. Unlikely tokens have the largest gradient.
 
     Source: LUFFY (2504.14945), policy shaping.
     """
 
-    shaping: float = setting(0.1, "gamma", above=0, at_most=1e3, inert=without_others)
+    shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=without_others)
 
     @property
     def needs_token_ratios(self) -> bool:
-        """Not of peers' rows."""
+        """False: peers' rows use no importance ratio."""
         return False
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """Foreign rows differ from GRPO's."""
+        """GRPO's surrogate on own rows, policy shaping on foreign rows."""
         own = super().surrogate(rows, logprob_BT, update=update)
         probability_BT = logprob_BT.exp()
         shaped_BT = probability_BT / (probability_BT + self.shaping) * rows.weighted_advantage_B[:, None]

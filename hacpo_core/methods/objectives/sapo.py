@@ -1,4 +1,4 @@
-"""SAPO's objective: a smooth gate on each token's ratio in place of a clip."""
+"""SAPO's objective: a smooth gate on each token's ratio instead of clipping."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sapo(TokenLevel):
-    """sum over tokens of (4 / tau) sigmoid(tau (r - 1)) A, tau by the sign of A.
+    """sum over tokens of (4 / tau) sigmoid(tau (r - 1)) A; tau depends on the sign of A.
 
     Source: SAPO (2511.20347).
     """
 
     token_aggregation: str = setting("seq_mean_token_mean", "how tokens are averaged", choices=AGGREGATIONS)
     positive_temperature: float = setting(1.0, "tau where the advantage is positive", above=0, at_most=1e3)
-    negative_temperature: float = setting(1.05, "tau where it is negative", above=0, at_most=1e3)
+    negative_temperature: float = setting(1.05, "tau where the advantage is negative", above=0, at_most=1e3)
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """Own rows alone; nothing is clipped."""
+        """Surrogate of own rows, without clipping."""
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
         value_BT = algo.objectives.gated_surrogate(
             ratio_BT,

@@ -1,4 +1,4 @@
-"""GSPO's objective: one ratio per response, clipped, for own and others' rows alike."""
+"""GSPO's objective: one clipped ratio per response, for own and other agents' rows alike."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ class SequenceClip(Objective):
     Source: GSPO; HACPO Eq. 47-49, and section 5 (the Naive baseline, for others' rows too).
     """
 
-    sequence_low: float = setting(3e-4, "ratios of responses are kept above 1 - sequence_low", at_least=0, at_most=1)
+    sequence_low: float = setting(
+        3e-4, "sequence ratios are clipped to at least 1 - sequence_low", at_least=0, at_most=1
+    )
     sequence_high: float = setting(
-        4e-4, "ratios of responses are kept below 1 + sequence_high", at_least=0, at_most=1e3
+        4e-4, "sequence ratios are clipped to at most 1 + sequence_high", at_least=0, at_most=1e3
     )
 
     @property
@@ -31,7 +33,7 @@ class SequenceClip(Objective):
         return False
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """All rows, whoever sampled them."""
+        """The same surrogate for the rows of all sources."""
         clipping = algo.clipping
         bounds = clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
         ratio_B = algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)

@@ -1,4 +1,4 @@
-"""GRPO's objective: a ratio per token, clipped as PPO does."""
+"""GRPO's objective: one ratio per token, clipped as in PPO."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TokenClip(TokenLevel):
     Source: GRPO (2402.03300); DAPO's unequal bounds (2503.14476).
     """
 
-    token_low: float = setting(0.2, "ratios of tokens are kept above 1 - token_low", at_least=0, at_most=1)
-    token_high: float = setting(0.28, "ratios of tokens are kept below 1 + token_high", at_least=0, at_most=1e3)
+    token_low: float = setting(0.2, "token ratios are clipped to at least 1 - token_low", at_least=0, at_most=1)
+    token_high: float = setting(0.28, "token ratios are clipped to at most 1 + token_high", at_least=0, at_most=1e3)
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
-        """Own rows alone."""
+        """Surrogate of own rows."""
         clipping = algo.clipping
         bounds = clipping.own_bounds(low=self.token_low, high=self.token_high)
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)

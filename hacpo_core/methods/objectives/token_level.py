@@ -1,4 +1,4 @@
-"""What objectives with a term per token have in common: how tokens are averaged, and own rows alone."""
+"""Common base of objectives with a term per token: token averaging, own rows only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 AGGREGATIONS = {
     "token_mean": "mean of all tokens",
     "seq_mean_token_mean": "mean of each response's mean",
-    "seq_mean_token_sum_norm": "mean of each response's sum over the response limit",
+    "seq_mean_token_sum_norm": "mean of each response's sum divided by rollout.max_response_tokens",
 }
 
 
 @dataclass(frozen=True)
 class TokenLevel(Objective):
-    """Sum over tokens; subclasses say what of."""
+    """Sum over tokens of a term that the subclass defines."""
 
     token_aggregation: str = setting("token_mean", "how tokens are averaged", choices=AGGREGATIONS)
 
@@ -43,7 +43,7 @@ class TokenLevel(Objective):
         return True
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
-        """What the sum over a row's tokens is multiplied with."""
+        """Factor of the sum over each row's tokens."""
         return algo.objectives.row_weights(
             source_B,
             num_tokens_B,
@@ -57,14 +57,14 @@ class TokenLevel(Objective):
     def summed(
         self, rows: LossRows, logprob_BT: Tensor, value_BT: Tensor, stopped_BT: Tensor, bounds: Bounds
     ) -> Surrogate:
-        """The surrogate of rows whose tokens have these values.
+        """The surrogate of rows from the values of their tokens.
 
         Args:
             rows: the micro-batch.
             logprob_BT: nats, under the current policy.
             value_BT: to be maximised, with gradient.
-            stopped_BT: 1 where a bound took the token's gradient away, else 0.
-            bounds: of the tokens' ratios.
+            stopped_BT: 1 where clipping set the token's gradient to 0, else 0.
+            bounds: of the token ratios.
         """
         ratios = algo.ratios
         if rows.correction_BT is not None and self.correction_level == "token":

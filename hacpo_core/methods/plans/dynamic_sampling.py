@@ -12,24 +12,24 @@ from hacpo_core.methods.plans.every_problem import EveryProblem
 
 @dataclass(frozen=True)
 class DynamicSampling(EveryProblem):
-    """In later rounds, as many responses again to each problem whose verified rewards are equal so far.
+    """Each later round samples another group of responses for every problem whose rewards are all equal so far.
 
-    A problem is judged on the responses of all agents that its learner trains on, so that partners resample together
-    where they share rollouts. DAPO draws other problems instead; here a step keeps its problems, because partners have
-    to answer the same ones.
+    Equality is decided over the responses of all agents that the learner trains on, so that partners that share
+    rollouts resample the same problems. DAPO draws new problems instead; here a step keeps its problems, because
+    partners must answer the same ones.
 
-    Source: DAPO (2503.14476), section 3.2; judged jointly: ours, see docs/decisions.md#dynamic-sampling.
+    Source: DAPO (2503.14476), section 3.2; the joint decision is ours, see docs/decisions.md#dynamic-sampling.
     """
 
-    most_rounds: int = setting(3, "rounds of sampling in a step, the first one included", at_least=1, at_most=100)
+    most_rounds: int = setting(3, "most rounds of sampling per step, the first one included", at_least=1, at_most=100)
 
     @property
     def num_rounds(self) -> int:
-        """The most."""
+        """The largest number of rounds."""
         return self.most_rounds
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """Everything at first, then what is equal so far."""
+        """All problems in the first round, then those whose rewards are all equal so far."""
         if task.round == 0:
             return super().plan(task, state)
         rewards: dict[str, set[float]] = {}

@@ -1,4 +1,4 @@
-"""The ordinary plan: the same number of responses to every problem."""
+"""The default plan: the same number of responses to every problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan, State
 class EveryProblem(SamplingPlan):
     """G responses to each problem, or a multiple of it.
 
-    Source: HACPO, Algorithm 1, line 10; GSPO x 2 takes twice as many.
+    Source: HACPO, Algorithm 1, line 10; GSPO x 2 samples twice as many.
     """
 
     factor: int = setting(1, "responses to a problem as a multiple of rollout.num_samples", at_least=1, at_most=1e4)
@@ -24,20 +24,20 @@ class EveryProblem(SamplingPlan):
         return False
 
     def samples_per_problem(self, num_samples: int) -> int:
-        """The multiple."""
+        """`num_samples` times `factor`."""
         return num_samples * self.factor
 
     def too_few_ordinary(self, field: str, number: int, num_samples: int) -> str | None:
-        """What is wrong where `number` responses of a group, which count in no statistic, are the whole group."""
+        """Error text if `number` tagged responses would leave no ordinary response in a group, else None."""
         size = self.samples_per_problem(num_samples)
         if number < size:
             return None
         return (
             f"{field}: got {number} of {size} responses to a problem, expected fewer, since means and standard "
-            "deviations read the others; lower it"
+            "deviations are computed from the others; lower it"
         )
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """Problem by problem."""
+        """The same number of specs for every problem, problem by problem."""
         samples = range(self.samples_per_problem(task.num_samples))
         return [SampleSpec(problem, i, task.limits) for problem in task.problems for i in samples], state

@@ -1,4 +1,4 @@
-"""ILR's dynamic interaction: some own responses are sampled behind a partner's idea."""
+"""ILR's dynamic interaction: some own responses are sampled from prompts that quote a partner's response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hacpo_core.records import Problem
 from hacpo_core.seeds import generator
 
 INTERACTION = "interaction"
-"""tag of such responses"""
+"""tag of responses whose prompt quotes a partner"""
 COOPERATE = "{problem}\n\nAnother solver thought:\n{idea}\n\nUse what is right in it and solve the problem."
 COMPETE = (
     "{problem}\n\nAnother solver answered:\n{idea}\n\nFind what is wrong or weak in it and solve the problem better."
@@ -22,25 +22,26 @@ COMPETE = (
 
 @dataclass(frozen=True)
 class Interaction(EveryProblem):
-    """The usual number of responses, the last `num_interactive` of them behind a partner's answer to the problem.
+    """The usual number of responses; the prompts of the last `num_interactive` quote a partner's response.
 
-    In the second round the prompt holds a partner's response, drawn by the seed. The agent cooperates with it where its
-    chance of solving the problem alone is below one half, else it competes:
+    These are sampled in a second round, and the partner's response is drawn at random. The prompt asks the agent to
+    cooperate if its chance of solving the problem alone is below one half, else to compete:
 
         chance = 1 / (1 + exp(-1.7 (ability - difficulty)))
 
-    Such rows carry the tag `interaction`: they get an advantage and count in no statistic, since they are no samples of
-    the policy that answers alone. They are the learner's own; methods that share rollouts refuse this plan.
+    Such rows have the tag `interaction`. They get an advantage but do not count in group statistics, since they are not
+    samples of the policy that answers alone. Only the agent itself trains on them; methods that share rollouts reject
+    this plan.
 
-    Source: ILR (2509.26306), dynamic interaction. Ours: ability and difficulty are log-odds of the first round's mean
-    rewards, the words of the prompts, and one partner's idea in place of a discussion; see docs/decisions.md#ilr.
+    Source: ILR (2509.26306), dynamic interaction. Ours: ability and difficulty as log-odds of the first round's mean
+    rewards, the wording of the prompts, and one partner's response instead of a discussion; see docs/decisions.md#ilr.
     """
 
     num_interactive: int = setting(
-        2, "responses of each group that are sampled behind an idea", at_least=1, at_most=1e4
+        2, "responses of each group whose prompt quotes a partner's response", at_least=1, at_most=1e4
     )
     most_idea_chars: int = setting(
-        2000, "characters of a partner's response that are quoted", unit="characters", at_least=1, at_most=1e7
+        2000, "longest quotation of a partner's response", unit="characters", at_least=1, at_most=1e7
     )
 
     @property
@@ -50,20 +51,20 @@ class Interaction(EveryProblem):
 
     @property
     def num_rounds(self) -> int:
-        """Two: alone, then behind ideas."""
+        """Two: first without, then with quotations."""
         return 2
 
     @property
     def changes_prompts(self) -> bool:
-        """True: ideas stand in the prompts."""
+        """True: prompts quote a partner's response."""
         return True
 
     def problem_with(self, *, num_samples: int) -> str | None:
-        """Something has to be sampled alone."""
+        """At least one response per group must be sampled without a quotation."""
         return self.too_few_ordinary("num_interactive", self.num_interactive, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """Alone at first, then behind ideas; alone again where no partner wrote anything."""
+        """First without, then with quotations; without again if all partners' responses are empty."""
         size = self.samples_per_problem(task.num_samples)
         alone = range(size - self.num_interactive)
         if task.round == 0:
@@ -94,7 +95,7 @@ def chance(ability: float, difficulty: float) -> float:
 
 
 def _log_odds(rewards: Sequence[float]) -> float:
-    """ln(p / (1 - p)) of the mean reward, with half a right and half a wrong answer added, so that it is finite."""
+    """ln(p / (1 - p)) of the mean reward, with half a correct and half a wrong answer added to keep it finite."""
     right = sum(rewards) + 0.5
     return math.log(right / (len(rewards) + 1.0 - right))
 
@@ -109,8 +110,8 @@ def _ideas(task: PlanTask) -> dict[str, list[str]]:
     return ideas
 
 
-def _with_idea(problem: Problem, idea: str, words: str) -> Problem:
-    """The problem with its last message put into these words."""
+def _with_idea(problem: Problem, idea: str, template: str) -> Problem:
+    """The problem with its last message inserted into the template, together with a partner's response."""
     *before, last = problem.messages
-    content = words.format(problem=last.content, idea=idea)
+    content = template.format(problem=last.content, idea=idea)
     return replace(problem, messages=(*before, replace(last, content=content)))

@@ -1,4 +1,4 @@
-"""SAGE-RL's sampling: some responses of each group are found by a search over steps."""
+"""SAGE-RL's sampling: some responses of each group come from a beam search over reasoning steps."""
 
 from __future__ import annotations
 
@@ -14,38 +14,36 @@ from hacpo_core.responses import SEARCHED
 
 @dataclass(frozen=True)
 class PartlySearched(EveryProblem):
-    """The usual number of responses; some are found by a search for a high mean log-probability of the policy.
+    """The usual number of responses; some come from a beam search for a high mean log-probability under the policy.
 
-    In each round every beam is continued by sampled steps, and the beams of the highest mean log-probability per token
-    stay. A beam that closes its reasoning is complete, and its answer is decoded greedily. Such rows carry the tag
-    `search`: they get an advantage and count in no statistic.
+    In each round, several next steps are sampled for every beam, and the beams with the highest mean log-probability
+    per token are kept. When a beam's reasoning ends, its answer is decoded greedily. Such rows have the tag `search`.
+    They get an advantage but do not count in group statistics.
 
-    Source: SAGE-RL (2602.08354); marks, limits and restarts: ours, see docs/decisions.md#searched-responses.
+    Source: SAGE-RL (2602.08354); marks, limits and restarts are ours, see docs/decisions.md#searched-responses.
     """
 
-    num_searched: int = setting(2, "responses of each group that a search finds", at_least=1, at_most=1e4)
-    num_beams: int = setting(2, "beams that stay after each round", at_least=1, at_most=1e4)
+    num_searched: int = setting(2, "searched responses in each group", at_least=1, at_most=1e4)
+    num_beams: int = setting(2, "beams kept after each round", at_least=1, at_most=1e4)
     num_candidates: int = setting(
-        4, "steps sampled behind each beam in a round; the paper: twice `num_beams`", at_least=1, at_most=1e4
+        4, "next steps sampled for each beam in a round; the paper: twice `num_beams`", at_least=1, at_most=1e4
     )
-    step_tokens: int = setting(
-        256, "most tokens of a step; one without an end until then ends there", unit="tokens", at_least=1, at_most=1e6
-    )
+    step_tokens: int = setting(256, "longest step; longer ones are cut", unit="tokens", at_least=1, at_most=1e6)
     step_end: str = setting("\n\n", "text that ends a step; the paper: a blank line")
     closing_mark: str = setting(
         "</think>",
-        "text that ends the reasoning of agents whose chat template has it; with others, and where it is empty, the "
-        "first complete box does",
+        "text that ends the reasoning, if the agent's chat template contains it; otherwise, or if empty, the first "
+        "complete \\boxed{} ends it",
     )
 
     def problem_with(self, *, num_samples: int) -> str | None:
-        """Something has to be sampled in the ordinary way, and a step has to end."""
+        """At least one response per group must be sampled, and `step_end` must not be empty."""
         if not self.step_end:
             return "step_end: got '', expected the text that ends a step; set it"
         return self.too_few_ordinary("num_searched", self.num_searched, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        """The last ones of each problem are searched for."""
+        """The last `num_searched` responses of each problem are searched for."""
         search = StepSearch(
             num_beams=self.num_beams,
             num_candidates=self.num_candidates,

@@ -25,15 +25,15 @@ DEEPSPEED = "engine.learner=deepspeed"
         ([DEEPSPEED, "engine.deepspeed.stage=-1"], r"engine.deepspeed.stage: got -1, expected one of 0, 1, 2, 3"),
         (
             [DEEPSPEED, "engine.deepspeed.stage=2", "engine.deepspeed.offload_parameters=true"],
-            "engine.deepspeed.offload_parameters: stage 2 keeps whole weights on every device; set engine.deepspeed.st",
+            "engine.deepspeed.offload_parameters: got true at stage 2, which keeps all weights on",
         ),
         (
             [DEEPSPEED, "engine.deepspeed.stage=0", "engine.deepspeed.offload_optimizer=true"],
-            "engine.deepspeed.offload_optimizer: stage 0 divides no optimizer and offloads none; set engine.deepspeed",
+            "engine.deepspeed.offload_optimizer: got true at stage 0, which cannot offload the optimizer",
         ),
         (
             [DEEPSPEED, "engine.deepspeed.stage=3", "diagnostics.every=2"],
-            "diagnostics.every cannot take effect: engine.deepspeed.stage is 3, where no rank holds a whole gradient",
+            "diagnostics.every cannot take effect: engine.deepspeed.stage is 3, where no rank has the whole gradient",
         ),
     ],
 )
@@ -94,9 +94,7 @@ def test_engine_that_does_not_start_is_one_error_with_what_to_change(monkeypatch
         raise RuntimeError("out of memory:\n tried to allocate")
 
     monkeypatch.setattr(deepspeed, "initialize", initialize)
-    message = (
-        "did not start: out of memory: tried to allocate; where memory is short, raise engine.deepspeed.stage or off"
-    )
+    message = "did not start: out of memory: tried to allocate; if memory is short, raise engine.deepspeed.stage or off"
     with pytest.raises(EngineError, match=message):
         DeepspeedLearner(
             small_model(),

@@ -335,7 +335,7 @@ def test_gradient_that_is_not_finite_stops_every_rank(stage: int) -> None:
 
 def test_optimizer_state_of_another_model_is_refused() -> None:
     learner = learner_of(Job(2))
-    with pytest.raises(EngineError, match=r"no\.such\.weight.*wrong checkpoint"):
+    with pytest.raises(EngineError, match=r"no\.such\.weight.*use its own checkpoint"):
         learner.load_optimizer_tensors({"exp_avg.no.such.weight": torch.zeros(1)}, num_updates=1)
 
 

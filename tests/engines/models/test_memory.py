@@ -154,12 +154,12 @@ def test_plan_that_a_machine_cannot_hold_is_refused_with_the_figure(monkeypatch:
     config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="one_gpu")
     shapes = published_shapes(config)
     check_fits(config, shapes)  # nobody knows the machine that the plan is for
-    with pytest.raises(CapacityError, match=r"need at least 243 GiB of host memory on a machine that has 200; offload"):
+    with pytest.raises(CapacityError, match=r"need at least 243 GiB of host memory, but the machine has 200; offload"):
         check_fits(replace(config, engine=replace(config.engine, host_memory_gb=200.0)), shapes)
     check_fits(replace(config, engine=replace(config.engine, host_memory_gb=250.0)), shapes)
     monkeypatch.setattr(memory, "_least_card_gib", lambda: 79.0)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=100 * 2**30))
-    with pytest.raises(CapacityError, match="on a machine that has 100"):
+    with pytest.raises(CapacityError, match="but the machine has 100"):
         check_fits(config, shapes)
 
 
@@ -219,7 +219,9 @@ def test_published_models_have_the_published_numbers_of_parameters() -> None:
 def test_plan_that_cannot_fit_is_refused_with_the_figure() -> None:
     words = ["engine.learner=torch", "engine.gpu_memory_gb=79"]
     shapes = published_shapes(config_of(*words))
-    with pytest.raises(CapacityError, match=r"1\.7 and 4\.0 billion parameters need at least 104 GiB of a GPU that"):
+    with pytest.raises(
+        CapacityError, match=r"1\.7 and 4\.0 billion parameters need at least 104 GiB of GPU memory, but the GPU"
+    ):
         check_fits(config_of(*words), shapes)
     check_fits(config_of(), shapes)
     check_fits(compose("tiny", "hacpo"), {"qwen-tiny": BILLION})  # the CPU's memory is nobody's business here

@@ -129,9 +129,13 @@ def test_template_that_is_null_is_no_template(folder: Path) -> None:
 
 
 def test_neither_folder_nor_hub_name_is_named_with_its_agent(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"pair\.agents\.qwen\.path: .*nowhere is no folder; set pair\.agents\.qwen"):
+    with pytest.raises(
+        ModelError, match=r"pair\.agents\.qwen\.path: .*nowhere is not a folder; set pair\.agents\.qwen"
+    ):
         find_model(str(tmp_path / "nowhere"), agent="qwen")
-    with pytest.raises(ModelError, match=r"pair\.agents\.qwen\.path: \.\./nowhere is no folder here and no hub"):
+    with pytest.raises(
+        ModelError, match=r"pair\.agents\.qwen\.path: \.\./nowhere is not a folder here and cannot be downloaded"
+    ):
         find_model("../nowhere", agent="qwen")
     assert find_model(str(tmp_path), agent="qwen") == tmp_path
 
@@ -237,7 +241,7 @@ def test_fingerprint_of_a_small_model_sees_a_flipped_bit(place: float, folder: P
     content[int(place * (len(content) - 1))] ^= 1
     path.write_bytes(content)
     if place == 0.0:
-        with pytest.raises(ModelError, match="is no safetensors file"):
+        with pytest.raises(ModelError, match="is not a safetensors file"):
             model_fingerprint(folder)
     else:
         assert model_fingerprint(folder) != before
@@ -259,7 +263,7 @@ def test_generation_settings_that_contradict_each_other_do_not_keep_a_model_from
     model = load_model(folder)
     save_model(model, tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "generation_config.json").read_text())["eos_token_id"] == [1, 2]
-    assert "generation_config.json contradicts itself" in caplog.text
+    assert "generation_config.json is contradictory" in caplog.text
 
 
 def test_sequences_longer_than_learned_positions_are_refused() -> None:
@@ -322,7 +326,7 @@ def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"engine.device: got cuda, but PyTorch sees 0 GPUs here; set engine.device="):
+    with pytest.raises(ConfigError, match=r"engine.device: got cuda, but PyTorch sees no GPU here; set engine.device="):
         load_model(folder, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_device("cuda")
@@ -348,7 +352,9 @@ def test_rotation_that_changes_within_the_longest_sequence_is_refused(
     )
     model = LlamaForCausalLM(config)
     if is_refused:
-        with pytest.raises(ConfigError, match=rf"pair.agents.qwen: .* by other angles \({rotation['rope_type']}\)"):
+        with pytest.raises(
+            ConfigError, match=rf"pair.agents.qwen: .* model's rotary embeddings change \({rotation['rope_type']}\)"
+        ):
             check_lengths(model, longest, agent="qwen")
         return
     check_lengths(model, longest, agent="qwen")
@@ -373,7 +379,7 @@ def noisy_model(family: str) -> PreTrainedModel:
 @pytest.mark.parametrize("family", sorted(NOISY))
 def test_nothing_is_random_even_while_training(family: str) -> None:
     model = noisy_model(family)
-    with pytest.raises(EngineError, match="in training mode .* logits are off by .*, by a noise"):
+    with pytest.raises(EngineError, match="in training mode, .* logits are off by .*, because of noise"):
         check_steady(model)
     disable_noise(model)
     check_steady(model)

@@ -227,7 +227,7 @@ def test_missing_peft_is_one_error_that_names_the_extra(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("query", r"engine.lora.targets: Qwen3ForCausalLM has no layer query; choose among .*q_proj"),
+        ("query", r"engine.lora.targets: Qwen3ForCausalLM has no layer query; choose from .*q_proj"),
         ("lm_head", r"engine.lora.targets: got lm_head, expected names of linear layers other than the output emb"),
         ("embed_tokens", r"engine.lora.targets: got embed_tokens, expected names of linear layers"),
         ("q_norm", r"engine.lora.targets: got q_norm, expected names of linear layers"),
@@ -242,7 +242,7 @@ def test_layers_that_convolve_are_named_and_adapted_as_well(monkeypatch: pytest.
     monkeypatch.setattr(products, "_mkl_is_slow", lambda: True)
     model = small_model()
     products.use_onednn(model)
-    with pytest.raises(EngineError, match=r"has no layer query; choose among .*q_proj"):
+    with pytest.raises(EngineError, match=r"has no layer query; choose from .*q_proj"):
         with_adapters(model, replace(LORA, targets=["query"]))
     with_adapters(model, replace(LORA, targets=["q_proj"]))
 

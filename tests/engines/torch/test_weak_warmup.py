@@ -100,7 +100,7 @@ def test_draws_follow_the_weights_and_an_example_without_weight_is_never_drawn()
 def test_draws_are_uniform_where_all_weights_are_0_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     drawn_SB = draws(np.zeros(2), replace(CONFIG, num_steps=100, batch_size=40))
     assert np.bincount(drawn_SB.ravel()) / 4000 == pytest.approx([0.5, 0.5], abs=0.03)
-    assert "the weights of all examples are 0; they are drawn uniformly" in caplog.text
+    assert "the weights of all examples are 0, so examples are drawn uniformly" in caplog.text
     caplog.clear()
     trained(replace(CONFIG, num_steps=1, gain_weight=0.0, entropy_weight=0.0, loss_weight=0.0))
     assert "drawn uniformly" in caplog.text

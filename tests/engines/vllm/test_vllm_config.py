@@ -43,15 +43,15 @@ def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
         ),
         (
             [VLLM, *ON_TWO_GPUS, "placement.kind=ray", "placement.colocated=true"],
-            "engine.vllm.tensor_parallel_size: got 2 with placement.colocated=true, where each rank is given its share",
+            "engine.vllm.tensor_parallel_size: got 2 with placement.colocated=true, where each rank gets a share",
         ),
         (
             [VLLM, "engine.device=cuda"],
-            "engine.vllm.sleeps: only one engine of a process can sleep, and 2 agents share this one; set",
+            "engine.vllm.sleeps: got true, but only one engine per process can sleep and 2",
         ),
         (
             [VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"],
-            "rollout.top_p: got 0.9 with rollout.temperature 0.6, where vLLM reports no log-probabilities",
+            "rollout.top_p: got 0.9 with rollout.temperature 0.6, for which vLLM does not report",
         ),
     ],
 )
@@ -135,7 +135,7 @@ def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyP
     sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
     with pytest.raises(EngineError, match="vLLM: sampling failed: CUDA error: an illegal address was met"):
         sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
-    with pytest.raises(EngineError, match="has ended; resume the experiment.*: CUDA error: an illegal address was met"):
+    with pytest.raises(EngineError, match="has stopped: .*CUDA error.*; resume the experiment"):
         sampler.synchronise(0, lambda: None)
     assert not any(folder.exists() for folder in sampler._exchange.folders)
 

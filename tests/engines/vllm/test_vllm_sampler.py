@@ -312,7 +312,7 @@ def test_start_that_fails_is_one_error_that_names_the_field(
 
 
 def test_gpu_that_this_vllm_cannot_use_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="engine.device: got cuda, but the vLLM that is installed samples on cpu"):
+    with pytest.raises(EngineError, match="engine.device: got cuda, but the installed vLLM is built for cpu"):
         VllmSampler(
             model_of("qwen3"),
             initial=tmp_path,
@@ -559,7 +559,7 @@ def test_hand_over_of_wrong_weights_stops_the_run(
         sampler._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
     monkeypatch.setattr(VllmSampler, "_copy_weights", copy_too_large)
-    message = r"agent qwen: after its weights of version 0 were handed over, vllm and the learner disagree by .* nats"
+    message = r"agent qwen: after the transfer of weights version 0, .* vllm and the learner differ by .* nats"
     with pytest.raises(EngineError, match=message):
         run_experiment(planned, DirectRunner(), QuietWatcher())
     store = StepStore(planned.root)

@@ -365,7 +365,7 @@ def test_command_writes_the_report_of_a_grid_that_was_not_run(
     assert not caught.value.code
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "unavailable: pair.agents.qwen3-1.7b-base.path: /nowhere is no folder" in text
+    assert "unavailable: pair.agents.qwen3-1.7b-base.path: /nowhere is not a folder" in text
     assert not (tmp_path / "runs").exists()
 
 

@@ -60,7 +60,7 @@ def test_gpu_experiment_can_be_planned_and_not_opened_without_a_gpu(
     words = [f"runtime.runs_dir={tmp_path / 'runs'}", "engine.device=cuda"]
     planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=words))
     with (
-        pytest.raises(ConfigError, match=r"engine.device: got cuda, but PyTorch sees 0 GPUs"),
+        pytest.raises(ConfigError, match=r"engine.device: got cuda, but PyTorch sees no GPU"),
         open_experiment(planned),
     ):
         pass
@@ -164,14 +164,14 @@ def test_folder_without_weights_is_named(folders: dict[str, Path], tmp_path: Pat
 
 
 def test_missing_folder_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"pair.agents.one.path: /nowhere/model is no folder; set pair"):
+    with pytest.raises(ModelError, match=r"pair.agents.one.path: /nowhere/model is not a folder; set pair"):
         plan_of(tmp_path, "pair.agents.one.path=/nowhere/model")
 
 
 def test_broken_data_line_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "data" / "train.jsonl"
     path.write_text(path.read_text(encoding="utf-8") + '\n{"id": "x"', encoding="utf-8")
-    with pytest.raises(DataError, match=r"train.jsonl, line 9: no JSON"):
+    with pytest.raises(DataError, match=r"train.jsonl, line 9: not JSON"):
         plan_of(tmp_path)
 
 
@@ -293,27 +293,27 @@ def train(folder: Path, *words: str, hidden: str = "nothing_of_this_name") -> su
             "",
             ["engine.device=cuda"],
             2,
-            "engine.device: got cuda, but PyTorch sees 0 GPUs here; set engine.device=",
+            "engine.device: got cuda, but PyTorch sees no GPU here; set engine.device=",
         ),
         pytest.param(
             "",
             [RAY, "engine.device=cuda"],
             3,
-            "placement: 2 agents ask for 2 GPUs, but Ray's cluster has 0; lower ",
+            "placement: 2 agents need 2 GPUs, but Ray's cluster has 0; lower ",
             marks=needs_ray,
         ),
         pytest.param(
             "",
             [RAY, "placement.ray.address=127.0.0.1:9"],
             3,
-            "placement.ray.address: nothing answers at 127.0.0.1:9 *; start the cluster with `ray start --head`",
+            "placement.ray.address: cannot connect to 127.0.0.1:9 *; start the cluster with `ray start --head`",
             marks=needs_ray,
         ),
         pytest.param(
             "",
             [RAY, "placement.ray.address=auto"],
             3,
-            "placement.ray.address: auto: no cluster was started on this machine; start the cluster with `ray start",
+            "placement.ray.address: got auto, but this machine is in no cluster; start the cluster with `ray start",
             marks=needs_ray,
         ),
     ],
@@ -350,7 +350,7 @@ def test_tokenizer_of_another_model_is_one_line_wherever_the_agent_lives(
     done = train(tmp_path, *words)
     assert done.returncode == 2, done.stderr
     assert done.stderr == (
-        f"hacpo: pair.agents.two: the tokenizer has {size + 2} tokens but the model only {size} embeddings; "
-        "they do not belong together\n"
+        f"hacpo: pair.agents.two: the tokenizer has {size + 2} tokens, but the model only {size} embeddings; "
+        "use the model's own tokenizer\n"
     )
     assert not leftovers()

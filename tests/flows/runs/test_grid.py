@@ -209,7 +209,7 @@ def test_grid_whose_worker_ends_says_why_and_leaves_nothing_in_the_queue(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
     said = finish(start(runs_dir), code=3)
     assert "hacpo: the worker ended (exit code 2; " in said
-    assert "MLFLOW_TRACKING_URI: holds a password" in said
+    assert "MLFLOW_TRACKING_URI: contains a password" in said
     assert {run.state for run in Schedule(ensure_server(runs_dir), runs_dir).runs().values()} == {"Cancelled"}
     assert not marked(runs_dir)
     assert [path for path in runs_dir.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []

@@ -28,7 +28,7 @@ def test_file_that_is_no_database_is_one_error_and_training_goes_on_without_mlfl
 ) -> None:
     (tmp_path / "text.db").write_text("no database, whatever its name says\n" * 200, encoding="utf-8")
     planned = small_plan("hacpo", *SHORT, f"tracking.uri=sqlite:///{tmp_path / 'text.db'}")
-    with pytest.raises(TrackingError, match=r"text.db: file is not a database; fix it or name another"):
+    with pytest.raises(TrackingError, match=r"text.db: file is not a database; fix it or set another"):
         run_experiment(planned, DirectRunner(), QuietWatcher())
     standing = standing_of(planned.root)
     assert standing.state == "failed"

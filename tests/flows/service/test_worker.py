@@ -27,7 +27,7 @@ def test_worker_that_fails_is_one_error_with_what_it_said(tmp_path: Path, monkey
                 check()
                 time.sleep(0.1)
 
-    with pytest.raises(EngineError, match=r"the worker ended \(exit code 2; .*worker.log\): .*holds a password"):
+    with pytest.raises(EngineError, match=r"the worker ended \(exit code 2; .*worker.log\): .*contains a password"):
         watch()
 
 

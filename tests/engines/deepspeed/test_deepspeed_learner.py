@@ -329,7 +329,7 @@ def test_gradient_that_is_not_finite_stops_every_rank(stage: int) -> None:
         found += on_ranks(2, spoilt, stage, math.nan)
     for message, state, num_updates in found:
         assert message.startswith("gradient norm is ")
-        assert message.endswith(" at update 0; lower optimizer.learning_rate")
+        assert message.endswith(" at update 0, expected a finite one; lower optimizer.learning_rate")
         assert (state, num_updates) == ("same", "0")
 
 

@@ -131,10 +131,10 @@ def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     run_child(remote, runs_dir, "none")
     assert outcome(remote) == outcome(local)
     awaited = [f"step {step} · {kind} · {k}" for step in (3, 4) for kind in ("rollout", "update") for k in AGENTS]
-    tasks = tasks_of(record, remote.id, *awaited)
+    tasks = tasks_of(record, remote.id, *awaited, "step 4 · advantage")
     assert {tasks[name]["state_type"] for name in awaited} == {"COMPLETED"}
-    assert before(tasks, "step 3 · rollout · qwen") == set(), "a checkpoint lies between"
-    assert before(tasks, "step 4 · rollout · qwen") == {"step 3 · update · qwen"}, "and not the other agent's"
+    assert before(tasks, "step 4 · rollout · qwen") == set(), "a step begins when the one before has ended"
+    assert before(tasks, "step 4 · update · qwen") == {"step 4 · advantage"}
     overlaps = [
         min(tasks[one]["end_time"], tasks[other]["end_time"])
         > max(tasks[one]["start_time"], tasks[other]["start_time"])

@@ -24,14 +24,14 @@ demo: $(STAMP)
 
 # Three processes on two cores, because many tests wait for subprocesses.
 test: $(ENGINES)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(ENGINES)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow and not soak" -n 2 --dist loadfile
 
 # Benchmarks of docs/performance.md; vLLM is included if `make test-vllm` has installed it. Verification runs first,
 # because it needs data (HACPO_DATA_DIR) and fails at once without them.

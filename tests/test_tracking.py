@@ -283,7 +283,7 @@ def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatc
     def broken(self: TorchLearner) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(TorchLearner, "_step", broken)
+    monkeypatch.setattr(TorchLearner, "optimizer_step", broken)
     planned = small_plan("gspo", "tracking.enabled=true")
     with pytest.raises(RuntimeError, match="out of memory"):
         run_experiment(planned, DirectRunner(), QuietWatcher())

@@ -95,7 +95,7 @@ def test_training_moves_the_adapters_and_no_other_bit(family: str) -> None:
     untouched = small_model(family, num_layers=2).state_dict()
     assert all(torch.equal(tensor, untouched[name]) for name, tensor in base_state(learner.model).items())
     assert {name.split(".")[-2] for name, p in learner.model.named_parameters() if p.requires_grad} == {"default"}
-    assert all(".lora_" in name for name in learner._named)
+    assert all(".lora_" in name for name in learner.trainable)
     moved = {name: p for name, p in learner.model.named_parameters() if ".lora_B." in name}
     assert all(p.abs().max() > 1e-3 for p in moved.values())
 

@@ -38,7 +38,7 @@ def hang_in_ray() -> str:
     from hacpo_core.config import ExperimentConfig
     from hacpo_core.placement import ray_actors
 
-    ray_actors._start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
+    ray_actors.start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
     return hang_with_a_child()
 
 
@@ -118,6 +118,7 @@ def test_trial_that_does_not_answer_is_ended_with_all_that_it_started(
     assert not leftovers()
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 @pytest.mark.slow
 @needs_ray

@@ -146,6 +146,7 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_
     assert len(result["table"]) == 4
 
 
+@pytest.mark.soak
 def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(runs_dir: Path) -> None:
     grid = planned(runs_dir)
     process = start(runs_dir, "--workers", "1")

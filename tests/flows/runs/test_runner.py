@@ -43,14 +43,14 @@ from flows.records.watcher import QuietWatcher
 from flows.runs.runner import run_with_prefect
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError
-inner, calls = TorchLearner._step, []
+inner, calls = TorchLearner.optimizer_step, []
 FAULTS = {"config": ConfigError("broken for good"), "memory": RuntimeError("out of memory")}
 def failing(self):
     calls.append(1)
     if len(calls) == 6 and fault in FAULTS:
         raise FAULTS[fault]
     return inner(self)
-TorchLearner._step = failing
+TorchLearner.optimizer_step = failing
 async def silent(self, request, **_):
     raise httpx.ConnectError(f"no answer to {request.url.path}")
 if fault == "outage":

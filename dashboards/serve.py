@@ -11,9 +11,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import uvicorn
@@ -49,13 +50,21 @@ def serve(runs_dir: Path, options: Options) -> None:
     """Serve until Ctrl-C or SIGTERM; if a dashboard of this folder is already running, print its address.
 
     Raises:
-        ConfigError: the port is in use, the host is not an address of this machine, or the token file cannot be used.
+        ConfigError: the port is in use, the host is not an address of this machine, the token file cannot be used, or
+            a dashboard of this folder is already running with other options.
     """
     home = home_of(runs_dir)
     record = Record(home, "dashboard")
     with only_one(home / "dashboard.lock") as is_alone:
         if not is_alone:
-            print(f"already running: {_running_url(record)}")
+            running = _running(record)
+            differing = _differing(options, running.get("options", {}))
+            if differing:
+                raise ConfigError(
+                    f"{', '.join(differing)}: the dashboard of {runs_dir} already runs with other options at "
+                    f"{running.get('url')}; end it first (process {running.get('pid')}), then start it again"
+                )
+            print(f"already running: {running.get('url', f'address unknown; a process holds {record.path}')}")
             return
         _serve(runs_dir, options, record)
 
@@ -75,7 +84,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
     try:
         # uvicorn raises the signal again after its shutdown; as KeyboardInterrupt it runs the clean-up below.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        record.write(os.getpid(), {"url": url})
+        record.write(os.getpid(), {"url": url, "options": _shown(options)})
         _print_addresses(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
             threading.Thread(target=start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
@@ -101,14 +110,33 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _running_url(record: Record) -> str:
+def _running(record: Record) -> Mapping[str, Any]:
+    """The record of the running dashboard; empty if it does not appear in time."""
     deadline = time.monotonic() + STARTING_S
     while time.monotonic() < deadline:
         value = record.read()
         if value is not None and record.process() is not None and "url" in value:
-            return str(value["url"])
+            return value
         time.sleep(0.1)
-    return f"address unknown; a process holds {record.path.with_suffix('.lock')}"
+    return {}
+
+
+def _shown(options: Options) -> dict[str, Any]:
+    """The options as they are recorded and given on the command line."""
+    return {
+        "--host": options.host,
+        "--port": options.port,
+        "--token-file": None if options.token_file is None else str(options.token_file.absolute()),
+        "--allow-host": sorted(options.allow_hosts),
+    }
+
+
+def _differing(options: Options, running: Mapping[str, Any]) -> list[str]:
+    """Options that were given and differ from those of the running dashboard, with their values."""
+    given, defaults = _shown(options), _shown(Options())
+    return [
+        f"{name} {value}" for name, value in given.items() if value != defaults[name] and value != running.get(name)
+    ]
 
 
 def access_of(options: Options, token: str | None) -> Access:

@@ -16,16 +16,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.planning.compose import compose, file_stem, merged, read_declaration
+from flows.planning.compose import compose, merged
+from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
 from flows.planning.plans import Plan, plan, with_ranks
 from flows.records.folders import experiments_dir
 from flows.records.states import standing_of
+from flows.service.schedule import ScheduledRun
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.models.memory import check_fits, sizes_of
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.methods.registry import trains_alone
+
+CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,10 @@ class GridConfig:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One agent's cell in a table; `root` need not exist; `reason` says why the cell is not done."""
+    """One agent's cell in a table; `status` is one of CELL_STATES, and `reason` says why the cell is not done.
+
+    `root` need not exist.
+    """
 
     pair: str
     method: str
@@ -113,12 +120,15 @@ class GridPlan:
 
 
 def load_grid(name: str) -> GridConfig:
-    """Load a grid by name, or from the path of a YAML file.
+    """Load a grid by name, or from the path of a YAML file, beside which the files that it names are looked for first.
 
     Raises:
         ConfigError: there is no such grid, or a field is missing, unknown or of the wrong type.
     """
-    grid: GridConfig = merged(GridConfig, [(f"grid {name}", read_declaration("grid", name))], remedy="fix its file")
+    tree = read_declaration("grid", name)
+    if is_file_name(name):
+        tree = OmegaConf.create(with_paths_beside(OmegaConf.to_container(tree), Path(name).parent))
+    grid: GridConfig = merged(GridConfig, [(f"grid {name}", tree)], remedy="fix its file")
     for field_name, values in (("seeds", grid.seeds), ("entries", grid.entries)):
         if not values:
             raise ConfigError(f"grid {name}: {field_name} is empty; fix its file")
@@ -181,11 +191,12 @@ def plan_grid(
                     key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
                     if key not in planned:
                         planned[key] = _plan(part, runs_dir)
-                    for cell in planned[key].cells(part, whole.pair.name, method, entry.label or ""):
+                    shown = whole.method.name if is_file_name(method) else method
+                    for cell in planned[key].cells(part, whole.pair.name, shown, entry.label or ""):
                         place = (cell.pair, cell.method, cell.label, seed, cell.agent)
                         if cells.setdefault(place, cell) != cell:
                             raise ConfigError(
-                                f"grid {name}: two entries have pair {cell.pair} and method {method} with different "
+                                f"grid {name}: two entries have pair {cell.pair} and method {shown} with different "
                                 "settings; give one of them a label"
                             )
     plans = {item.plan.id: item.plan for item in planned.values()}
@@ -274,6 +285,18 @@ def _plan(config: ExperimentConfig, runs_dir: Path) -> _Planned:
         return _Planned(Plan(name, placed, experiments_dir(runs_dir) / name), "unavailable", str(error))
     standing = standing_of(planned.root)
     return _Planned(planned, standing.state, standing.reason)
+
+
+def with_queue(grid: GridPlan, runs: Mapping[str, ScheduledRun]) -> GridPlan:
+    """The grid with the missing experiments that have a live flow run marked as queued."""
+
+    def marked(cell: Cell) -> Cell:
+        run = runs.get(cell.experiment)
+        if cell.status != "missing" or run is None or not run.is_live:
+            return cell
+        return dataclasses.replace(cell, status="queued", reason=f"in the queue, priority {run.priority}")
+
+    return dataclasses.replace(grid, cells=[marked(cell) for cell in grid.cells])
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:

@@ -16,14 +16,13 @@ from typing import Any, Literal
 import pandas as pd
 
 from experiments.estimate import CostEstimate, estimate
-from experiments.planner import GridPlan, matrix, plan_grid
+from experiments.planner import CELL_STATES, GridPlan, matrix, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.records.gridfile import GridRecord, Place, save_grid
-from flows.records.states import STATES
 from flows.runs.display import format_table
 from flows.runs.grid import make_tiny_models, watch
 from flows.runs.results import read_final
-from flows.service.schedule import RefusedError, Schedule
+from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.slots import visible_devices
 from flows.service.worker import find_worker, worker_here
@@ -63,6 +62,18 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
         print(f"  {name}: {own.experiments} experiments, {_hours_text(own, grid)}")
 
 
+def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
+    """The newest flow run of each experiment, if a Prefect server runs; starts none."""
+    server = find_server(runs_dir)
+    if server is None:
+        return {}
+    try:
+        return Schedule(server, runs_dir).runs()
+    except ServerError as error:
+        _log.warning("queued experiments are shown as missing: %s", error)
+        return {}
+
+
 def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
     """The grid's experiments by pair; one that several pairs share is listed for the first of them."""
     first: dict[str, str] = {}
@@ -86,7 +97,7 @@ def say_states(grid: GridPlan) -> None:
 def count_experiments(grid: GridPlan) -> dict[str, int]:
     """Number of experiments in each state."""
     counts = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
-    return {state: counts[state] for state in STATES}
+    return {state: counts[state] for state in CELL_STATES}
 
 
 def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:

@@ -25,7 +25,7 @@ from hacpo_core.columns import Ragged
 from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
-from hacpo_core.phases.metrics import DEFINITIONS
+from hacpo_core.phases.definitions import DEFINITIONS
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import SamplingLimits, Verdict
 from hacpo_core.store.steps import StepStore

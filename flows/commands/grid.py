@@ -40,8 +40,8 @@ def grid(
     """Train a grid of pairs, methods and seeds; skip what is complete; print the table and write the report."""
     if dry_run:
         stay_offline()
-    from experiments.planner import plan_grid
-    from experiments.run import SELECTED, run_grid, show_grid
+    from experiments.planner import plan_grid, with_queue
+    from experiments.run import SELECTED, run_grid, scheduled_runs, show_grid
     from flows.service.deployments import PRIORITIES
 
     if run not in SELECTED:
@@ -50,7 +50,7 @@ def grid(
         raise ConfigError(f"--priority: got {priority!r}, expected one of {', '.join(PRIORITIES)}")
     if dry_run:
         planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
-        show_grid(planned, run, as_json=as_json)
+        show_grid(with_queue(planned, scheduled_runs(runs_dir)), run, as_json=as_json)
         return
     run_grid(
         name,

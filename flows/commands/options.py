@@ -6,6 +6,7 @@ Commands import their dependencies when they run, so that `hacpo --help` stays f
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON to standard out
 RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
 Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
 ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or an unambiguous prefix")]
+
+
+def as_override(option: str, field: str, value: object, overrides: Sequence[str]) -> list[str]:
+    """The overrides with an option that stands for a field; None: the option was not given.
+
+    Raises:
+        ConfigError: an override sets the field too.
+    """
+    if value is None:
+        return list(overrides)
+    if any(override.startswith(f"{field}=") for override in overrides):
+        raise ConfigError(f"{option}: {field} is given too, which means the same; remove one of them")
+    return [*overrides, f"{field}={value}"]
 
 
 def watcher_of(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:

@@ -25,7 +25,8 @@ def show(
     `show fields [PREFIX]` describes the configuration fields, `show methods` the methods. Without arguments, list
     pairs, methods and experiments.
     """
-    from flows.planning.compose import DECLARATION_FOLDERS, available, compose, to_yaml
+    from flows.planning.compose import compose, to_yaml
+    from flows.planning.declarations import DECLARATION_FOLDERS, available
     from hacpo_core.config import as_dict
 
     if pair == "fields":

@@ -6,17 +6,33 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.commands.options import AsJson, ExperimentId, Hardware, MethodName, Overrides, Pair, RunsDir, watcher_of
+from flows.commands.options import (
+    AsJson,
+    ExperimentId,
+    Hardware,
+    MethodName,
+    Overrides,
+    Pair,
+    RunsDir,
+    as_override,
+    watcher_of,
+)
 
 
 def train(
-    pair: Pair, method: MethodName, overrides: Overrides = None, hardware: Hardware = "cpu", as_json: AsJson = False
+    pair: Pair,
+    method: MethodName,
+    overrides: Overrides = None,
+    hardware: Hardware = "cpu",
+    runs_dir: RunsDir | None = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a pair with a method; an interrupted run is resumed, a complete one is shown."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
 
-    planned = plan(compose(pair, method, hardware=hardware, overrides=overrides or []))
+    given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
+    planned = plan(compose(pair, method, hardware=hardware, overrides=given))
     save_plan(planned)
     _run(planned, as_json=as_json)
 

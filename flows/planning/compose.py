@@ -15,6 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from flows.planning.declarations import available, file_stem, read_declaration, read_yaml, section_of, yaml_problem
 from hacpo_core.config import (
     SEAMS,
     AgentConfig,
@@ -26,6 +27,7 @@ from hacpo_core.config import (
     flatten,
 )
 from hacpo_core.config.checks import validate
+from hacpo_core.config.misfits import misfit
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.methods.base import Seam
 from hacpo_core.methods.registry import SHIPPED, find
@@ -56,67 +58,6 @@ _MOVED = {
 """fields and sections of earlier versions, and their new names"""
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
-DECLARATION_FOLDERS = {
-    "pair": "pairs",
-    "method": "methods",
-    "hardware": "hardware",
-    "conformance": "conformance",
-    "train_set": "train_sets",
-    "benchmark": "benchmarks",
-    "grid": "grids",
-}
-
-
-def available(kind: str) -> list[str]:
-    """Names of the declarations of a kind (a key of `DECLARATION_FOLDERS`).
-
-    Files that begin with "_" are bases for `extends` and are not listed.
-    """
-    names = [item.name for item in (files("experiments") / DECLARATION_FOLDERS[kind]).iterdir()]
-    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
-
-
-def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
-    """Read a declaration; with `extends: <name>` its fields override those of another declaration of its kind.
-
-    Args:
-        kind: key of `DECLARATION_FOLDERS`.
-        name: name of a declaration, or path of a YAML file.
-        above: files that extend this one, directly or indirectly.
-
-    Raises:
-        ConfigError: there is no such declaration, it is not a YAML mapping, or it extends itself.
-    """
-    path: Any = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = files("experiments") / DECLARATION_FOLDERS[kind] / f"{name}.yaml"
-    if not path.is_file():
-        raise ConfigError(
-            f"{kind}: got {name!r}, expected one of {', '.join(available(kind))} or a path to a YAML file"
-        )
-    path = path.resolve() if isinstance(path, Path) else path
-    if path in above:
-        raise ConfigError(f"{path} extends itself; name another {kind} under extends, or remove the line")
-    tree = _read(path)
-    base = tree.pop("extends", None)
-    if base is None:
-        return tree
-    below = read_declaration(kind, str(base), above=(*above, path))
-    for seam in SEAMS:  # drop inherited fields of an implementation that this file replaces
-        name, inherited = _section(tree, "method", seam).get("name"), _section(below, "method", seam)
-        if name is not None and inherited.get("name") not in (None, name):
-            below["method"][seam] = {}
-    return OmegaConf.merge(below, tree)  # type: ignore[return-value]
-
-
-def _read(path: Any) -> DictConfig:
-    try:
-        tree = OmegaConf.create(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {first_line(error)}; fix it") from error
-    if not isinstance(tree, DictConfig):
-        raise ConfigError(f"{path}: expected a YAML mapping of sections, got a list or a scalar; rewrite it")
-    return tree
 
 
 def _read_overrides(overrides: Sequence[str]) -> DictConfig:
@@ -129,7 +70,7 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
     try:
         return OmegaConf.from_dotlist(bracketed)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {' '.join(overrides)!r}: {first_line(error)}") from error
+        raise ConfigError(f"cannot read {' '.join(overrides)!r}: {yaml_problem(error)}; quote the value") from error
 
 
 def _quoted(override: str) -> str:
@@ -161,7 +102,7 @@ def compose(
     override_layer = _read_overrides(overrides)
     entry = OmegaConf.create(entry or {})
     layers = [
-        ("experiments/base.yaml", _read(files("experiments") / "base.yaml")),
+        ("experiments/base.yaml", read_yaml(files("experiments") / "base.yaml")),
         *((f"{kind} {name}", read_declaration(kind, name)) for kind, name in (("pair", pair), ("method", method))),
         (f"hardware {hardware}", read_declaration("hardware", hardware)),
         ("the grid entry", entry),
@@ -173,22 +114,13 @@ def compose(
     layers.insert(1, (f"conformance {presets[-1]}", read_declaration("conformance", presets[-1])))
     _check_agent_overrides(override_layer, layers[2][1])
     _check_moved(layers)
-    if not any(_section(layer, "method").get("name") for _, layer in layers[2:]):
+    if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
     config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo show lists all fields"), layers)
     config = _with_problem_sets(config, [layer for _, layer in layers])
     explicit = [*_field_names(override_layer), *_field_names(entry)]
     validate(config, overrides=explicit)
     return config
-
-
-def _section(layer: DictConfig, *names: str) -> DictConfig:
-    """A layer's section; empty if it has none or if it is not a mapping, which merging rejects later."""
-    for name in names:
-        layer = layer.get(name)
-        if not isinstance(layer, DictConfig):
-            return OmegaConf.create()
-    return layer
 
 
 def _check_moved(layers: Sequence[tuple[str, DictConfig]]) -> None:
@@ -215,12 +147,12 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
     clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
     for source, layer in layers:
-        given = _section(layer, "method").get(seam)
+        given = section_of(layer, "method").get(seam)
         if given is not None and not isinstance(given, DictConfig):
             raise ConfigError(
                 f"method.{seam} (in {source}): got {given!r}, expected a mapping; write method.{seam}.name={given}"
             )
-    sections = [(source, _section(layer, "method", seam)) for source, layer in layers]
+    sections = [(source, section_of(layer, "method", seam)) for source, layer in layers]
     named = [place for place, (_, section) in enumerate(sections) if section.get("name")]
     if not named:
         raise ConfigError(f"method.{seam}.name: got none, expected one of {', '.join(SHIPPED[seam])}; add it")
@@ -241,8 +173,8 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
 
 def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None:
     """Raise a ConfigError if an override names an agent that the pair does not have."""
-    declared = [str(name) for name in _section(pair, "pair", "agents")]
-    for name in map(str, _section(override_layer, "pair", "agents")):
+    declared = [str(name) for name in section_of(pair, "pair", "agents")]
+    for name in map(str, section_of(override_layer, "pair", "agents")):
         if name not in declared:
             raise ConfigError(
                 f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}; name one of them"
@@ -277,11 +209,6 @@ def _by_name(field: str, names: Sequence[str]) -> dict[str, str]:
         if Path(named.setdefault(file_stem(given), given)).absolute() != Path(given).absolute():
             raise ConfigError(f"{field}: {named[file_stem(given)]} and {given} have the same name; rename one of them")
     return named
-
-
-def file_stem(name: str) -> str:
-    """Name of a declaration: the name itself, or the stem of its YAML file."""
-    return Path(name).stem if Path(name).suffix in (".yaml", ".yml") else name
 
 
 def benchmark(name: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
@@ -323,12 +250,8 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     for source, layer in layers:
         try:
             tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))  # unsafe_merge reuses the nodes that it is given
-        except OmegaConfBaseException as error:
-            raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
-        except TypeError as error:
-            raise ConfigError(
-                f"{source}: got a list where a mapping is expected, or the reverse ({error}); {remedy}"
-            ) from error
+        except (OmegaConfBaseException, TypeError) as error:
+            raise ConfigError(f"{_misfit(schema, layer, source, error)}; {remedy}") from error
     try:
         return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # a missing value, ${...} that refers to nothing, or a wrong type
@@ -336,7 +259,15 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
         raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
 
 
-def _key(error: OmegaConfBaseException) -> str:
+def _misfit(schema: type, layer: DictConfig, source: str, error: Exception) -> str:
+    """What does not fit the schema, in our words where the field can be found, else in OmegaConf's."""
+    found = misfit(schema, OmegaConf.to_container(layer))
+    if found is None:
+        return f"{_key(error)} (in {source}): {first_line(error)}"
+    return f"{found.name} (in {source}): {found.problem}"
+
+
+def _key(error: Exception) -> str:
     return getattr(error, "full_key", None) or "a field"
 
 
@@ -353,7 +284,7 @@ def load_config(path: Path) -> ExperimentConfig:
     """
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; hacpo show lists the experiments")
-    plain: Any = OmegaConf.to_container(_read(path))
+    plain: Any = OmegaConf.to_container(read_yaml(path))
     for sections, name in _RETIRED:
         node = plain
         for section in sections.split("."):

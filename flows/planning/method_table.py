@@ -16,7 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from flows.planning.compose import DECLARATION_FOLDERS, available, compose
+from flows.planning.compose import compose
+from flows.planning.declarations import DECLARATION_FOLDERS, available
 from hacpo_core.config import SEAMS
 from hacpo_core.config.fields import declaration
 from hacpo_core.methods.base import Seam

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.planning.compose import load_config, to_yaml
-from flows.planning.user_code import code_digest
+from flows.planning.user_code import check_reward_function, code_digest
 from flows.records.folders import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import SEAMS, ExperimentConfig, WeakWarmupConfig
@@ -155,6 +155,8 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
         module, colon, _ = name.partition(":")
         if colon:
             digests[context] = code_digest(context, module)
+            if context.startswith("reward "):
+                check_reward_function(context, name)
     return digests
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.planning.compose import benchmark, file_stem
+from flows.planning.compose import benchmark
+from flows.planning.declarations import file_stem
 from flows.planning.plans import Plan, find_plan
 from flows.process import configure_process
 from flows.records.progress import ProgressFile, read_progress

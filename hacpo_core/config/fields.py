@@ -237,12 +237,12 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
     for each in dataclasses.fields(schema):
         declared, name = declaration(each), f"{prefix}{each.name}"
         counts = is_identity and declared.identity
-        options = _options(kinds[each.name])
-        section = next(option for option in options if option is not type(None))
+        alternatives = options(kinds[each.name])
+        section = next(each for each in alternatives if each is not type(None))
         if get_origin(section) is dict and dataclasses.is_dataclass(get_args(section)[1]):
             section, name = get_args(section)[1], f"{name}.<name>"
         if dataclasses.is_dataclass(section):
-            if type(None) in options:
+            if type(None) in alternatives:
                 yield SchemaField(name, "section or null", "null", declared, counts)
             yield from schema_fields(section, f"{name}.", counts)  # type: ignore[arg-type]
             continue
@@ -250,7 +250,8 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
         yield SchemaField(name, _kind(kinds[each.name]), _as_yaml(default), declared, counts)
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
+def options(kind: Any) -> tuple[Any, ...]:
+    """The alternatives of a union type; the type itself if it is none."""
     return get_args(kind) if isinstance(kind, types.UnionType) or get_origin(kind) is Union else (kind,)
 
 
@@ -262,7 +263,7 @@ def _kind(kind: Any) -> str:
         return f"list of {_kind(get_args(kind)[0])}"
     if get_origin(kind) is dict:
         return f"map of {_kind(get_args(kind)[1])}"
-    return " or ".join(_kind(option) for option in _options(kind))
+    return " or ".join(_kind(option) for option in options(kind))
 
 
 def _as_yaml(value: Any) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.planning.compose import DECLARATION_FOLDERS, available, compose, load_config, to_yaml
+from flows.planning.compose import compose, load_config, to_yaml
+from flows.planning.declarations import DECLARATION_FOLDERS, available
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.checks import validate
 from hacpo_core.config.counts import num_minibatches
@@ -26,7 +27,15 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
     ("override", "message"),
     [
         ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo show lists all fields"),
-        ("rollout.num_samples=many", r"rollout.num_samples .*could not be converted to Integer"),
+        (
+            "trian.num_steps=4",
+            r"trian \(in the command line\): there is no such field; did you mean train or tr",
+        ),
+        ("train.nm_steps=4", r"train.nm_steps \(in the command line\): .*did you mean num_steps\?"),
+        ("rollout.num_samples=many", r"rollout.num_samples \(in .*\): got 'many', expected a whole number; hacpo show"),
+        ("rollout.num_samples=null", r"rollout.num_samples \(in .*\): got None, expected a whole number;"),
+        ("train=3", r"train \(in .*\): got 3, expected a section with num_steps, "),
+        ("evaluate.during=math500", r"evaluate.during \(in .*\): got 'math500', expected a list \(text each\)"),
         ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the averaged steps"),
         (
             "method.objective.cross_floor=1.2",
@@ -77,8 +86,8 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("placement.num_ranks=auto", r"got auto with placement.kind=local and engine.learner=torch; set placement"),
         ("placement.total_ranks=8", r"placement.total_ranks cannot take effect: placement.num_ranks is 1, not auto"),
         ("pair.agents.qwen-tiny.num_ranks=0", r"agents.qwen-tiny.num_ranks: got 0, expected a value in \[1, 4096\]"),
-        ("evaluate.final={a: b}", r"the command line: got a list where a mapping is expected, or the reverse"),
-        ("engine.lora.targets={}", r"the command line: got a list where a mapping is expected, or the reverse"),
+        ("evaluate.final={a: b}", r"\(in the command line\): got {.*}, expected a list \(text each\)"),
+        ("engine.lora.targets={}", r"\(in the command line\): got {.*}, expected a list \(text each\)"),
         ("pair=[1]", r"\(in the command line\): .*list"),
         (
             "data.sets.arithmetic.template=solve",
@@ -170,6 +179,8 @@ def test_unknown_names_list_what_there_is() -> None:
         compose("huge", "hacpo")
     with pytest.raises(ConfigError, match=r"method: got 'ppo', expected one of .*gspo"):
         compose("tiny", "ppo")
+    with pytest.raises(ConfigError, match=r"method: there is no file /.*nope.yaml; correct the path"):
+        compose("tiny", "nope.yaml")
 
 
 def test_field_that_shares_nothing_is_refused_for_a_method_without_sharing() -> None:
@@ -329,8 +340,8 @@ def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:
     config = compose("tiny", str(path))
     estimator = config.method.estimate
     assert (config.method.name, estimator.name, estimator.share) == ("mine", "tests.plugins:RunningMean", 0.25)
-    path.write_text("method: [", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not valid YAML"):
+    path.write_text("extends: hacpo\nmethod: {name: mine\ntrain: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine.yaml is not valid YAML: line 3, column 6: did not find expected"):
         compose("tiny", str(path))
 
 

@@ -188,4 +188,8 @@ def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixt
     with only_one(home / "dashboard.lock"):
         Record(home, "dashboard").write(os.getpid(), {"url": "http://127.0.0.1:1"})
         serve(runs_dir, Options())
+        with pytest.raises(
+            ConfigError, match=r"--host 0.0.0.0: .*already runs with other options at http://127.0.0.1:1"
+        ):
+            serve(runs_dir, Options(host="0.0.0.0"))
     assert capsys.readouterr().out == "already running: http://127.0.0.1:1\n"

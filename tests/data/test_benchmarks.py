@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from flows.planning.compose import available, benchmark
+from flows.planning.compose import benchmark
+from flows.planning.declarations import available
 from hacpo_core.config import BenchmarkConfig, DataConfig, HubConfig
 from hacpo_core.data import problem_sets, rows
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark

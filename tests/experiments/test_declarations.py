@@ -15,7 +15,8 @@ from experiments.published.tables import (
     printed_ratios,
     printed_values,
 )
-from flows.planning.compose import available, compose, read_declaration
+from flows.planning.compose import compose
+from flows.planning.declarations import available, read_declaration
 from hacpo_core.config.counts import num_minibatches, num_samples
 from hacpo_core.config.identity import experiment_id
 

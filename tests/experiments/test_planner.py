@@ -18,7 +18,7 @@ from experiments.estimate import (
     sampling_rate,
     training_rate,
 )
-from experiments.planner import RateConfig, plan_grid
+from experiments.planner import RateConfig, plan_grid, with_queue
 from experiments.run import count_experiments, default_workers, run_grid, show_grid, submit
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan, with_ranks
@@ -348,6 +348,52 @@ def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys
     printed = capsys.readouterr().out
     assert "2 experiments: 2 unavailable" in printed
     assert "local model folder" in printed
+
+
+def test_files_that_a_grid_names_are_looked_for_beside_it_and_a_method_is_listed_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "my_pair.yaml").write_text("extends: tiny\npair: {name: mine}\n", encoding="utf-8")
+    (tmp_path / "own" / "base.yaml").write_text("extends: gspo\n", encoding="utf-8")
+    (tmp_path / "own" / "by_path.yaml").write_text("extends: base.yaml\nmethod: {name: short}\n", encoding="utf-8")
+    text = "title: own\nentries: [{pairs: [my_pair.yaml], methods: [by_path.yaml]}]\n"
+    name = write_grid(tmp_path / "own", text)
+    monkeypatch.chdir(tmp_path)
+    grid = plan_grid(name, runs_dir=tmp_path / "runs")
+    assert {(cell.pair, cell.method) for cell in grid.cells} == {("mine", "short")}
+
+
+def test_dry_run_tells_queued_experiments_from_missing_ones(
+    small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo"), runs_dir=tmp_path / "runs")
+    first, second = grid.plans
+    runs = {
+        first: ScheduledRun("1", first, "Scheduled", "", "low", 0),
+        second: ScheduledRun("2", second, "Cancelled", "", "low", 0),
+    }
+    show_grid(with_queue(grid, runs), "missing", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["experiments"]["queued"], shown["experiments"]["missing"]) == (1, 1)
+    assert shown["estimates"]["to_run"]["experiments"] == 1
+    assert {cell["reason"] for cell in shown["cells"] if cell["experiment"] == first} == {"in the queue, priority low"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "title: a\nseeds: zero\nentries: []",
+            r"seeds \(in grid .*\): got 'zero', expected a list \(a whole number each\)",
+        ),
+        ("title: a\nseeds: [zero]\nentries: []", r"seeds\[0\] \(in grid .*\): got 'zero', expected a whole number;"),
+        ("title: a\nentries: [{pears: [tiny]}]", r"entries\[0\].pears \(in grid .*\): .*did you mean pairs\?"),
+    ],
+)
+def test_wrong_value_in_a_grid_is_named_by_its_place(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
 
 
 def test_unknown_grid_names_those_there_are(tmp_path: Path) -> None:

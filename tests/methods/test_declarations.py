@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from flows.planning.compose import available, compose
+from flows.planning.compose import compose
+from flows.planning.declarations import available
 from hacpo_core.config import as_dict, flatten
 
 # What each file of experiments/methods declares differently from its base.

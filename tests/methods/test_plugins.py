@@ -6,7 +6,7 @@ import random
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
-from hacpo_core.methods.base import Carried, Estimate, PlanTask, RowKind, SampleSpec, ScoredStep
+from hacpo_core.methods.base import Carried, Estimate, Estimator, PlanTask, RowKind, SampleSpec, ScoredStep
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey, SamplingLimits
 from hacpo_core.store.steps import StepStore
@@ -240,6 +240,51 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
 def test_class_that_is_no_implementation_is_refused(word: str, message: str, small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(ConfigError, match=message):
         small_plan("hacpo", word)
+
+
+class TakesNoState(Estimator):
+    def estimate(self, scored):  # type: ignore[no-untyped-def, override]
+        raise AssertionError("not called")
+
+
+@dataclass(frozen=True)
+class WrongArguments(TakesNoState):
+    pass
+
+
+@dataclass(frozen=True)
+class MethodForProperty(plugins.RunningMean):
+    def has_teachers(self) -> bool:  # type: ignore[override]
+        return False
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "method.estimate.name=tests.methods.test_plugins:WrongArguments",
+            r"WrongArguments.estimate takes \(self, scored\), expected \(self, scored, state\); correct its arguments",
+        ),
+        (
+            "method.estimate.name=tests.methods.test_plugins:MethodForProperty",
+            "MethodForProperty.has_teachers is a method, expected a property; add @property",
+        ),
+        (
+            "reward.functions=[tests.methods.test_plugins:brief]",
+            r"test_plugins:brief takes \(responses\), expected \(problems, responses\)",
+        ),
+    ],
+)
+def test_class_or_function_with_wrong_arguments_is_refused_before_the_run(
+    word: str, message: str, small_plan: Callable[..., Plan]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_plan("hacpo", word)
+
+
+def brief(responses: list[str]) -> list[float]:
+    """A reward function that lacks the problems."""
+    return [1.0] * len(responses)
 
 
 def test_fields_of_a_users_class_are_checked_and_named(small_plan: Callable[..., Plan]) -> None:

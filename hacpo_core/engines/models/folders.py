@@ -68,6 +68,12 @@ def check_model_folder(folder: Path, *, agent: str, has_template_override: bool)
     prefix = f"pair.agents.{agent}: model folder {folder}"
     if not (folder / "config.json").is_file():
         raise ModelError(f"{prefix} has no config.json; point path to a folder written by save_pretrained")
+    try:
+        settings = read_settings(folder / "config.json")
+    except ModelError as error:
+        raise ModelError(f"pair.agents.{agent}: {error}") from error
+    if not ({"model_type", "auto_map"} & set(settings)):
+        raise ModelError(f"{prefix} has a config.json without model_type; copy the model's own config.json")
     if not any(folder.glob("*.safetensors")):
         other = next((path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern)), None)
         problem = f"has {other}, a pickle, but no *.safetensors" if other else "has no weights (*.safetensors)"
@@ -88,13 +94,19 @@ def _has_chat_template(folder: Path) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """A JSON file of the model folder; {} if it does not exist."""
+    """A JSON file of the model folder; {} if it does not exist.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
     if not path.is_file():
         return {}
     try:
-        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        settings: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path} is not JSON ({error}); copy it again") from error
+    if not isinstance(settings, dict):
+        raise ModelError(f"{path}: got {type(settings).__name__}, expected a JSON object; copy it again")
     return settings
 
 

@@ -84,6 +84,13 @@ def only_pickle(folder: Path) -> None:
 # What is done to the folder, what the message says is wrong, and what it says to do.
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no_config": (lambda f: (f / "config.json").unlink(), "has no config.json", "save_pretrained"),
+    "broken_config": (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON", "copy it again"),
+    "list_as_config": (lambda f: (f / "config.json").write_text("[]"), "got list, expected a JSON object", "copy it"),
+    "empty_config": (
+        lambda f: (f / "config.json").write_text("{}"),
+        "config.json without model_type",
+        "copy the model",
+    ),
     "no_weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights", "safe_serialization=True"),
     "pickle": (only_pickle, "has pytorch_model.bin, a pickle, but no", "safe_serialization=True"),
     "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer", "copy the tokenizer's files"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.planning.compose import available
+from flows.planning.declarations import available
 from flows.planning.method_table import markdown, method_rows, print_methods
 from hacpo_core.methods.registry import SHIPPED
 

@@ -1,0 +1,94 @@
+"""Finds the value that does not fit a schema, to say so in the configuration's own terms."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from hacpo_core.config.fields import options
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A field with a value of the wrong type, or a name that is no field; `problem` says what was expected."""
+
+    name: str
+    problem: str
+
+
+def misfit(kind: Any, value: Any, name: str = "") -> Misfit | None:
+    """The first value that does not fit a type; None if all do.
+
+    Args:
+        kind: type annotation, such as a configuration dataclass.
+        value: plain YAML value.
+        name: dotted name of the value, "" for a whole file.
+    """
+    if isinstance(value, str) and "${" in value:
+        return None
+    kinds = options(kind)
+    if Any in kinds or any(_holds(each, value) for each in kinds):
+        inner = next((each for each in kinds if each is not type(None)), kind)
+        return _inside(inner, value, name)
+    return Misfit(name or "the file", f"got {value!r}, expected {' or '.join(map(_words, kinds))}")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Hint at similar names, "" if there is none; ends in a question mark."""
+    close = difflib.get_close_matches(name, known, n=2)
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def _inside(kind: Any, value: Any, name: str) -> Misfit | None:
+    prefix = f"{name}." if name else ""
+    if isinstance(value, list):
+        parts = [(get_args(kind)[0], each, f"{name}[{place}]") for place, each in enumerate(value)]
+    elif not isinstance(value, dict) or kind is Any:
+        return None
+    elif dataclasses.is_dataclass(kind):
+        known = get_type_hints(kind)
+        for key in value:
+            if key not in known:
+                hint = did_you_mean(str(key), list(known)) or f"expected one of {', '.join(known)}"
+                return Misfit(f"{prefix}{key}", f"there is no such field; {hint}")
+        parts = [(known[key], each, f"{prefix}{key}") for key, each in value.items()]
+    else:
+        parts = [(get_args(kind)[1], each, f"{prefix}{key}") for key, each in value.items()]
+    return next((found for part in parts if (found := misfit(*part)) is not None), None)
+
+
+def _holds(kind: Any, value: Any) -> bool:
+    """Whether OmegaConf can convert the value, apart from what is inside it."""
+    if kind is type(None):
+        return value is None
+    if get_origin(kind) is list:
+        return isinstance(value, list)
+    if get_origin(kind) is dict or dataclasses.is_dataclass(kind):
+        return isinstance(value, dict)
+    if value is None or isinstance(value, list | dict):
+        return False
+    if kind is bool:
+        return isinstance(value, bool | int) or str(value).lower() in ("true", "false", "yes", "no", "on", "off")
+    if kind in (int, float):
+        try:
+            return kind(value) == float(value) or kind is float  # nan differs from itself
+        except ValueError:
+            return False
+    return True
+
+
+def _words(kind: Any) -> str:
+    if kind is type(None):
+        return "null"
+    if get_origin(kind) is list:
+        return f"a list ({_words(get_args(kind)[0])} each)"
+    if get_origin(kind) is dict:
+        return "a mapping"
+    if dataclasses.is_dataclass(kind):
+        return f"a section with {', '.join(field.name for field in dataclasses.fields(kind))}"
+    return _WORDS.get(kind, str(kind))

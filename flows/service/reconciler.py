@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,9 +35,9 @@ from flows.planning.compose import load_config
 from flows.records.failures import record_failure
 from flows.records.folders import experiments_dir
 from flows.records.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
-from flows.service.host import HostWatch, Patience, processes_of_runs
-from flows.service.processes import home_of, only_one
-from flows.service.schedule import Schedule, answers, host_of
+from flows.service.host import HostWatch, Patience, Suspects
+from flows.service.processes import home_of, only_one, rotate_logs
+from flows.service.schedule import Schedule, answers
 from flows.service.server import RECONCILER_LOCK, await_server
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import EngineError, HacpoError
@@ -48,7 +47,7 @@ from hacpo_core.store.steps import StepStore
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
-RECONCILE_EVERY_S = 30.0
+RECONCILE_EVERY_S, SUSPECT_EVERY_S = 10.0, 2.0
 _RESTARTS = "restarts:"
 _JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
@@ -60,11 +59,11 @@ class Reconciler:
     schedule: Schedule
     runs_dir: Path
     patience: Patience = field(default_factory=Patience)
-    _since: dict[Any, float] = field(default_factory=dict)
     _closed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._host = HostWatch(self.patience)
+        self._suspects = Suspects(self.patience)
+        self._host = HostWatch(self._suspects)
 
     def look(self) -> list[str]:
         """Check every run once.
@@ -76,40 +75,38 @@ class Reconciler:
             ServerError: the server does not answer.
         """
         done = self._host.look(self.schedule.client)
-        suspects: set[Any] = set()
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None:
                 continue
             standing = standing_of(self.schedule.root(experiment))
-            for message in self._judge(experiment, run, standing, suspects):
+            for message in self._judge(experiment, run, standing):
                 _log.warning("%s: %s", experiment, message)
                 done.append(f"{experiment}: {message}")
-        for message in self._end_commands(suspects):
+        for message in self._end_commands():
             _log.warning("%s", message)
             done.append(message)
-        self._since = {key: since for key, since in self._since.items() if key in suspects}
         return done + self._close_tracking()
 
     @property
     def num_suspects(self) -> int:
         """Number of runs that appear dead, but not yet for long enough."""
-        return len(self._since) + self._host.num_suspects
+        return len(self._suspects)
 
-    def _judge(self, experiment: str, run: FlowRun, standing: Standing, suspects: set[Any]) -> Iterator[str]:
+    def _judge(self, experiment: str, run: FlowRun, standing: Standing) -> Iterator[str]:
         assert run.state is not None, "checked by look"
         kind, is_held = run.state.type, standing.state == "running"
         if is_held or kind not in _JUDGED:
             return
         if kind is StateType.CANCELLING:
-            if self._is_due(run, self.patience.running_s, suspects):
+            if self._suspects.is_due(run):
                 self._set(run, Cancelled(message="ended"))
                 yield "cancelled; its process is gone"
             return
         if kind is StateType.PENDING:
-            if self._is_due(run, self.patience.pending_s, suspects):
+            if self._suspects.is_due(run):
                 yield self._resubmit(experiment, run, "was pending for too long, its worker is gone")
             return
-        if kind is StateType.RUNNING and not self._is_due(run, self.patience.running_s, suspects):
+        if kind is StateType.RUNNING and not self._suspects.is_due(run):
             return
         if standing.state == "done":
             self._set(run, Completed(message="its result exists"))
@@ -122,7 +119,7 @@ class Reconciler:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"
 
-    def _end_commands(self, suspects: set[Any]) -> Iterator[str]:
+    def _end_commands(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
         with answers():
             running = self.schedule.client.read_flow_runs(
@@ -136,22 +133,12 @@ class Reconciler:
             if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():
                 continue
             standing = standing_of(self.schedule.root(experiment))
-            if standing.state != "running" and self._is_due(run, self.patience.running_s, suspects):
+            if standing.state != "running" and self._suspects.is_due(run):
                 if standing.state == "done":
                     self._set(run, Completed(message="its result exists"))
                 else:
                     self._set(run, Crashed(message="it was killed"))
                 yield f"{experiment}: the command that trained it is gone"
-
-    def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
-        """Whether the run has been in this state for long enough, and no process on this host belongs to it."""
-        assert run.state is not None, "checked by look"
-        if host_of(run) not in (None, socket.gethostname()):
-            patience_s = max(patience_s, self.patience.pending_s)  # its process may be alive without the lock
-        key = (run.id, run.state.id)
-        suspects.add(key)
-        now = time.monotonic()
-        return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
     def _resubmit(self, experiment: str, run: FlowRun, reason: str) -> str:
         # It may have been cancelled since it was read, or before Prefect reported a crash.
@@ -256,8 +243,10 @@ def main() -> None:
             return
         server = reconciler = None
         while True:
-            time.sleep(RECONCILE_EVERY_S if reconciler is not None else 1.0)
+            is_calm = reconciler is not None and not reconciler.num_suspects
+            time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
             try:
+                rotate_logs(home_of(runs_dir))
                 current = await_server(runs_dir)
                 if reconciler is None:
                     reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)

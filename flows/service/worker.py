@@ -17,7 +17,7 @@ import psutil
 from flows.service.deployments import POOL, deploy
 from flows.service.host import HostWatch
 from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one, open_log, rotate_logs
-from flows.service.schedule import Schedule, slots_of, worker_name
+from flows.service.schedule import Schedule, host_in, worker_name
 from flows.service.server import (
     RECONCILER_LOCK,
     PrefectServer,
@@ -176,8 +176,8 @@ class TeamReconciler:
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
     """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
     with suppress(ServerError):
-        names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
-        schedule.set_limit(sum(map(slots_of, names)))
+        slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
+        schedule.set_limit(sum({**slots, socket.gethostname(): own_slots}.values()))
 
 
 @contextmanager

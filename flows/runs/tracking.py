@@ -46,8 +46,8 @@ SAMPLED_ROWS = 64
 """number of logged responses of the last step, over all agents"""
 SEND_EVERY_S, RETRY_EVERY_S = 2.0, 30.0
 """time between two calls, because a call itself is expensive; and after one that failed"""
-FINISH_LIMIT_S = 60.0
-"""longest time that the end of an experiment waits for the store"""
+FINISH_LIMIT_S, LATE_LIMIT_S = 60.0, 900.0
+"""longest time that the end of an experiment waits for the store, and that a process waits that only sends"""
 
 
 def store_of(plan: Plan) -> str | None:
@@ -80,20 +80,21 @@ class ExperimentTracking:
         """Something was committed; returns at once."""
         self._has_news.set()
 
-    def finish(self, status: str, table: pd.DataFrame | None = None) -> None:
+    def finish(self, status: str, table: pd.DataFrame | None = None, *, limit_s: float = FINISH_LIMIT_S) -> None:
         """Send everything and close the runs, or say what could not be sent.
 
         Args:
             status: "FINISHED", "FAILED" or "KILLED".
             table: the result table of a complete experiment.
+            limit_s: longest time to wait.
         """
         if self._uri is None:
             return
         self._end = (status, table)
         self._has_ended.set()
         self._has_news.set()
-        self._thread.join(FINISH_LIMIT_S)
-        error = f"no answer within {FINISH_LIMIT_S:.0f} s" if self._thread.is_alive() else self._error
+        self._thread.join(limit_s)
+        error = f"no answer within {limit_s:.0f} s" if self._thread.is_alive() else self._error
         if error:
             _log.warning("%s: not all was sent to MLflow (%s); it is sent later, once", self._plan.id, error)
 
@@ -271,7 +272,7 @@ def send_late(plan: Plan) -> bool:
     final = read_final(plan)
     status = "FINISHED" if final is not None else "FAILED" if standing_of(plan.root).state == "failed" else "KILLED"
     tracking = ExperimentTracking(plan)
-    tracking.finish(status, pd.DataFrame(final.table) if final is not None else None)
+    tracking.finish(status, pd.DataFrame(final.table) if final is not None else None, limit_s=LATE_LIMIT_S)
     return not tracking.is_behind
 
 

@@ -107,22 +107,22 @@ def _train_something() -> str:
 
 
 def check_vllm() -> Finding:
-    """VLLM samples, and agrees with the learner."""
+    """Whether vLLM samples and agrees with the learner."""
     return check_engine("vllm", sample_with_vllm, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
 
 
 def check_deepspeed() -> Finding:
-    """DeepSpeed trains, and agrees with torch."""
+    """Whether DeepSpeed trains and agrees with torch."""
     return check_engine("deepspeed", train_with_deepspeed)
 
 
 def check_ray() -> Finding:
-    """Ray starts, and runs an agent's process."""
+    """Whether Ray starts and runs a process of an agent."""
     return check_engine("ray", place_with_ray)
 
 
 def check_peft() -> Finding:
-    """Adapters work, and can be merged."""
+    """Whether adapters work and can be merged."""
     return check_engine("peft", merge_with_peft, extra="lora")
 
 

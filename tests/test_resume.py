@@ -241,7 +241,7 @@ def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
     inner, setup = TorchLearner.optimizer_step, agents.this_setup
 
     def noisy(self: TorchLearner) -> Any:
-        for parameter in self._named.values():
+        for parameter in self.trainable.values():
             if parameter.grad is not None:
                 size = parameter.grad.square().mean().sqrt()
                 parameter.grad += noise * size * torch.randn_like(parameter.grad)

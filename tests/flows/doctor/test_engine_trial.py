@@ -78,7 +78,7 @@ def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.Monkey
     inner = TorchLearner.optimizer_step
 
     def noisy(self: TorchLearner) -> Any:
-        for parameter in self._named.values():
+        for parameter in self.trainable.values():
             if parameter.grad is not None:
                 parameter.grad *= 1 + 1e-3 * torch.randn_like(parameter.grad)
         return inner(self)

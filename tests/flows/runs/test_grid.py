@@ -135,9 +135,9 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(runs_
     assert f"{broken.id}: FAILED" in printed
     assert {(cell.method, cell.status) for cell in planned(runs_dir).cells} == {("naive", "done"), ("hacpo", "failed")}
     shown = json.loads(finish(start(runs_dir, "--dry-run", "--json")))
-    assert shown["experiments"] == {"done": 1, "running": 0, "failed": 1, "missing": 0, "unavailable": 0}
+    assert shown["experiments"] == {"done": 1, "running": 0, "queued": 0, "failed": 1, "missing": 0, "unavailable": 0}
     (broken.root / "steps").unlink()
-    assert "--run failed retries them" in finish(start(runs_dir), code=3)
+    assert "--run failed retries" in finish(start(runs_dir), code=3)
     assert len(planned(runs_dir).experiments("failed")) == 1, "a failed one is not tried again unasked"
     result = json.loads(finish(start(runs_dir, "--run", "failed", "--json")))  # and nothing else on standard output
     assert result["failed"] == {}

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
@@ -16,9 +16,6 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
 _IDLE_AFTER_S = 30.0
 """the schedule is not queried if there was no request for this long"""
-_OLD_S = 10.0
-"""an answer that is older is not shown unmarked"""
-OLD = "The schedule's state below is from an earlier visit; it is being read again."
 NO_SERVER = "No Prefect server runs for this folder, so nothing can be started from here; `hacpo worker` starts one."
 NO_WORKER = "No worker is online; queued experiments start once `hacpo worker` runs on a machine."
 
@@ -43,22 +40,19 @@ class Scheduling:
     def __init__(self, connect: Callable[[], Schedule | None], *, period_s: float = PERIOD_S) -> None:
         self._connect, self._period_s = connect, period_s
         self._view = ScheduleView()
-        self._looked_at = self._asked_at = 0.0
+        self._looked_at = 0.0
         self._wanted, self._answered = threading.Event(), threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def view(self, *, wait_s: float = 0.0) -> ScheduleView:
-        """The last known state; if missing or old, waits up to `wait_s` for a new one, else says so in its notice."""
+        """The last known state; the first call waits up to `wait_s` for it."""
         self._looked_at = time.monotonic()
-        if self._asked_at and self._looked_at - self._asked_at > _OLD_S:
-            self._answered.clear()
-            self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="schedule", daemon=True)
             self._thread.start()
-        is_new = self._answered.wait(wait_s)
-        return self._view if is_new or not self._asked_at else replace(self._view, notice=OLD)
+        self._answered.wait(wait_s)
+        return self._view
 
     def refresh(self, *, wait_s: float = 0.0) -> None:
         """Query the schedule at once, after a change."""
@@ -78,7 +72,6 @@ class Scheduling:
             if time.monotonic() - self._looked_at < _IDLE_AFTER_S:
                 self._wanted.clear()
                 self._view = self._ask()
-                self._asked_at = time.monotonic()
                 self._answered.set()
             self._wanted.wait(self._period_s)
 

@@ -40,7 +40,7 @@ class Chart:
 
     def csv(self) -> str:
         """The table as CSV; names that a spreadsheet would read as a formula are quoted."""
-        table = self.table.map(lambda value: inert(value) if isinstance(value, str) else value)
+        table = self.table.map(lambda value: _inert(value) if isinstance(value, str) else value)
         return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
@@ -50,8 +50,7 @@ def _json_value(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def inert(name: str) -> str:
-    """The name, quoted if a spreadsheet would read it as a formula."""
+def _inert(name: str) -> str:
     return f"'{name}" if name[:1] in "=+-@\t" and name else name
 
 
@@ -277,7 +276,6 @@ def parallel(
         axes: columns to show, from left to right.
         strokes: by line.
     """
-    long = table.melt(["line", "id"], list(axes), var_name="axis").dropna(subset="value")
     colour, _ = scales(strokes)
     across = {
         "field": "axis",
@@ -297,6 +295,8 @@ def parallel(
         "width": "container",
         "height": 260,
         "transform": [
+            {"fold": list(axes), "as": ["axis", "value"]},
+            {"filter": "isValid(datum.value)"},
             {
                 "joinaggregate": [
                     {"op": "min", "field": "value", "as": "least"},
@@ -327,4 +327,4 @@ def parallel(
             *ends,
         ],
     }
-    return Chart(name, caption, spec, long)
+    return Chart(name, caption, spec, table)

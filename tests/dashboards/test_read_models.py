@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from dashboards.pictures import curves_svg, results_svg
 
 from dashboards.formats import count, duration, hours
 from dashboards.models.answers import Answered, group
@@ -20,7 +21,6 @@ from dashboards.models.listing import Runs
 from dashboards.models.settings import Setting, differences, read_field_values
 from dashboards.models.timeline import JOINT, TimedPhase, lay_out, timeline, waits
 from dashboards.models.tracebacks import frames
-from dashboards.pictures import curves_svg, results_svg
 from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
 
@@ -324,4 +324,5 @@ def test_words() -> None:
         "unknown", "0 s", "50 s", "10 min", "2.5 h", "4.6 days",
     ]  # fmt: skip
     assert [count(n) for n in (None, 950, 12_300, 4_500_000)] == ["—", "950", "12.3k", "4.5M"]
-    assert hours(Spent(0, 7200, 3600)) == "1.00 GPU-h" and hours(Spent(0, 7200, 0)) == "2.00 CPU phase-h"
+    costs = [Spent(0, 7200, 5400), Spent(0, 1500, 0), Spent(0, 3.2, 0)]
+    assert [hours(spent) for spent in costs] == ["1.5 h GPU", "25 min CPU", "3.2 s CPU"]

@@ -61,7 +61,7 @@ class Answer:
     baselines: tuple[Variant, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     best: Variant | None = None
-    """the baseline with the highest accuracy"""
+    """the other method against which ours has the smallest lead, on common pairs and seeds"""
 
     def of(self, pair: str = EVERY_PAIR, agent: str = TOGETHER) -> dict[Variant, Verdict]:
         """Verdicts of one pair and agent, by baseline."""
@@ -136,7 +136,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
             (*place, theirs, paired_t([100 * (a[seed] - b[seed]) for seed in sorted(a.keys() & b.keys())]))
             for place in kind
             for theirs in baselines
-            for a, b in [(_values(comparers, *place, ours), _values(comparers, *place, theirs))]
+            for a, b in [_both(comparers, *place, ours, theirs)]
             if len(a.keys() & b.keys()) >= LEAST_SEEDS
         ]
         corrected = holm([difference.p_value for *_, difference in found])
@@ -144,19 +144,22 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
             Verdict(pair, agent, ours, theirs, difference, p)
             for (pair, agent, theirs, difference), p in zip(found, corrected, strict=True)
         ]
-    means = {variant: _values(comparers, EVERY_PAIR, TOGETHER, variant).values() for variant in baselines}
-    measured = {variant: statistics.fmean(values) for variant, values in means.items() if values}
-    best = max(measured, key=lambda variant: measured[variant]) if measured else None
+    overall = {v.theirs: v.difference.value for v in verdicts if v.pair == EVERY_PAIR}
+    best = min(overall, key=lambda variant: overall[variant], default=None)  # leaves us the smallest lead
     return Answer(ours, tuple(baselines), tuple(verdicts), best)
 
 
-def _values(comparers: Mapping[str, Comparer], pair: str, agent: str, variant: Variant) -> dict[int, float]:
-    """Accuracy after training by seed; over all pairs: the mean over those that have the method, on common seeds."""
+def _both(
+    comparers: Mapping[str, Comparer], pair: str, agent: str, ours: Variant, theirs: Variant
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Accuracies after training of two methods, by seed; over all pairs: means over the pairs that have both."""
     chosen = comparers.values() if pair == EVERY_PAIR else [comparers[pair]]
-    values = [
-        comparer.finals(variant, comparer.agents if agent == TOGETHER else (agent,))
-        for comparer in chosen
-        if variant in comparer.variants
-    ]
+    chosen = [comparer for comparer in chosen if {ours, theirs} <= set(comparer.variants)]
+    return _values(chosen, agent, ours), _values(chosen, agent, theirs)
+
+
+def _values(comparers: Sequence[Comparer], agent: str, variant: Variant) -> dict[int, float]:
+    """Mean over pairs, by the seeds that all of them have."""
+    values = [comparer.finals(variant, comparer.agents if agent == TOGETHER else (agent,)) for comparer in comparers]
     seeds = set.intersection(*(set(own) for own in values)) if values else set()
     return {seed: statistics.fmean(own[seed] for own in values) for seed in seeds}

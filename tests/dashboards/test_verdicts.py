@@ -1,0 +1,24 @@
+"""Verdicts of a grid: what is compared with what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dashboards.models.comparison import Comparer
+from dashboards.models.listing import Runs
+from dashboards.models.verdicts import answer_of
+from experiments.report.cells import Variant
+from tests.dashboards.stores import write_grid
+
+
+def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> None:
+    both = write_grid(runs_dir, pair="a", last=0.6)
+    ours = write_grid(runs_dir, pair="b", methods=("hacpo",), last=0.9)
+    record = replace(both, places=[*both.places, *ours.places])
+    runs = Runs(runs_dir)
+    comparers = {pair: Comparer(record, pair, runs.standing) for pair in ("a", "b")}
+    answer, alone = answer_of(comparers), answer_of({"a": comparers["a"]})
+    assert answer.best == Variant("gspo")
+    found, expected = answer.of()[Variant("gspo")], alone.of()[Variant("gspo")]
+    assert found.difference == expected.difference, "HACPO's 0.9 on the other pair is not held against GSPO"

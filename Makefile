@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 
-.PHONY: demo test check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo test soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,14 +24,21 @@ demo: $(STAMP)
 
 # Three processes on two cores, because many tests wait for subprocesses.
 test: $(ENGINES)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder
+
+# Tests marked soak; then disturbs trainings and grids at random for SOAK_MINUTES and compares them with undisturbed ones
+# (docs/reliability.md).
+soak: $(ENGINES)
+	@$(BIN)/python -m pytest -m soak
+	@SOAK_MINUTES=$(or $(SOAK_MINUTES),60) SOAK_SEED=$(or $(SOAK_SEED),0) \
+		$(BIN)/python -m tests.soak.campaign $(or $(SOAK_RESULT),soak.json)
 
 check: $(ENGINES)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow and not soak" -n 2 --dist loadfile
 
 # Benchmarks of docs/performance.md; vLLM is included if `make test-vllm` has installed it. Verification runs first,
 # because it needs data (HACPO_DATA_DIR) and fails at once without them.

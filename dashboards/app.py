@@ -25,7 +25,7 @@ from dashboards.pages.login import login_routes
 from dashboards.pages.run import run_routes
 from dashboards.pages.samples import find_answers, samples_routes
 from dashboards.security import Access, Guard
-from dashboards.site import HERE, Site, part
+from dashboards.site import Site, part
 from flows.service.schedule import Schedule
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -70,7 +70,7 @@ def create_app(
         shown = site.links(request)
         return part("links.html", {"links": shown, "version": version_of(shown), "is_admitted": True}, seen)
 
-    app.mount("/static", _Static(directory=HERE / "static"))
+    app.mount("/static", _Static(packages=[("dashboards", "static"), ("experiments.look", "static")]))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
 
     @app.exception_handler(UnknownError)

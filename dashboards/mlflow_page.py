@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.service.processes import Record, end_family, end_with_parent, free_port
+from flows.service.processes import Record, end_family, end_with_parent, free_port, open_log
 from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
 _MLFLOW_PORT = 5000
@@ -59,8 +59,7 @@ class MlflowPage:
         self._port = free_port(_MLFLOW_PORT)
         arguments = f"-m mlflow ui --host 127.0.0.1 --port {self._port} --workers 1"
         command = [sys.executable, *arguments.split()]
-        self._record.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._record.path.with_suffix(".log").open("ab") as log:
+        with open_log(self._record.path.with_suffix(".log")) as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,

@@ -23,7 +23,7 @@ _CSP = (
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 PICTURE_CSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-"""policy for SVG from matplotlib, which has inline styles and no scripts"""
+"""policy for SVG files, which have inline styles and no scripts"""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

@@ -8,25 +8,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dashboards import formats
 from dashboards.models.answers import AnswerReader
 from dashboards.models.changes import Changes, version_of
 from dashboards.models.curves import CurveReader
-from dashboards.models.listing import Runs
+from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import Scheduling
-from dashboards.security import is_loopback
+from dashboards.security import PICTURE_CSP, is_loopback
+from experiments.look import CHART_SCRIPTS
+from experiments.look import STATIC as LOOK
+from experiments.look.charts import Chart
+from experiments.look.pictures import png, svg
 from experiments.report.tables import with_interval
 from flows.service.server import find_server
 
 HERE = Path(__file__).parent
+STATIC_FOLDERS = (HERE / "static", LOOK)
+"""files that browsers load: the page's own, and those that it shares with reports"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class Site:
         """Render a whole page; without log-in it shows no links."""
         visitor = request.state.visitor
         links = self.links(request) if visitor.is_admitted else Links()
-        own = {"csrf": visitor.csrf, "is_admitted": visitor.is_admitted, "links": links}
+        own = {"csrf": visitor.csrf, "is_admitted": visitor.is_admitted, "links": links, "here": request.url.path}
         text = environment().get_template(template).render(**own, runs_dir=str(self.runs.runs_dir), **context)
         return HTMLResponse(text, status_code)
 
@@ -102,6 +108,39 @@ def part(template: str, context: Mapping[str, Any], seen: str) -> Response:
         seen: version that the browser has; if it is current, the response is empty (204).
     """
     return Response(status_code=204) if context["version"] == seen else HTMLResponse(fragment(template, **context))
+
+
+FILE_KINDS = Literal["json", "svg", "png", "csv"]
+"""forms of a chart: what charts.js asks for, and downloads"""
+
+
+def chart_response(chart: Chart | None, kind: FILE_KINDS, seen: str = "") -> Response:
+    """A chart in one of its forms.
+
+    Args:
+        chart: None if nothing is measured yet.
+        kind: "json" for the page's own script, else a download.
+        seen: version that the browser has; if it is current, the JSON response is empty (204).
+
+    Raises:
+        UnknownError: a download of nothing.
+    """
+    if kind == "json":
+        spec = chart.vega_lite() if chart is not None else None
+        version = version_of(spec)
+        return Response(status_code=204) if version == seen else JSONResponse({"version": version, "spec": spec})
+    if chart is None:
+        raise UnknownError("nothing has been measured yet")
+    content: str | bytes
+    if kind == "csv":
+        content, media_type = chart.csv(), "text/csv; charset=utf-8"
+    else:
+        content, media_type = (svg(chart), "image/svg+xml") if kind == "svg" else (png(chart), "image/png")
+    headers = {
+        "content-disposition": f'attachment; filename="hacpo_{chart.name}.{kind}"',
+        "content-security-policy": PICTURE_CSP,
+    }
+    return Response(content, media_type=media_type, headers=headers)
 
 
 def macro(template: str, name: str) -> Callable[..., str]:
@@ -131,7 +170,7 @@ def environment() -> Environment:
         "version": version_of,
     }
     templates.filters |= dict(filters)
-    templates.globals |= {"asset": asset, "with_interval": with_interval}
+    templates.globals |= {"asset": asset, "with_interval": with_interval, "chart_scripts": CHART_SCRIPTS}
     return templates
 
 
@@ -143,5 +182,6 @@ def _out_of_band(cell: Markup) -> Markup:
 @cache
 def asset(name: str) -> str:
     """Address of a static file; it changes with the content, so that browsers may cache it."""
-    digest = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
+    folder = next(folder for folder in STATIC_FOLDERS if (folder / name).is_file())
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:10]
     return f"/static/{name}?v={digest}"

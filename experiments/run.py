@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,7 +148,7 @@ def run_grid(
         as_json: print JSON.
 
     Raises:
-        EngineError: an experiment failed; the others are complete, and the next call continues from there.
+        EngineError: an experiment of the grid is not complete; the next call continues from there.
     """
     started = time.monotonic()
 
@@ -156,27 +157,28 @@ def run_grid(
 
     grid = planned()
     chosen = grid.experiments(*SELECTED[selection])
+    awaited = [*chosen, *grid.experiments("running")]
     if not as_json:
         for finished in grid.experiments("done"):
             print(f"{finished.id} is complete and is reused.")
         say_states(grid)
-    if not chosen and not grid.experiments("done"):
+    if not awaited and not grid.experiments("done"):
         raise EngineError(f"grid {name}: no experiment is complete and none can be run; --dry-run shows the reasons")
-    if chosen and shared_server() is not None:
+    if awaited and shared_server() is not None:
         ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
     record_grid(grid, runs_dir)
     failed: dict[str, str] = {}
-    if chosen:
+    if awaited:
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
-        number = num_workers or default_workers(chosen)
+        number = num_workers or default_workers(awaited)
         if not waits:
             _queue(grid, chosen, runs_dir, num_workers=number, priority=priority, as_json=as_json)
             return
-        failed = _train(chosen, runs_dir, num_slots=number, priority=priority, as_json=as_json)
+        failed = _train(awaited, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
     _show_results(grid, failed, runs_dir, started=started, as_json=as_json)
-    _raise_unless_whole(grid, chosen, failed)
+    _raise_unless_whole(grid, failed)
 
 
 def _queue(
@@ -208,19 +210,24 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
     print(f"took     {time.monotonic() - started:.0f} s")
 
 
-def _raise_unless_whole(grid: GridPlan, chosen: Sequence[Plan], failed: Mapping[str, str]) -> None:
-    """Raise an EngineError if an experiment failed, now or before, or could not be run."""
+def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
+    """Raise an EngineError that counts the experiments by state, unless all are complete."""
+    counts = count_experiments(grid)
+    if counts["done"] == sum(counts.values()):
+        return
+    words = {
+        "failed": "failed",
+        "running": "running elsewhere",
+        "missing": "missing",
+        "unavailable": "not runnable here",
+    }
+    others = ", ".join(f"{counts[state]} {word}" for state, word in words.items() if counts[state])
+    reason = ""
     if failed:
         first, error = next(iter(failed.items()))
-        raise EngineError(
-            f"{len(failed)} of {len(chosen)} experiments failed, the first is {first}: {error}; "
-            "the same command with --run failed retries them"
-        )
-    counts = count_experiments(grid)
-    if counts["failed"]:
-        raise EngineError(f"{counts['failed']} experiments failed earlier; --run failed retries them")
-    if counts["unavailable"]:
-        raise EngineError(f"{counts['unavailable']} experiments could not be run; the report gives the reasons")
+        reason = f"; first to end: {first} ({error})"
+    remedy = "; --run failed retries those that failed" if counts["failed"] else ""
+    raise EngineError(f"{counts['done']} of {sum(counts.values())} experiments done, {others}{reason}{remedy}")
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
@@ -252,7 +259,7 @@ def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[
         ids of the newly submitted experiments.
     """
     submitted = []
-    for planned in sorted(plans, key=_num_updates, reverse=True):
+    for planned in _longest_first(plans):
         try:
             submitted.append(schedule.start(planned.id, priority).experiment)
         except RefusedError as refusal:
@@ -260,8 +267,12 @@ def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[
     return submitted
 
 
-def _num_updates(planned: Plan) -> int:
-    return len(planned.config.pair.agents) * total_updates(planned.config)
+def _longest_first(plans: Sequence[Plan]) -> list[Plan]:
+    return sorted(plans, key=lambda p: len(p.config.pair.agents) * total_updates(p.config), reverse=True)
+
+
+def _revived(runs_dir: Path) -> Schedule:
+    return Schedule(await_server(runs_dir), runs_dir)
 
 
 def _schedule(runs_dir: Path, *, as_json: bool) -> Schedule:
@@ -284,8 +295,9 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
         with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
             make_tiny_models(plans, num_workers=num_slots)
             schedule = _schedule(runs_dir, as_json=as_json)
-            submit(plans, schedule, priority=priority)
-            return watch(plans, schedule, lambda: Schedule(await_server(runs_dir), runs_dir), check)
+            submit(plans, schedule, priority=priority)  # removes an earlier failure, which would end the wait
+            revive = partial(_revived, runs_dir)
+            return watch(_longest_first(plans), schedule, revive, check, priority=priority)
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:

@@ -5,8 +5,6 @@ Usage: python -m experiments.scaling; writes them between the markers of that pa
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 
 from experiments.published.models import published_shapes
@@ -49,33 +47,6 @@ def memory_table(hardware: str) -> str:
             name = pair if k == next(iter(shapes)) else ""
             lines.append("| " + " | ".join([name, k, *figures, *peaks]) + " |")
     return "\n".join(lines)
-
-
-def largest_memory_share(hardware: str) -> float:
-    """Largest `engine.vllm.memory_share` that leaves `SPARE_GIB` of a GPU free while any agent of the paper samples.
-
-    The largest s, in steps of 0.01, that satisfies for every agent k, in its pair and alone,
-
-        weights[k] + optimizer[k] + s room + resting memory of the other agents  <=  room - SPARE_GIB
-
-    The other agents count only if they share the GPU.
-    """
-    shares = []
-    for pair in PAIRS:
-        whole = compose(pair, "hacpo", hardware=hardware)
-        agents = whole.pair.agents
-        for names in [list(agents), *([k] for k in agents)]:
-            config = replace(whole, pair=replace(whole.pair, agents={k: agents[k] for k in names}))
-            shapes, room = published_shapes(config), config.engine.gpu_memory_gb or 0.0
-            config = with_ranks(config, sizes_of(shapes))
-            memories = {
-                k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room) for k, shape in shapes.items()
-            }
-            shares_gpu = config.placement.kind == "local"
-            for k, memory in memories.items():
-                resting = sum(other.resting for j, other in memories.items() if j != k) if shares_gpu else 0.0
-                shares.append((room - SPARE_GIB - resting - (memory.sampling - memory.sampler)) / room)
-    return math.floor(100 * min(shares)) / 100
 
 
 def memory_tables() -> str:

@@ -6,6 +6,7 @@ import copy
 import errno
 import io
 import logging
+import signal
 import sys
 
 import typer
@@ -45,6 +46,7 @@ class _BriefFormatter(logging.Formatter):
 def main() -> None:
     """Run the command line; a `HacpoError` or a disk error is printed as one sentence, without a traceback."""
     configure_process()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     terminal = logging.StreamHandler()
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
@@ -62,7 +64,7 @@ def main() -> None:
         if error.errno not in _DISK_ERRORS:
             raise
         remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
-        print(f"hacpo: {error.filename or 'standard output'}: {error.strerror}; {remedy}", file=sys.stderr)
+        print(f"hacpo: {error.filename or _unnamed_place()}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
@@ -71,6 +73,15 @@ def main() -> None:
             hint = "; the same command resumes from the last committed phase" if is_resumable else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)
         raise
+
+
+def _unnamed_place() -> str:
+    """What an error without a file name is about: standard output if it still takes nothing, else the runs folder."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return "standard output"
+    return "a file of the runs folder"
 
 
 if __name__ == "__main__":

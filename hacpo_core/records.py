@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-FinishReason = Literal["stop", "length"]
 VerdictStatus = Literal["correct", "wrong", "partial", "unscored"]
 
 

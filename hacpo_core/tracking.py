@@ -8,11 +8,9 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import math
 import os
 import secrets
 import sqlite3
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -27,9 +25,10 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from hacpo_core.config.addresses import STATE_FILE, has_password, is_server, sqlite_path, without_password
+from hacpo_core.config.addresses import has_password, is_server, sqlite_path, without_password
 from hacpo_core.errors import TrackingError, first_line
 from hacpo_core.store.files import write_json
 
@@ -39,20 +38,15 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and training may 
 _log = logging.getLogger(__name__)
 _MOST_PARAMS, _MOST_POINTS = 100, 1000  # per call
 _TRIES = 5
-SEND_EVERY_S = 2.0
-"""shortest time between two calls; faster steps are sent together, because a call itself is expensive"""
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
-FIRST_RETRIES = 3
-"""retries of the first request to a server, after 2, 4 and 8 s"""
+NUM_RETRIES = 3
+"""retries of a request to a server, after 2, 4 and 8 s"""
+CONNECT_LIMIT_S = 10
+"""time limit of a connection to PostgreSQL"""
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 # MLflow raises the errors that it logs here with a traceback.
 logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
-
-
-def import_store() -> None:
-    """Import in advance what MLflow imports at the first use of a database, which takes a second."""
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 @contextmanager
@@ -80,31 +74,28 @@ def _raises_one_kind(method: _Method) -> _Method:
     return cast(_Method, inner)
 
 
-@contextmanager
-def _few_retries() -> Iterator[None]:
-    """Give up on a server that does not respond after 15 s, instead of MLflow's four minutes."""
-    retries = MLFLOW_HTTP_REQUEST_MAX_RETRIES
-    default = str(retries.default)
-    if os.environ.get(retries.name, default) != default:  # set by the user
-        yield
-        return
-    os.environ[retries.name] = str(FIRST_RETRIES)
-    try:
-        yield
-    finally:  # not deleted: another thread may be copying the environment
-        os.environ[retries.name] = default
+def _limit_waiting() -> None:
+    """Give up on a server that does not respond after about 15 s; by default MLflow waits for four minutes, and
+    PostgreSQL's client for ever. What was not sent is sent later. Settings of the user are left alone.
+    """
+    os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
+    os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 
 
 def prepare_store(uri: str) -> None:
-    """Migrate a SQLite store and switch it to WAL mode, one process at a time; check that a server responds.
+    """Migrate a SQLite store and switch it to WAL mode, one process at a time; check that another store responds.
 
     A new store is created under a temporary name: if the process is killed halfway, MLflow could not repair it.
     """
+    _limit_waiting()
     path = sqlite_path(uri)
     if path is None:
         if is_server(uri):
-            with _few_retries():
-                MlflowClient(uri).search_experiments(max_results=1)
+            MlflowClient(uri).search_experiments(max_results=1)
+        else:  # MLflow tries a database that is away for most of an hour
+            engine = create_engine(uri)
+            engine.connect().close()
+            engine.dispose()
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
@@ -196,7 +187,8 @@ class Tracker:
         known = _read_state(state_file)
         # Identifies this folder's training: the same experiment in another folder has other runs.
         training = known.get("training") or secrets.token_hex(8)
-        write_json(state_file, {**known, "training": training})
+        self._state_file = state_file
+        write_json(state_file, {**known, "training": training, "is_open": True})
         tags = {"hacpo.experiment": run_name, "hacpo.training": training}
         self._parent = self._open_run(known.get("run"), run_name, tags)
         self._agents = {
@@ -208,8 +200,8 @@ class Tracker:
             for name in agents
         }
         self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
-        self._sent_at = -math.inf
-        write_json(state_file, {"training": training, "run": self._parent, "agents": self._agents})
+        self._state = {"training": training, "run": self._parent, "agents": self._agents}
+        write_json(state_file, {**self._state, "is_open": True})
 
     @property
     def run_id(self) -> str:
@@ -248,21 +240,22 @@ class Tracker:
 
     @_raises_one_kind
     def log_setup(self, *, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Mapping[str, str]) -> None:
-        """Log parameters and tags on all runs, and data sets on the parent run.
+        """Log parameters and data sets on the parent run, and tags on all runs.
 
         Args:
             params: name to value; a parameter that was already logged keeps its value.
             tags: name to value.
             datasets: context ("train", "benchmark math500") to "name@digest".
         """
-        for run_id in (self._parent, *self._agents.values()):
-            # MLflow does not allow changing a parameter. Those that identify the experiment cannot have changed; for
-            # the others (paths, retries, checkpoints), the first run's value is kept.
-            known = self._client.get_run(run_id).data.params
-            entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
-            for start in range(0, len(entries), _MOST_PARAMS):
-                self._client.log_batch(run_id, params=entries[start : start + _MOST_PARAMS])
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        # MLflow does not allow changing a parameter. Those that identify the experiment cannot have changed; for the
+        # others (paths, retries, checkpoints), the first run's value is kept.
+        known = self._client.get_run(self._parent).data.params
+        entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
+        for start in range(0, len(entries), _MOST_PARAMS):
+            self._client.log_batch(self._parent, params=entries[start : start + _MOST_PARAMS])
+        for agent, run_id in (("", self._parent), *self._agents.items()):
+            own = {**tags, "agent": agent} if agent else tags
+            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in own.items()])
         inputs = []
         for context, described in datasets.items():
             name, _, digest = described.partition("@")
@@ -286,37 +279,28 @@ class Tracker:
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
 
     @_raises_one_kind
-    def log_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log all metrics of a step with their fixed timestamp.
-
-        They are sent at once if the last call was more than SEND_EVERY_S ago, else with later ones or at the end.
+    def add(self, agent: str | None, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
+        """Add values at one step to those to be sent; the same values with the same time are stored once.
 
         Args:
+            agent: name; None: the parent run. Add a step's values of the parent run last: its STEP_METRIC says that
+                the step is complete.
+            values: name to value.
             step: number of the step.
-            metrics: output of the step's metrics phase; after a kill, unsent metrics are still in the step store.
+            timestamp_ms: a time that is the same each time that these values are sent.
         """
-        timestamp = int(metrics["timestamp_ms"])
-        points = {run_id: _points(metrics["agents"][name], step, timestamp) for name, run_id in self._agents.items()}
-        points[self._parent] = _points(metrics["run"], step, timestamp)
-        if any(len(self._waiting[run_id]) + len(new) > _MOST_POINTS for run_id, new in points.items()):
-            self._send()
-        for run_id, new in points.items():
-            self._waiting[run_id] += new
-        if time.monotonic() - self._sent_at >= SEND_EVERY_S:
-            self._send()
+        run_id = self._parent if agent is None else self._agents[agent]
+        if len(self._waiting[run_id]) + len(values) > _MOST_POINTS:
+            self.flush()
+        self._waiting[run_id] += [Metric(name, float(value), timestamp_ms, step) for name, value in values.items()]
 
-    def _send(self) -> None:
-        """Send the waiting metrics, one batch per run; the parent's last, since it records which steps are complete."""
+    @_raises_one_kind
+    def flush(self) -> None:
+        """Send what was added, one call per run; the parent's last."""
         for run_id in (*self._agents.values(), self._parent):
             if self._waiting[run_id]:
                 self._client.log_batch(run_id, metrics=self._waiting[run_id], synchronous=True)
         self._waiting.clear()
-        self._sent_at = time.monotonic()
-
-    @_raises_one_kind
-    def log_agent(self, agent: str, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:
-        """Log values of one agent at one step; logging the same values again has no effect."""
-        self._client.log_batch(self._agents[agent], metrics=_points(values, step, timestamp_ms), synchronous=True)
 
     @_raises_one_kind
     def log_table(self, name: str, frame: pd.DataFrame) -> None:
@@ -341,30 +325,8 @@ class Tracker:
 
     @_raises_one_kind
     def finish(self, status: str) -> None:
-        """Send waiting metrics and close all runs with a status: "FINISHED", "FAILED" or "KILLED"."""
-        try:
-            self._send()
-        finally:
-            for run_id in (*self._agents.values(), self._parent):
-                self._client.set_terminated(run_id, status)
-
-
-def _points(values: Mapping[str, float], step: int, timestamp_ms: int) -> list[Metric]:
-    return [Metric(name, float(value), timestamp_ms, step) for name, value in values.items()]
-
-
-def close_abandoned(root: Path, uri: str, status: str) -> bool:
-    """Close the runs of an experiment whose process died; False if all were already closed.
-
-    Args:
-        root: the experiment's folder, to which no process writes.
-        uri: of its tracking store.
-        status: as for `Tracker.finish`.
-    """
-    state = _read_state(root / STATE_FILE)
-    client, closed = MlflowClient(uri), False
-    for run_id in (*state.get("agents", {}).values(), *([state["run"]] if "run" in state else [])):
-        if _status(client, run_id) == "RUNNING":
-            client.set_terminated(run_id, status)
-            closed = True
-    return closed
+        """Send what was added and close all runs with a status: "FINISHED", "FAILED" or "KILLED"."""
+        self.flush()
+        for run_id in (*self._agents.values(), self._parent):
+            self._client.set_terminated(run_id, status)
+        write_json(self._state_file, {**self._state, "is_open": False})

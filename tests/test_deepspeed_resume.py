@@ -49,7 +49,7 @@ def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = finish(small_plan("hacpo", *words(2), runs_dir=tmp_path / "reference"))
-    inner, calls = DeepspeedLearner._step, []
+    inner, calls = DeepspeedLearner.optimizer_step, []
 
     def failing(self: DeepspeedLearner) -> Stepped:
         calls.append(1)
@@ -64,7 +64,7 @@ def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
             except RuntimeError:
                 return super().start(phase, work, after=after)
 
-    monkeypatch.setattr(DeepspeedLearner, "_step", failing)
+    monkeypatch.setattr(DeepspeedLearner, "optimizer_step", failing)
     plan = small_plan("hacpo", *words(2))
     run_experiment(plan, Retrying(), QuietWatcher())
     assert len(calls) > 14

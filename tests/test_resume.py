@@ -32,8 +32,6 @@ from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.store.test_steps import noted_syncs
 
-NUM_KILLS = 24
-
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
@@ -65,9 +63,9 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     wrap(store, "write_atomically", "commit's write")
     wrap(Path, "rename", "rename")
     wrap(store.StepStore, "commit", "commit")
-    wrap(TorchLearner, "_step", "optimizer step")
+    wrap(TorchLearner, "optimizer_step", "optimizer step")
     wrap(TorchLearner, "logprobs", "old log-probabilities")
-    wrap(TransformersSampler, "_prefill", "sampling")
+    wrap(TransformersSampler, "prefill", "sampling")
     wrap(checkpoints, "write_tensors", "checkpoint")
     wrap(tracking.MlflowClient, "log_batch", "tracking")
     tracking.SEND_EVERY_S = math.inf  # all steps but the first wait for the end: the most that a kill can take
@@ -97,19 +95,22 @@ def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int
     return process.exitcode, counts
 
 
-def kill_points(counts: dict[str, int]) -> list[tuple[str, int]]:
-    """Places to die at: every kind of place at least once, the others drawn by seed."""
+def kill_points(counts: dict[str, int], num_kills: int) -> list[tuple[str, int]]:
+    """Places to die at, drawn by seed: of as many kinds as there are kills, the rest anywhere."""
     rng = random.Random(20261121)
     places = [(name, rng.randint(1, count)) for name, count in sorted(counts.items())]
+    if num_kills <= len(places):
+        return rng.sample(places, num_kills)
     population = [(name, n) for name, count in sorted(counts.items()) for n in range(1, count + 1)]
-    places += rng.sample(sorted(set(population) - set(places)), NUM_KILLS - len(places))
+    places += rng.sample(sorted(set(population) - set(places)), num_kills - len(places))
     return places
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("num_kills", [8, pytest.param(24, marks=pytest.mark.soak)])
 def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
-    small_plan: Callable[..., Plan], tmp_path: Path
+    num_kills: int, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     tracked = ("tracking.enabled=true",)
     reference = small_plan("hacpo", *tracked, runs_dir=tmp_path / "reference")
@@ -117,8 +118,8 @@ def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
     assert exit_code == 0
     expected, points = outcome(reference), mlflow_points(tmp_path / "reference" / "mlflow.db")
     assert set(points.values()) == {1}
-    places = kill_points(counts)
-    assert len(places) >= 20
+    places = kill_points(counts, num_kills)
+    assert len(places) == num_kills
     for position, place in enumerate(places):
         runs_dir = tmp_path / f"killed-{position}"
         killed = small_plan("hacpo", *tracked, runs_dir=runs_dir)
@@ -237,16 +238,16 @@ def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
     import hacpo_core.placement.agents as agents
     from hacpo_core.engines.torch.learner import TorchLearner
 
-    inner, setup = TorchLearner._step, agents.this_setup
+    inner, setup = TorchLearner.optimizer_step, agents.this_setup
 
     def noisy(self: TorchLearner) -> Any:
-        for parameter in self._named.values():
+        for parameter in self.trainable.values():
             if parameter.grad is not None:
                 size = parameter.grad.square().mean().sqrt()
                 parameter.grad += noise * size * torch.randn_like(parameter.grad)
         return inner(self)
 
-    monkeypatch.setattr(TorchLearner, "_step", noisy)
+    monkeypatch.setattr(TorchLearner, "optimizer_step", noisy)
     monkeypatch.setattr(agents, "this_setup", lambda *args, **kwargs: replace(setup(*args, **kwargs), is_exact=False))
 
 
@@ -343,7 +344,7 @@ def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
     from hacpo_core.engines.torch.learner import TorchLearner
 
     expected = finish(small_plan("hacpo", runs_dir=tmp_path / "reference"))
-    inner, calls = TorchLearner._step, []
+    inner, calls = TorchLearner.optimizer_step, []
 
     def failing(self: TorchLearner) -> Any:
         calls.append(1)
@@ -358,7 +359,7 @@ def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
             except RuntimeError:
                 return super().start(phase, work, after=after)
 
-    monkeypatch.setattr(TorchLearner, "_step", failing)
+    monkeypatch.setattr(TorchLearner, "optimizer_step", failing)
     plan = small_plan("hacpo")
     run_experiment(plan, Retrying(), QuietWatcher())
     assert len(calls) > 14

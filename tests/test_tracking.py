@@ -15,13 +15,16 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from flows.planning.plans import Plan
+from flows.planning.plans import Plan, plan, save_plan
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.tracked import is_open
 from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
+from flows.runs.tracking import send_late
 from hacpo_core.errors import ConfigError, TrackingError
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.tracking import SEND_EVERY_S, STEP_METRIC, Tracker, prepare_store
+from hacpo_core.tracking import STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
 
 
@@ -43,6 +46,13 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     expected = {"model_pair": "qwen + llama", "α": "1.0", "δ": "0.2", "δ_step": "0.025", "K": "5", "method": "hacpo"}
     assert expected.items() <= parent.data.params.items()
     assert parent.data.params["optimizer.learning_rate"] == "0.001"
+    assert child.data.params == {}, "the parent's say it all"
+    assert child.data.tags.items() >= {"agent": "qwen", "pair": "small", "method": "hacpo"}.items()
+    mean = (
+        child.data.metrics["evaluate/test_accuracy"]
+        + runs[f"{planned.id}/llama"].data.metrics["evaluate/test_accuracy"]
+    ) / 2
+    assert parent.data.metrics["evaluate/test_accuracy"] == mean
     assert parent.data.tags["version.torch"].startswith("2.13.0")
     assert "mlflow.source.git.commit" in parent.data.tags
     assert [entry.tags[0].value for entry in parent.inputs.dataset_inputs] == [
@@ -73,27 +83,13 @@ def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[P
     assert set(after.values()) == {1}
     kinds = ("accuracy", "best_at_2", "bootstrap_best_at_2", "cut_share", "unscored_share")
     new = {(run.rpartition("/")[2], name, step) for run, name, step, _ in after - before}
-    assert new == {(k, f"evaluate/arithmetic_dev_{kind}", 4) for k in ("qwen", "llama") for kind in kinds}
+    own = {(k, f"evaluate/arithmetic_dev_{kind}", 4) for k in ("qwen", "llama") for kind in kinds}
+    assert new == own | {(planned.id, "evaluate/arithmetic_dev_accuracy", 4)}
     experiment = client.get_experiment_by_name("hacpo")
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     tables = json.loads(runs[planned.id].data.tags["mlflow.loggedArtifacts"])
     assert [table["path"] for table in tables] == ["evaluations.json", "result.json", "rollouts.json"]
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-
-
-def test_evaluation_that_fails_while_it_logs_leaves_no_run_open(
-    tracked: tuple[Plan, MlflowClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned, client = tracked
-
-    def broken(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("flows.runs.tracking.read_evaluations", broken)
-    with pytest.raises(OSError, match="no space left"):
-        run_evaluation(planned, 4, DirectRunner(), QuietWatcher())
-    experiment = client.get_experiment_by_name("hacpo")
-    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FINISHED"}
 
 
 def test_address_with_a_password_is_refused_before_anything_is_written(
@@ -122,30 +118,16 @@ def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> N
     assert set(before.values()) == {1}
 
 
-def test_fast_steps_are_sent_together_and_slow_ones_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri, now = f"sqlite:///{tmp_path / 'mlflow.db'}", [100.0]
-    monkeypatch.setattr("hacpo_core.tracking.time.monotonic", lambda: now[0])
+def test_more_points_than_mlflow_takes_in_a_call_are_sent_in_several(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracker = Tracker(
         uri, experiment="e", artifacts=tmp_path, run_name="r", state_file=tmp_path / "mlflow.json", agents=["one"]
     )
-
-    def log(step: int, after_s: float) -> set[int]:
-        now[0] += after_s
-        values = {"agents": {"one": {"reward": 0.5}}, "run": {STEP_METRIC: step}, "timestamp_ms": 1000 + step}
-        tracker.log_step(step, values)
-        return tracker.logged_steps()
-
-    assert log(1, 0.0) == {1}, "the first one shows that all works"
-    assert log(2, 0.3) == {1}
-    assert log(3, SEND_EVERY_S) == {1, 2, 3}
-    assert log(4, 30.0) == {1, 2, 3, 4}
-    assert log(5, 0.3) == {1, 2, 3, 4}
-    tracker.finish("FINISHED")
-    assert tracker.logged_steps() == {1, 2, 3, 4, 5}
-    many = {"agents": {"one": {f"m{n}": 0.0 for n in range(600)}}, "run": {STEP_METRIC: 6}, "timestamp_ms": 1}
-    tracker.log_step(6, many)
-    tracker.log_step(7, many)
-    tracker.finish("FINISHED")  # MLflow refuses more than a thousand in a call
+    for step in (1, 2):
+        tracker.add("one", {f"m{n}": 0.0 for n in range(600)}, step=step, timestamp_ms=1000 + step)
+        tracker.add(None, {STEP_METRIC: step}, step=step, timestamp_ms=1000 + step)
+    tracker.flush()
+    assert tracker.logged_steps() == {1, 2}
     client = MlflowClient(uri)
     runs = client.search_runs([tracker.experiment_id], "tags.`hacpo.agent` = 'one'")
     assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
@@ -211,23 +193,6 @@ def test_data_sets_that_another_run_adds_at_the_same_time_are_found(
     assert [entry.dataset.name for entry in found] == ["train: p.jsonl"]
 
 
-def test_runs_are_closed_even_when_what_waits_cannot_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(
-        uri, experiment="e", artifacts=tmp_path, run_name="r", state_file=tmp_path / "mlflow.json", agents=["one"]
-    )
-
-    def broken(*_: object, **__: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(MlflowClient, "log_batch", broken)
-    with pytest.raises(TrackingError, match="no space left"):
-        tracker.log_step(1, {"agents": {"one": {"reward": 0.5}}, "run": {STEP_METRIC: 1}, "timestamp_ms": 1000})
-    with pytest.raises(TrackingError, match="no space left"):
-        tracker.finish("FAILED")
-    assert {run.info.status for run in MlflowClient(uri).search_runs([tracker.experiment_id])} == {"FAILED"}
-
-
 def test_evaluations_before_training_are_logged_before_it(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,36 +210,61 @@ def test_evaluations_before_training_are_logged_before_it(
     assert expected <= found
 
 
-def test_step_that_mlflow_refuses_fails_the_run_though_nobody_waits_for_it(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
+    small_plan: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise OSError("no space left on device")
+    undisturbed = small_plan(
+        "gspo", "tracking.enabled=true", runs_dir=Path(small_plan("gspo").root.parents[2] / "alone")
+    )
+    run_experiment(undisturbed, DirectRunner(), QuietWatcher())
+    flush, calls = Tracker.flush, list[int]()
 
-    monkeypatch.setattr(Tracker, "log_step", broken)
+    def locked(tracker: Tracker) -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            flush(tracker)
+            return
+        raise OSError("database is locked")
+
+    monkeypatch.setattr(Tracker, "flush", locked)
     planned = small_plan("gspo", "tracking.enabled=true")
-    with pytest.raises(OSError, match="no space left"):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
-    assert not (planned.root / "result.json").exists()
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert (planned.root / "result.json").exists()
+    assert "not all was sent to MLflow" in caplog.text
+    assert is_open(planned.root)
+    monkeypatch.undo()
+    assert send_late(planned)
+    assert not is_open(planned.root)
+    sent = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
+    assert sent == mlflow_points(Path(undisturbed.config.runtime.runs_dir) / "mlflow.db")
+    assert set(sent.values()) == {1}
     client = MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("hacpo")
-    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FAILED"}
+    assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FINISHED"}
 
 
-def test_error_of_training_is_the_one_told_whatever_mlflow_says_meanwhile(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise OSError("no space left on device")
-
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Tracker, "log_agent", broken)
-    monkeypatch.setattr("flows.runs.experiment.train_step", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(small_plan("gspo", "tracking.enabled=true"), DirectRunner(), QuietWatcher())
-    assert "another error in the background thread: no space left on device" in caplog.text
+def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan(
+        "gspo", "tracking.enabled=true", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]"
+    )
+    pair = replace(planned.config.pair, name="llama-tiny", agents={"llama": planned.config.pair.agents["llama"]})
+    alone = plan(replace(planned.config, pair=pair))
+    save_plan(alone)
+    runs_dir = Path(planned.config.runtime.runs_dir)
+    place = Place(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
+    save_grid(runs_dir, GridRecord("table1", "Table 1", "plain", places=[place]))
+    run_experiment(alone, DirectRunner(), QuietWatcher())
+    client = MlflowClient(f"sqlite:///{runs_dir / 'mlflow.db'}")
+    found = client.search_runs(
+        [client.get_experiment_by_name("hacpo").experiment_id], "attributes.run_name = '" + alone.id + "'"
+    )
+    names = {"pair": "tiny", "grid": "table1", "agent": "llama", "method": "gspo"}
+    assert found[0].data.tags.items() >= names.items()
+    assert found[0].data.params.items() >= names.items()
+    assert not {"α", "δ", "δ_step"} & set(found[0].data.params), "they act only on other agents' responses"
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +273,7 @@ def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatc
     def broken(self: TorchLearner) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(TorchLearner, "_step", broken)
+    monkeypatch.setattr(TorchLearner, "optimizer_step", broken)
     planned = small_plan("gspo", "tracking.enabled=true")
     with pytest.raises(RuntimeError, match="out of memory"):
         run_experiment(planned, DirectRunner(), QuietWatcher())

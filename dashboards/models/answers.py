@@ -161,7 +161,7 @@ class AnswerReader:
         """The responses of a step.
 
         Raises:
-            UnknownError: the step does not exist, is incomplete or damaged.
+            UnknownError: the step does not exist, is incomplete or corrupt.
         """
         path = StepStore(experiments_dir(runs_dir) / experiment).folder(step) / MANIFEST
         if not path.is_file():

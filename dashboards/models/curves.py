@@ -79,7 +79,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """Committed metrics of a run by step; `num_torn` counts steps with damaged files."""
+    """Committed metrics of a run by step; `num_torn` counts steps with corrupt files."""
 
     agents: dict[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     num_torn: int = 0
@@ -117,7 +117,7 @@ class CurveReader:
 
 
 def _step_metrics(store: StepStore, step: int) -> Any:
-    """Metrics of the agents; None if the step is incomplete, the error if the file is damaged."""
+    """Metrics of the agents; None if the step is incomplete, the error if the file is corrupt."""
     try:
         value = store.metrics(step)
         return value["agents"]

@@ -78,7 +78,7 @@ def read_phases(root: Path, steps: Sequence[int]) -> list[TimedPhase]:
         try:
             entries = read_json(path)["phases"] if path.is_file() else {}
         except (StoreError, KeyError, TypeError):
-            _log.info("%s is damaged and not shown", path)
+            _log.info("%s is corrupt and not shown", path)
             continue
         for name, entry in entries.items():
             kind, _, agent = name.partition(".")

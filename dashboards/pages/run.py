@@ -128,7 +128,7 @@ def _replays(root: Path) -> list[dict[str, Any]]:
     """Updates that were replayed after an interruption, newest first."""
     try:
         replays: list[dict[str, Any]] = read_json(root / REPLAYS_FILE)
-    except StoreError:  # missing, or damaged, which the next replay logs
+    except StoreError:  # missing, or corrupt, which the next replay logs
         return []
     return replays[::-1]
 

@@ -86,7 +86,7 @@ async function poll() {
       last = Math.max(last, update.last);
       seen = update.version;
       isDone = update.is_done;
-      note.textContent = !last ? "No step is complete yet." : update.num_torn ? `${update.num_torn} steps have damaged files and are not shown.` : "";
+      note.textContent = !last ? "No step is complete yet." : update.num_torn ? `${update.num_torn} steps have corrupt files and are not shown.` : "";
       place.dataset.last = last;
     }
   } catch { /* app.js shows a notice */ }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def report_blocks(grid: GridPlan) -> Iterator[Block]:
     is_of_paper = layout != "plain"
     chosen = grid.config.report.benchmarks
     benchmarks = list(chosen) if chosen else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
+    if results.missing:
+        yield Paragraph(_incomplete(results))
     yield Paragraph(_summary(results))
     yield from _versions(results.runs)
     yield from _questions(results)
@@ -87,6 +90,13 @@ def report_blocks(grid: GridPlan) -> Iterator[Block]:
     if is_of_paper:
         yield from audit_blocks()
     yield from _settings(results)
+
+
+def _incomplete(results: Results) -> str:
+    states = Counter({cell.experiment: cell.status for cell in results.missing}.values())
+    total = len({cell.experiment for cell in results.grid.cells})
+    counts = ", ".join(f"{number} {state}" for state, number in states.items())
+    return f"Incomplete: {states.total()} of {total} experiments have no result ({counts}); they are listed below."
 
 
 def _summary(results: Results) -> str:

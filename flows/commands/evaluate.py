@@ -66,9 +66,10 @@ def evaluate(
     is_direct = planned.config.runtime.runner == "direct"
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
-    from flows.runs.evaluate import evaluate_with_prefect, run_evaluation, with_benchmarks
+    from flows.runs.evaluate import checked_step, evaluate_with_prefect, run_evaluation, with_benchmarks
     from hacpo_core.phases.runner import DirectRunner
 
+    checked_step(with_benchmarks(planned, names), step)  # a mistake is told before Prefect records a run
     with watcher_of(planned.id, as_json=as_json) as watcher:
         if is_direct:
             frame = run_evaluation(with_benchmarks(planned, names), step, DirectRunner(), watcher)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import Overrides, RunsDir, Seeds, numbers, stay_offline
+from hacpo_core.errors import ConfigError
 
 
 def report(
@@ -20,6 +21,8 @@ def report(
 ) -> None:
     """Write a grid's report, results beside the paper's, as HTML and Markdown; runs and downloads nothing."""
     stay_offline()
+    if not runs_dir.is_dir():
+        raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
     from experiments.planner import plan_grid
     from experiments.report import write_report
 

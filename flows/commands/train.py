@@ -45,6 +45,7 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
 
 
 def _run(planned: Any, *, as_json: bool) -> None:
+    from flows.records.tracked import is_open
     from flows.runs.display import format_table
     from flows.runs.experiment import run_experiment
     from flows.runs.results import read_final
@@ -66,8 +67,13 @@ def _run(planned: Any, *, as_json: bool) -> None:
                 run_with_prefect(planned, watcher)
         result = read_final(planned)
         assert result is not None, "a finished experiment has a result"
-    elif not as_json:
-        print(f"{planned.id} is complete and is reused.")
+    else:
+        if not as_json:
+            print(f"{planned.id} is complete and is reused.")
+        if is_open(planned.root):
+            from flows.runs.tracking import send_late
+
+            send_late(planned)
     if as_json:
         print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
         return

@@ -26,7 +26,7 @@ from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
-_PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
+PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
 ENDING_S = 5.0
 """time in which a trial that hangs may still exit by itself"""
 TRIAL_S = 120.0
@@ -50,13 +50,14 @@ class Finding:
 def examine(runs_dir: Path) -> list[Finding]:
     """Check packages, the built-in engine, verifier, disk, ports, server, GPU, data and the extras, in that order."""
     with ThreadPoolExecutor() as pool:  # each thread waits for a subprocess
-        engines = [pool.submit(look) for look in (_vllm, _deepspeed, _ray, _peft)]
-        findings = [*_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
-        findings += [_disk(runs_dir), _ports(), _server(runs_dir), _gpu(), _data()]
+        engines = [pool.submit(look) for look in (check_vllm, check_deepspeed, check_ray, check_peft)]
+        findings = [*check_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
+        findings += [check_disk(runs_dir), check_ports(), check_server(runs_dir), check_gpu(), check_data()]
         return findings + [engine.result() for engine in engines]
 
 
-def _packages() -> list[Finding]:
+def check_packages() -> list[Finding]:
+    """Whether each required package has a version that hacpo allows."""
     findings = []
     for line in requires("hacpo") or []:
         requirement = Requirement(line)
@@ -105,23 +106,27 @@ def _train_something() -> str:
     return f"transformers and torch agree to {error:.0e} nats"
 
 
-def _vllm() -> Finding:
-    return _engine("vllm", sample_with_vllm, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
+def check_vllm() -> Finding:
+    """Whether vLLM samples and agrees with the learner."""
+    return check_engine("vllm", sample_with_vllm, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
 
 
-def _deepspeed() -> Finding:
-    return _engine("deepspeed", train_with_deepspeed)
+def check_deepspeed() -> Finding:
+    """Whether DeepSpeed trains and agrees with torch."""
+    return check_engine("deepspeed", train_with_deepspeed)
 
 
-def _ray() -> Finding:
-    return _engine("ray", place_with_ray)
+def check_ray() -> Finding:
+    """Whether Ray starts and runs a process of an agent."""
+    return check_engine("ray", place_with_ray)
 
 
-def _peft() -> Finding:
-    return _engine("peft", merge_with_peft, extra="lora")
+def check_peft() -> Finding:
+    """Whether adapters work and can be merged."""
+    return check_engine("peft", merge_with_peft, extra="lora")
 
 
-def _engine(
+def check_engine(
     name: str, check: Callable[[], str], *, extra: str | None = None, limit_s: float = TRIAL_S, hint: str = ""
 ) -> Finding:
     """Check whether an extra's package is installed, has a compatible version, and works.
@@ -298,19 +303,22 @@ def _verify_something() -> str:
     return "math-verify accepts 1/2 for 0.5, in a worker process"
 
 
-def _disk(runs_dir: Path) -> Finding:
+def check_disk(runs_dir: Path) -> Finding:
+    """Free space for the runs folder, which need not exist yet."""
     folder = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free / 2**30
     return Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
 
 
-def _ports() -> Finding:
-    taken = [f"{port} ({service})" for service, port in _PORTS.items() if free_port(port) != port]
+def check_ports() -> Finding:
+    """Default ports of the services that are in use."""
+    taken = [f"{port} ({service})" for service, port in PORTS.items() if free_port(port) != port]
     detail = f"{' and '.join(taken)} in use; a service that starts uses another free port" if taken else "all free"
     return Finding("ports", True, detail, is_required=False)
 
 
-def _server(runs_dir: Path) -> Finding:
+def check_server(runs_dir: Path) -> Finding:
+    """Whether the runs folder's Prefect server answers, if it runs."""
     server = find_server(runs_dir)
     if server is None:
         return Finding("Prefect server", True, "not running; it is started when needed")
@@ -318,7 +326,8 @@ def _server(runs_dir: Path) -> Finding:
     return Finding("Prefect server", is_up, f"{server.url} {'is healthy' if is_up else 'does not answer'}")
 
 
-def _gpu() -> Finding:
+def check_gpu() -> Finding:
+    """GPUs that torch sees."""
     import torch
 
     if not torch.cuda.is_available():
@@ -326,7 +335,8 @@ def _gpu() -> Finding:
     return Finding("GPU", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}", is_required=False)
 
 
-def _data() -> Finding:
+def check_data() -> Finding:
+    """JSONL and Parquet files in the data folder."""
     folder = data_path("", None).absolute()
     if not folder.is_dir():
         detail = f"{folder} is not a folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"

@@ -217,7 +217,7 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
     try:
         config = load_config(path)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}; if the file is damaged, {_REWRITE}") from error
+        raise ConfigError(f"{path}: {error}; if the file is corrupt, {_REWRITE}") from error
     # The runs folder may have been moved, or the saved path may be relative to another working directory.
     config = replace(config, runtime=replace(config.runtime, runs_dir=str(runs_dir)))
     return Plan(matching[0], config, folder / matching[0])

@@ -37,7 +37,7 @@ _FAILURE = TypeAdapter(Failure)
 
 
 def read_failure(root: Path) -> Failure | None:
-    """Why the last attempt failed; None if it did not fail or the file is damaged."""
+    """Why the last attempt failed; None if it did not fail or the file is corrupt."""
     return read_record(root / FAILURE_FILE, _FAILURE)
 
 

@@ -52,7 +52,7 @@ def save_grid(runs_dir: Path, record: GridRecord) -> None:
 
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:
-    """All recorded grids, latest first; a damaged file is logged and skipped."""
+    """All recorded grids, latest first; a corrupt file is logged and skipped."""
     paths = sorted(_folder(runs_dir).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     records = (read_record(path, _GRID) for path in paths)
     return [record for record in records if record is not None]

@@ -84,7 +84,7 @@ _PROGRESS = TypeAdapter(Progress)
 
 
 def read_progress(root: Path) -> Progress | None:
-    """Progress of the experiment in this folder; None if the file is missing or damaged."""
+    """Progress of the experiment in this folder; None if the file is missing or corrupt."""
     return read_record(root / PROGRESS_FILE, _PROGRESS)
 
 

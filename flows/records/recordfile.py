@@ -1,4 +1,4 @@
-"""Small JSON files with one record each; a damaged file counts as missing."""
+"""Small JSON files with one record each; a corrupt file counts as missing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _T = TypeVar("_T")
 
 
 def read_record(path: Path, kind: TypeAdapter[_T]) -> _T | None:
-    """The record in a JSON file; None if there is no file, or if it is damaged, which is logged."""
+    """The record in a JSON file; None if there is no file, or if it is corrupt, which is logged."""
     if not path.is_file():
         return None
     try:
         return kind.validate_json(path.read_bytes(), strict=True)
     except (OSError, ValidationError) as error:
-        _log.warning("%s is damaged and counts as missing: %s", path, error)
+        _log.warning("%s is corrupt and counts as missing: %s", path, error)
         return None

@@ -13,7 +13,7 @@ from hacpo_core.store.lock import is_locked
 
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
-"""the result table; its presence marks an experiment as complete, unless it is damaged"""
+"""the result table; its presence marks an experiment as complete, unless it is corrupt"""
 STATES = ("done", "running", "failed", "missing", "unavailable")
 
 
@@ -57,6 +57,6 @@ def standing_of(root: Path) -> Standing:
 def _has_result(root: Path) -> bool:
     try:
         read_json(root / RESULT_FILE)
-    except StoreError:  # missing or damaged
+    except StoreError:  # missing or corrupt
         return False
     return True

@@ -21,6 +21,7 @@ from hacpo_core.placement.agents import AgentTokenizer, initial_folder
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem
+from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import StepStore
@@ -66,7 +67,8 @@ def open_experiment(
             for name, agent in config.pair.agents.items()
         }
         with closing(placement_of(config, plan.root, initial)) as placement:
-            checkpoint = placement.open()
+            store = StepStore(plan.root)
+            checkpoint = _open(placement, store)
             tokenizers = list(placement.tokenizers.values())
             sizes = train_set_counts(config)
             train_sets = {
@@ -80,13 +82,24 @@ def open_experiment(
                     config=config,
                     train_sets=train_sets,
                     placement=placement,
-                    ledger=Ledger(StepStore(plan.root), list(initial)),
+                    ledger=Ledger(store, list(initial)),
                     verifier=pool,
                     rewards=rewards,
                     opened_at=checkpoint,
                 )
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
+
+
+def _open(placement: Placement, store: StepStore) -> Checkpoint | None:
+    """Load the agents from the newest checkpoint before which no step is missing: a missing step is trained again."""
+    num_complete, newest = store.num_complete(), latest_checkpoint(store.root)
+    if newest is not None and newest.step > num_complete:
+        _log.warning(
+            "%s: step %d is missing or corrupt, before the checkpoint of step %d; training begins before it",
+            *(store.root.name, num_complete + 1, newest.step),
+        )
+    return placement.open(at_most=num_complete)
 
 
 def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:

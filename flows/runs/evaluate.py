@@ -72,6 +72,18 @@ def last_trained_step(plan: Plan) -> int:
     return next((step for step in steps if updates <= set(store.committed(step))), 0)
 
 
+def checked_step(plan: Plan, step: int | None) -> int:
+    """The step to evaluate after; None: the last one.
+
+    Raises:
+        ConfigError: the experiment has not reached that step.
+    """
+    last = last_trained_step(plan)
+    if not 0 <= (last if step is None else step) <= last:
+        raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
+    return last if step is None else step
+
+
 def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher) -> pd.DataFrame:
     """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
@@ -89,16 +101,12 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     Raises:
         ConfigError: the experiment has not reached that step, was evaluated on other problems under the same name, or
             is tracked at an address that contains a password.
-        TrackingError: the tracking store does not answer or rejects data.
     """
     configure_process()
     store_of(plan)
-    last = last_trained_step(plan)
-    step = last if step is None else step
-    if not 0 <= step <= last:
-        raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
+    step, last = checked_step(plan, step), last_trained_step(plan)
     names = list(plan.config.evaluate.benchmarks)
-    is_complete = read_final(plan) is not None
+    complete = read_final(plan)
     with open_experiment(plan) as (experiment, benchmarks):
         _check_questions(experiment, benchmarks)
         with waited_for(experiment, runner):
@@ -107,11 +115,8 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             store, past = experiment.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
             ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # writes the file
-        tracking = ExperimentTracking(plan, experiment)
-        try:
-            tracking.log_evaluations()
-        finally:
-            tracking.finish("FINISHED" if is_complete else "KILLED")
+        tracking = ExperimentTracking(plan)
+        tracking.finish("FINISHED" if complete is not None else "KILLED")
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
 

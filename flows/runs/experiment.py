@@ -51,15 +51,14 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         watcher = ProgressFile(
             experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher
         )
-        tracking = ExperimentTracking(plan, experiment)
+        tracking = ExperimentTracking(plan)
         try:
             with waited_for(experiment, runner):
-                _train(plan, experiment, benchmarks, tracking.watched(runner), watcher, tracking)
+                _train(plan, experiment, benchmarks, runner, watcher, tracking)
             return _finish(plan, experiment, tracking)
         except BaseException as error:
             has_failed = isinstance(error, Exception) and not isinstance(error, ServerError)  # not Ctrl-C, nor SIGTERM
-            status = "FAILED" if has_failed else "KILLED"
-            tracking.finish(status, raises=False)
+            tracking.finish("FAILED" if has_failed else "KILLED")
             raise
 
 
@@ -90,18 +89,18 @@ def _train(
     config = plan.config
     num_steps, version = config.train.num_steps, experiment.first_version
     if version == 0:
-        tracking.log_results(evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, watcher))
-    for step in range(1, version + 1):
-        tracking.log_step(step)
+        evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, watcher)
+        tracking.update()
     begun_at = time.monotonic()
 
     for step in range(version + 1, num_steps + 1):
         train_step(experiment, step, runner)
-        tracking.log_step(step)
+        tracking.update()
         seconds_left = (time.monotonic() - begun_at) / (step - version) * (num_steps - step)
         watcher.stepped(step, num_steps, experiment.ledger.store.metrics(step), seconds_left)
         names = benchmarks_after(config, step)
-        tracking.log_results(evaluate_agents(experiment, step, names, benchmarks, runner, watcher))
+        evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
+        tracking.update()
         if step == num_steps or step % config.checkpoint.every == 0:
             checkpoint(experiment, step)
 
@@ -136,16 +135,13 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
     digests = {
         agent: experiment.ledger.update(plan.config.train.num_steps, agent).trace.digest for agent in experiment.agents
     }
-    tracking.log_evaluations()
-    tracking.log_result(table)
-    tracking.finish("FINISHED")  # before the result file, which marks the experiment complete
+    tracking.finish("FINISHED", table)  # before the result file, which marks the experiment complete
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {
         "id": plan.id,
         "table": rows,
         "digests": digests,
         "versions": version_tags(),
-        **tracking.ids,
     }
     write_json(plan.root / RESULT_FILE, value)
     return ExperimentResult(root=plan.root, **value)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from flows.planning.plans import Plan
 from flows.runs.results import read_curves
 from hacpo_core.evaluation.results import EvaluationResult, intact_results
-from hacpo_core.experiment import Experiment
 
 _CURVES = {
     "reward": ("reward/mean", "mean reward of the step's rollouts"),
@@ -20,9 +20,9 @@ _CURVES = {
 }
 
 
-def curves_figure(experiment: Experiment) -> dict[str, Figure]:
+def curves_figure(plan: Plan) -> dict[str, Figure]:
     """Figures of the training curves, by name."""
-    frame = read_curves(experiment.ledger.store.root, experiment.config)
+    frame = read_curves(plan.root, plan.config)
     figures = {}
     for name, (pattern, label) in {**_CURVES, "accuracy": (r"evaluate/(.+)_accuracy", "accuracy")}.items():
         part = frame[frame.metric.str.fullmatch(pattern)]
@@ -34,7 +34,7 @@ def curves_figure(experiment: Experiment) -> dict[str, Figure]:
         for (agent, metric), curve in part.groupby(["agent", "metric"]):
             benchmark = re.sub(pattern, r"\1", str(metric)) if "(" in pattern else ""
             axes.plot(curve.step, curve.value, label=f"{agent} {benchmark}".strip())
-        axes.set(xlabel="step", ylabel=label, title=experiment.id)
+        axes.set(xlabel="step", ylabel=label, title=plan.id)
         axes.legend(frameon=False)
         figures[name] = figure
     return figures

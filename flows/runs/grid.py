@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ from flows.records.failures import Failure
 from flows.records.states import standing_of
 from flows.runs.display import move
 from flows.service.processes import end_with_parent
-from flows.service.schedule import Schedule, ScheduledRun
+from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.errors import EngineError, ServerError
 from hacpo_core.tiny.folders import tiny_model_folder
 
-_LOOK_EVERY_S, _ASK_EVERY_S = 0.5, 2.0
+LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
 _messages: Any = None
 
 
@@ -80,57 +82,76 @@ def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
 
 
 def watch(
-    plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], Schedule], check: Callable[[], None]
+    plans: Sequence[Plan],
+    schedule: Schedule,
+    revive: Callable[[], Schedule],
+    check: Callable[[], None],
+    *,
+    priority: str = "normal",
 ) -> dict[str, str]:
-    """Show the progress of submitted experiments until each is complete, has failed or was cancelled.
+    """Queue experiments and show their progress until each is complete, has failed or was cancelled.
+
+    An experiment that another process trains is queued if that process ends without a result. Only a cancellation of a
+    flow run that was live while this function watched it counts: an earlier one is not about this call.
 
     Args:
-        plans: experiments that are queued or running.
+        plans: experiments that are not complete, the first to be queued first.
         schedule: of their runs folder.
         revive: restarts a server that does not answer, possibly at another address.
         check: called regularly; raises if waiting is pointless.
+        priority: queue.
 
     Returns:
         reason by id of the experiments that failed or were cancelled; the others are complete.
     """
     waiting = {planned.id: planned.root for planned in plans}
     failed: dict[str, str] = {}
+    watched: dict[str, str] = {}
     runs: Mapping[str, ScheduledRun] = {}
-    asked_at = 0.0
+    asked_at = -math.inf
     with _Bars(len(waiting)) as bars:
         while waiting:
             check()
-            if time.monotonic() - asked_at > _ASK_EVERY_S:
+            is_asked = False
+            if time.monotonic() - asked_at > ASK_EVERY_S:
                 try:
                     runs, asked_at = schedule.runs(), time.monotonic()
+                    watched |= {run.experiment: run.id for run in runs.values() if run.is_live}
+                    is_asked = True
                 except ServerError:
                     schedule = revive()
             for name, root in list(waiting.items()):
-                standing = standing_of(root)
+                standing, run = standing_of(root), runs.get(name)
                 if standing.state == "running" and standing.progress is not None:
                     now = standing.progress
                     rewards = " ".join(f"{reward:.2f}" for reward in now.rewards.values())
                     bars.show(name, now.step, now.num_steps, f"reward {rewards}")
-                reason = None if standing.state in ("done", "running") else _why_ended(runs.get(name), standing.failure)
+                reason = None
+                if standing.state not in ("done", "running"):
+                    is_ours = run is not None and watched.get(name) == run.id
+                    reason = _why_ended(run if is_ours else None, standing.failure)
+                    if reason is None and is_asked and not is_ours and (run is None or run.state != "Crashed"):
+                        with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
+                            watched[name] = schedule.start(name, priority).id
                 if standing.state == "done" or reason is not None:
                     del waiting[name]
                     bars.finish(name, reason or "")
                     if reason is not None:
                         failed[name] = reason
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)
     return failed
 
 
 def _why_ended(run: ScheduledRun | None, failure: Failure | None) -> str | None:
     """Why an experiment that is neither complete nor being trained has ended; None if it will be continued."""
-    if run is None or run.is_live:
+    if run is not None and run.is_live:
         return None
-    if run.state == "Cancelled":
+    if run is not None and run.state == "Cancelled":
         return "cancelled"
     if failure is not None:
         return failure.reason
     # The reconciler resubmits a crashed run, or gives up and records a failure.
-    return None if run.state == "Crashed" else f"{run.state.lower()}: {run.message}"
+    return None if run is None or run.state == "Crashed" else f"{run.state.lower()}: {run.message}"
 
 
 class _Bars:

@@ -49,7 +49,7 @@ def read_final(plan: Plan) -> ExperimentResult | None:
     try:
         value = read_json(path)
     except StoreError:
-        _log.warning("%s is damaged and will be written again from the step store", path)
+        _log.warning("%s is corrupt and will be written again from the step store", path)
         return None
     try:
         return ExperimentResult(root=plan.root, **value)

@@ -17,8 +17,10 @@ from prefect import Task, flow, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.futures import PrefectFuture, PrefectTaskRunFuture
-from prefect.states import Crashed
+from prefect.runtime import deployment
+from prefect.states import Cancelled, Crashed
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.watcher import QuietWatcher, Watcher
@@ -36,6 +38,7 @@ from hacpo_core.errors import (
 )
 from hacpo_core.phases.runner import Handle, Phase
 from hacpo_core.store.background import Background
+from hacpo_core.store.lock import ExperimentLock
 
 UPDATE_EVERY_S = 5.0
 
@@ -235,7 +238,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     """Train one planned experiment; each phase is a task. Training continues from the last committed phase.
 
     If Prefect fails, or another process holds the experiment's lock, the run ends as Crashed, and the reconciler
-    resubmits it.
+    resubmits it. A command's run that is interrupted ends as Cancelled; a worker's run is Prefect's affair.
 
     Args:
         experiment: id; its resolved configuration is in its folder.
@@ -254,13 +257,28 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
             create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
     except (LockedError, ServerError) as error:
         return Crashed(message=str(error), data=error)
+    except (KeyboardInterrupt, TerminationSignal):
+        if deployment.id is not None:
+            raise
+        return Cancelled(message="interrupted; `hacpo resume` continues from the last committed phase")
     return result.table
 
 
 def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
-    """Run the experiment flow in this process."""
+    """Run the experiment flow in this process.
+
+    Raises:
+        LockedError: another process trains the experiment; no flow run is made.
+        KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
+    """
+    with ExperimentLock(plan.root):
+        pass
     with watched_by(watcher):
-        experiment_flow(experiment=plan.id, runs_dir=str(Path(plan.config.runtime.runs_dir).absolute()))
+        runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
+        state: State[Any] = experiment_flow(experiment=plan.id, runs_dir=runs_dir, return_state=True)
+    if state.is_cancelled():
+        raise KeyboardInterrupt
+    state.result()
 
 
 @contextmanager

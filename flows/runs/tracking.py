@@ -1,28 +1,40 @@
-"""Logs an experiment to MLflow from a background thread, so that training does not wait for it."""
+"""Keeps MLflow's copy of an experiment up to date, from the experiment's folder.
+
+The folder is the record: steps and evaluations are committed there with a fixed time, so they can be sent at any later
+time, and once. A thread sends what is new while the experiment trains. If the store is away, training goes on; what is
+unsent is sent by the next attempt, by the next command that trains or evaluates the experiment, or by the reconciler,
+which runs this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import argparse
+import logging
+import threading
+from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flows.planning.plans import Plan, data_files
-from flows.records.states import CONFIG_FILE
-from flows.runs.results import result_values
-from hacpo_core.config import as_dict, flatten
+from flows.planning.plans import Plan, data_files, find_plan
+from flows.process import configure_process
+from flows.records.gridfile import read_grids
+from flows.records.states import CONFIG_FILE, standing_of
+from flows.records.tracked import mark_open, unsent_experiments
+from flows.runs.results import read_final, result_values
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
-from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
+from hacpo_core.config.fields import fields_of
+from hacpo_core.errors import HacpoError, first_line
+from hacpo_core.evaluation.results import EvaluationResult, read_result
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.experiment import Experiment
-from hacpo_core.phases.runner import Handle, Phase, Runner
-from hacpo_core.store.background import Background
+from hacpo_core.store.steps import StepStore
 from hacpo_core.versions import version_tags
 
-if TYPE_CHECKING:  # importing MLflow takes over a second, so the thread does it
+if TYPE_CHECKING:  # importing pandas and MLflow takes over a second, so the thread does it
     import pandas as pd
 
     from hacpo_core.tracking import Tracker
 
+_log = logging.getLogger(__name__)
 _SYMBOLS = {
     "α": "method.objective.cross_exponent",
     "δ": "method.objective.cross_floor",
@@ -32,6 +44,10 @@ _SYMBOLS = {
 """the paper's symbols for fields of some methods"""
 SAMPLED_ROWS = 64
 """number of logged responses of the last step, over all agents"""
+SEND_EVERY_S, RETRY_EVERY_S = 2.0, 30.0
+"""time between two calls, because a call itself is expensive; and after one that failed"""
+FINISH_LIMIT_S, LATE_LIMIT_S = 60.0, 900.0
+"""longest time that the end of an experiment waits for the store, and that a process waits that only sends"""
 
 
 def store_of(plan: Plan) -> str | None:
@@ -45,168 +61,238 @@ def store_of(plan: Plan) -> str | None:
 
 
 class ExperimentTracking:
-    """The MLflow runs of an experiment; does nothing if tracking is off.
+    """Sends an experiment to MLflow from a thread; does nothing if tracking is off. No error of the store is raised."""
 
-    Methods return at once; a thread does the work in the same order. Its errors are raised by the next method call, by
-    the next phase of a `watched` runner, or by `finish`.
-    """
-
-    def __init__(self, plan: Plan, experiment: Experiment) -> None:
+    def __init__(self, plan: Plan) -> None:
         """Start to open the runs; runs that an earlier process left open are reused."""
-        self._experiment = experiment
-        self._uri = store_of(plan)
-        self._thread = Background("mlflow")
-        self._tracker: Tracker | None = None
-        self._logged: set[int] = set()
-        self._is_sending = False
+        self._plan, self._uri = plan, store_of(plan)
+        self._copy: _Copy | None = None
+        self._has_news, self._has_ended = threading.Event(), threading.Event()
+        self._end: tuple[str, pd.DataFrame | None] | None = None
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
         if self._uri is not None:
-            self._thread.do(lambda: self._open(plan))
+            mark_open(plan.root)
+            self._has_news.set()
+            self._thread.start()
 
-    @property
-    def ids(self) -> dict[str, str | None]:
-        """MLflow's ids of the parent run and its experiment; available after `finish`."""
-        tracker = self._tracker
-        return {
-            "mlflow_run": tracker.run_id if tracker else None,
-            "mlflow_experiment": tracker.experiment_id if tracker else None,
-        }
+    def update(self) -> None:
+        """Something was committed; returns at once."""
+        self._has_news.set()
 
-    def log_step(self, step: int) -> None:
-        """Log all metrics of a committed step, unless they were logged before."""
-        self._do(lambda tracker: self._log_step(tracker, step))
-
-    def log_results(self, results: Iterable[EvaluationResult]) -> None:
-        """Log evaluations as metrics, with the time of their commit as timestamp."""
-        self._do(lambda tracker: self._log_results(tracker, results))
-
-    def log_evaluations(self) -> None:
-        """Log every evaluation so far as metrics, as a table and as a figure; repeating this changes nothing."""
-        self._do(self._log_evaluations)
-
-    def log_result(self, table: pd.DataFrame) -> None:
-        """Log the result table, some responses of the last step, and the training curves."""
-        self._do(lambda tracker: self._log_result(tracker, table))
-
-    def watched(self, runner: Runner) -> Runner:
-        """A runner that raises before the next phase if logging has failed."""
-        return _Watched(runner, self._thread)
-
-    def finish(self, status: str, *, raises: bool = True) -> None:
-        """Wait for pending work, and close the runs.
+    def finish(self, status: str, table: pd.DataFrame | None = None, *, limit_s: float = FINISH_LIMIT_S) -> None:
+        """Send everything and close the runs, or say what could not be sent.
 
         Args:
             status: "FINISHED", "FAILED" or "KILLED".
-            raises: whether to raise an error of the thread; if False, log it, because another error is being raised.
+            table: the result table of a complete experiment.
+            limit_s: longest time to wait.
         """
-        self._thread.do(lambda: None if self._tracker is None else self._tracker.finish(status), checks=False)
-        self._thread.wait(raises=raises)
-
-    def _do(self, work: Callable[[Tracker], None]) -> None:
-        if self._uri is not None:
-            self._thread.do(lambda: self._try(work))
-
-    # The methods below run in the thread. After a failure they do nothing: each call to a dead server takes minutes.
-
-    def _try(self, work: Callable[[Tracker], None]) -> None:
-        if self._tracker is None or not self._is_sending:
+        if self._uri is None:
             return
-        self._is_sending = False
-        work(self._tracker)
-        self._is_sending = True
+        self._end = (status, table)
+        self._has_ended.set()
+        self._has_news.set()
+        self._thread.join(limit_s)
+        error = f"no answer within {limit_s:.0f} s" if self._thread.is_alive() else self._error
+        if error:
+            _log.warning("%s: not all was sent to MLflow (%s); it is sent later, once", self._plan.id, error)
 
-    def _open(self, plan: Plan) -> None:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last attempt failed or is not over."""
+        return self._uri is not None and (self._thread.is_alive() or bool(self._error))
+
+    def _run(self) -> None:
+        while True:
+            self._has_news.wait()
+            self._has_news.clear()
+            end = self._end
+            is_sent = self._send(*(end or (None, None)))
+            if end is not None:
+                return
+            if not is_sent:
+                self._has_news.set()
+            self._has_ended.wait(SEND_EVERY_S if is_sent else RETRY_EVERY_S)
+
+    def _send(self, status: str | None, table: pd.DataFrame | None) -> bool:
+        assert self._uri is not None, "the thread runs only if tracking is on"
+        try:
+            if self._copy is None:
+                self._copy = _Copy(self._plan, self._uri)
+            self._copy.send(status, table)
+        except Exception as error:  # noqa: BLE001  no error of the store may end a training
+            self._copy = None
+            message = first_line(error) if isinstance(error, HacpoError) else f"{type(error).__name__}: {error}"
+            if message != self._error:
+                _log.warning("%s: MLflow is tried again: %s", self._plan.id, message)
+            self._error = message
+            return False
+        self._error = ""
+        return True
+
+
+class _Copy:
+    """An experiment's runs in MLflow, and what of its folder they hold."""
+
+    def __init__(self, plan: Plan, uri: str) -> None:
         from hacpo_core.tracking import Tracker
 
-        assert self._uri is not None, "only called if tracking is on"
-        config, experiment = plan.config, self._experiment
-        tracker = Tracker(
-            self._uri,
+        config = plan.config
+        self._plan, self._store = plan, StepStore(plan.root)
+        self._tracker = Tracker(
+            uri,
             experiment=config.tracking.experiment,
             artifacts=Path(config.runtime.runs_dir) / "mlartifacts",
             run_name=plan.id,
             state_file=plan.root / STATE_FILE,
-            agents=experiment.agents,
+            agents=tuple(config.pair.agents),
         )
-        self._tracker = tracker
-        method, fields = experiment.method, flatten(as_dict(config))
-        params = {
-            "model_pair": " + ".join(experiment.agents),
-            "pair": config.pair.name,
-            "method": method.name,
-            **{symbol: fields[name] for symbol, name in _SYMBOLS.items() if name in fields},
-            **fields,
-        }
-        if "δ" in params:  # the field is the floor 1 - δ
-            params["δ"] = round(1.0 - params["δ"], 12)
-        contexts = [
-            *(f"train {name}" for name in config.data.train),
-            *(f"benchmark {name}" for name in config.evaluate.benchmarks),
-        ]
-        files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
-        datasets = {context: files.get(context, "arithmetic@embedded") for context in contexts}
-        tags = {"pair": config.pair.name, "method": method.name, "seed": str(config.seed), **version_tags()}
-        tracker.log_setup(params=params, tags=tags, datasets=datasets)
-        tracker.log_file(plan.root / CONFIG_FILE)
-        self._logged = tracker.logged_steps()
-        self._is_sending = True
+        self._tracker.log_setup(params=_params(plan), tags=_tags(plan), datasets=_datasets(plan))
+        self._tracker.log_file(plan.root / CONFIG_FILE)
+        self._logged = self._tracker.logged_steps()
+        self._next_step = 1
+        self._evaluated: set[tuple[int, str]] = set()
+        self._evaluated_from = 0
 
-    def _log_step(self, tracker: Tracker, step: int) -> None:
-        if step not in self._logged:
-            tracker.log_step(step, self._experiment.ledger.store.metrics(step))
+    def send(self, status: str | None, table: pd.DataFrame | None) -> None:
+        """Send what is new; with a status, also tables and figures, and close the runs."""
+        step = self._next_step
+        while step in self._logged or self._store.is_intact(step, "metrics"):
+            if step not in self._logged:
+                metrics = self._store.metrics(step)
+                for agent, values in metrics["agents"].items():
+                    self._tracker.add(agent, values, step=step, timestamp_ms=int(metrics["timestamp_ms"]))
+                self._tracker.add(None, metrics["run"], step=step, timestamp_ms=int(metrics["timestamp_ms"]))
+            step += 1
+        self._next_step = step
+        self._send_evaluations(self._store.last_step())
+        self._tracker.flush()
+        if status is not None:
+            _log_artifacts(self._tracker, self._plan, table)
+            self._tracker.finish(status)
 
-    def _log_results(self, tracker: Tracker, results: Iterable[EvaluationResult]) -> None:
-        for result in results:
-            phase = result_phase(result.benchmark, result.agent)
-            timestamp_ms = self._experiment.ledger.store.committed_at_ms(result.step, phase)
-            tracker.log_agent(result.agent, result_values(result), step=result.step, timestamp_ms=timestamp_ms)
+    def _send_evaluations(self, last: int) -> None:
+        """Each agent's figures, and the mean over the agents on the parent run once all are evaluated."""
+        for step in range(self._evaluated_from, last + 1):
+            by_benchmark: defaultdict[str, list[EvaluationResult]] = defaultdict(list)
+            for phase in self._store.committed(step):
+                if phase.startswith("evaluate.") and self._store.is_intact(step, phase):
+                    result = read_result(self._store, step, phase)
+                    by_benchmark[result.benchmark].append(result)
+                    if (step, phase) not in self._evaluated:
+                        time_ms = self._store.committed_at_ms(step, phase)
+                        self._tracker.add(result.agent, result_values(result), step=step, timestamp_ms=time_ms)
+                        self._evaluated.add((step, phase))
+            for benchmark, results in by_benchmark.items():
+                if len(results) == len(self._plan.config.pair.agents) and (step, benchmark) not in self._evaluated:
+                    mean = sum(result.value for result in results) / len(results)
+                    time_ms = max(self._store.committed_at_ms(step, f"evaluate.{benchmark}.{r.agent}") for r in results)
+                    name = f"evaluate/{benchmark}_accuracy"
+                    self._tracker.add(None, {name: mean}, step=step, timestamp_ms=time_ms)
+                    self._evaluated.add((step, benchmark))
+        self._evaluated_from = last
 
-    def _log_evaluations(self, tracker: Tracker) -> None:
-        from flows.runs.figures import benchmarks_figure
 
-        root = self._experiment.ledger.store.root
-        self._log_results(tracker, intact_results(root))
-        tracker.log_table("evaluations.json", read_evaluations(root))
-        figure = benchmarks_figure(root)
-        if figure is not None:
-            tracker.log_figure("benchmarks.svg", figure)
+def _params(plan: Plan) -> dict[str, Any]:
+    """Every field, and the paper's symbols for those that act in this method."""
+    fields = list(fields_of(plan.config))
+    acting = {field.name: field.value for field in fields if field.inert is None}
+    symbols = {symbol: acting[name] for symbol, name in _SYMBOLS.items() if name in acting}
+    if "δ" in symbols:  # the field is the floor 1 - δ
+        symbols["δ"] = round(1.0 - symbols["δ"], 12)
+    names = {**_names(plan), "model_pair": " + ".join(plan.config.pair.agents)}
+    return {**names, **symbols, **{field.name: field.value for field in fields}}
 
-    def _log_result(self, tracker: Tracker, table: pd.DataFrame) -> None:
-        from flows.runs.figures import curves_figure
 
+def _names(plan: Plan) -> dict[str, str]:
+    """Method, and pair and grid; a grid's training of one agent belongs to the grid's pairs, not to one of its own."""
+    grids = read_grids(Path(plan.config.runtime.runs_dir))
+    places = [(grid.name, place) for grid in grids for place in grid.places if place.experiment == plan.id]
+    pairs = sorted({place.pair for _, place in places}) or [plan.config.pair.name]
+    names = {"pair": ", ".join(pairs), "method": plan.config.method.name}
+    if places:
+        names["grid"] = ", ".join(sorted({name for name, _ in places}))
+    if len(plan.config.pair.agents) == 1:
+        names["agent"] = next(iter(plan.config.pair.agents))
+    return names
+
+
+def _tags(plan: Plan) -> dict[str, str]:
+    return {**_names(plan), "seed": str(plan.config.seed), **version_tags()}
+
+
+def _datasets(plan: Plan) -> dict[str, str]:
+    config = plan.config
+    contexts = [
+        *(f"train {name}" for name in config.data.train),
+        *(f"benchmark {name}" for name in config.evaluate.benchmarks),
+    ]
+    files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
+    return {context: files.get(context, "arithmetic@embedded") for context in contexts}
+
+
+def _log_artifacts(tracker: Tracker, plan: Plan, table: pd.DataFrame | None) -> None:
+    from flows.runs.figures import benchmarks_figure, curves_figure
+
+    tracker.log_table("evaluations.json", read_evaluations(plan.root))
+    figure = benchmarks_figure(plan.root)
+    if figure is not None:
+        tracker.log_figure("benchmarks.svg", figure)
+    if table is not None:
         tracker.log_table("result.json", table)
-        tracker.log_table(
-            "rollouts.json", _sample_of_rollouts(self._experiment, self._experiment.config.train.num_steps)
-        )
-        for name, figure in curves_figure(self._experiment).items():
-            tracker.log_figure(f"{name}.svg", figure)
+        tracker.log_table("rollouts.json", _sample_of_rollouts(plan, plan.config.train.num_steps))
+        for name, curve in curves_figure(plan).items():
+            tracker.log_figure(f"{name}.svg", curve)
 
 
-class _Watched:
-    """A runner that first checks whether the background thread has failed."""
-
-    def __init__(self, runner: Runner, thread: Background) -> None:
-        self._runner, self._thread = runner, thread
-
-    def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
-        """See `Runner`; raises an error of the thread."""
-        self._thread.check()
-        return self._runner.start(phase, work, after=after)
-
-    def wait(self) -> None:
-        """See `Runner`."""
-        self._runner.wait()
-
-
-def _sample_of_rollouts(experiment: Experiment, step: int) -> pd.DataFrame:
+def _sample_of_rollouts(plan: Plan, step: int) -> pd.DataFrame:
     """The first responses of each agent in a step, with their verdicts."""
     import pandas as pd
 
+    from hacpo_core.store.ledger import Ledger
+
+    agents = tuple(plan.config.pair.agents)
+    ledger = Ledger(StepStore(plan.root), agents)
     frames = []
-    for agent in experiment.agents:
-        responses = experiment.ledger.verdicts(step, agent).responses
-        responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(experiment.agents))))
+    for agent in agents:
+        responses = ledger.verdicts(step, agent).responses
+        responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(agents))))
         assert responses.verdicts is not None, "a complete step is verified"
         columns = {"agent": agent, "problem": responses.problem_id, "text": responses.text}
         verdicts = {"status": responses.verdicts.status, "extracted": responses.verdicts.extracted}
         frames.append(pd.DataFrame(columns | verdicts))
     return pd.concat(frames, ignore_index=True)
+
+
+def send_late(plan: Plan) -> bool:
+    """Send what earlier processes did not; False, and a warning, if the store is still away."""
+    import pandas as pd
+
+    final = read_final(plan)
+    status = "FINISHED" if final is not None else "FAILED" if standing_of(plan.root).state == "failed" else "KILLED"
+    tracking = ExperimentTracking(plan)
+    tracking.finish(status, pd.DataFrame(final.table) if final is not None else None, limit_s=LATE_LIMIT_S)
+    return not tracking.is_behind
+
+
+def main() -> None:
+    """Send every experiment of a runs folder that no process trains and that is not completely in MLflow."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs-dir", type=Path, required=True)
+    runs_dir = parser.parse_args().runs_dir
+    configure_process()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    away: set[str] = set()
+    for root in unsent_experiments(runs_dir):
+        try:
+            plan = find_plan(runs_dir, root.name)
+            uri = store_of(plan) or ""
+            if uri not in away and not send_late(plan):
+                away.add(uri)  # each call to a silent store takes a while
+        except HacpoError as error:  # for example an experiment of another version of hacpo
+            _log.warning("%s: not sent to MLflow: %s", root.name, error)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,8 @@ from flows.service.schedule import FOLDER_TAG, answers, host_of
 
 _log = logging.getLogger(__name__)
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
+_WORKER = {"worker", "start", "process"}
+"""words of the command line of Prefect's worker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +42,80 @@ class Patience:
     running_s: float = 20.0
     """time for a running run without lock or process: it takes the lock after its first report, and frees it before
     its last one"""
+    gone_s: float = 5.0
+    """time for a run of this host of which no process is left, and no worker that could still start one"""
 
 
-def processes_of_runs() -> dict[str, list[psutil.Process]]:
-    """Live processes of this host, by the id of the flow run that they were started for."""
-    processes = defaultdict(list)
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ValueError):  # it is gone, or does not belong to a flow run
-            run = UUID(process.environ().get(_FLOW_RUN, ""))
-            if process.status() != psutil.STATUS_ZOMBIE:
-                processes[str(run)].append(process)
-    return processes
+@dataclass(frozen=True, slots=True)
+class HostProcesses:
+    """Live processes of this host: those of flow runs by the run's id, and when Prefect's workers were started."""
+
+    of_runs: Mapping[str, list[psutil.Process]]
+    workers_since: Sequence[float]
+    """seconds since the epoch"""
+
+    @classmethod
+    def scan(cls) -> HostProcesses:
+        """Look at every process once."""
+        of_runs, workers = defaultdict(list), []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ValueError):  # it is gone, or does not belong to a flow run
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if set(process.cmdline()) >= _WORKER:
+                    workers.append(process.create_time())
+                of_runs[str(UUID(process.environ().get(_FLOW_RUN, "")))].append(process)
+        return cls(of_runs, workers)
+
+    def has_lost(self, run: FlowRun) -> bool:
+        """Whether the run belongs to this host, and no process of it is left or about to be started."""
+        if str(run.id) in self.of_runs or host_of(run) != socket.gethostname() or run.state is None:
+            return False
+        taken_at = run.state.timestamp.timestamp()
+        return run.state_type is not StateType.PENDING or all(since > taken_at for since in self.workers_since)
+
+
+@dataclass
+class Suspects:
+    """Remembers since when runs have appeared dead; each look starts a new round."""
+
+    patience: Patience
+    _since: dict[Any, float] = field(default_factory=dict)
+    _before: dict[Any, float] = field(default_factory=dict)
+    processes: HostProcesses = field(default_factory=lambda: HostProcesses({}, []))
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def begin(self) -> None:
+        """Start a round: look at the host's processes, and forget the runs that do not appear dead in this round."""
+        self._before, self._since = self._since, {}
+        self.processes = HostProcesses.scan()
+
+    def is_due(self, run: FlowRun, *, even_alive: bool = False) -> bool:
+        """Whether the run, which appears dead, has done so in the same state for long enough.
+
+        A run with a process on this host is not due, unless `even_alive`.
+        """
+        if self.processes.has_lost(run):
+            patience_s = self.patience.gone_s
+        elif run.state_type is StateType.PENDING or host_of(run) not in (None, socket.gethostname()):
+            patience_s = self.patience.pending_s  # another host's process may be alive without the lock
+        else:
+            patience_s = self.patience.running_s
+        key, now = (run.id, run.state_id or (run.state.id if run.state is not None else None)), time.monotonic()
+        since = self._before.get(key, now)
+        if now - since >= patience_s and (even_alive or str(run.id) not in self.processes.of_runs):
+            return True
+        self._since[key] = since
+        return False
 
 
 @dataclass
 class HostWatch:
-    """Checks this host's flow runs repeatedly; remembers since when a run has appeared dead."""
+    """Checks this host's flow runs repeatedly."""
 
-    patience: Patience = field(default_factory=Patience)
-    _since: dict[Any, float] = field(default_factory=dict)
+    suspects: Suspects = field(default_factory=lambda: Suspects(Patience()))
 
     def look(self, client: SyncPrefectClient) -> list[str]:
         """Check every process and every run once.
@@ -69,19 +126,17 @@ class HostWatch:
         Raises:
             ServerError: the server does not answer.
         """
-        before, self._since = self._since, {}
-        processes = processes_of_runs()
+        self.suspects.begin()
+        processes = self.suspects.processes.of_runs
         done: list[str] = []
         for run in _cancelled_runs(client, list(processes)):
             # While the run is Cancelling, its worker may be about to end it.
-            if run.state_type is StateType.CANCELLED or self._is_due(run, self.patience.running_s, before):
+            if run.state_type is StateType.CANCELLED or self.suspects.is_due(run, even_alive=True):
                 done += _end(client, run, processes[str(run.id)])
         for run in _live_runs_without_lock(client):
-            host = host_of(run)
-            if str(run.id) in processes or host not in (None, socket.gethostname()):
+            if str(run.id) in processes or host_of(run) not in (None, socket.gethostname()):
                 continue
-            is_short = run.state_type is not StateType.PENDING and host is not None
-            if self._is_due(run, self.patience.running_s if is_short else self.patience.pending_s, before):
+            if self.suspects.is_due(run):
                 is_cancelled = run.state_type is StateType.CANCELLING
                 state: State[Any] = (
                     Cancelled(message="ended") if is_cancelled else Crashed(message="its process is gone")
@@ -92,19 +147,6 @@ class HostWatch:
         for message in done:
             _log.warning("%s", message)
         return done
-
-    @property
-    def num_suspects(self) -> int:
-        """Number of runs that appear dead, but not yet for long enough."""
-        return len(self._since)
-
-    def _is_due(self, run: FlowRun, patience_s: float, before: Mapping[Any, float]) -> bool:
-        key, now = (run.id, run.state_id), time.monotonic()
-        since = before.get(key, now)
-        if now - since >= patience_s:
-            return True
-        self._since[key] = since
-        return False
 
 
 def _cancelled_runs(client: SyncPrefectClient, ids: Sequence[str]) -> list[FlowRun]:

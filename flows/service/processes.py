@@ -6,16 +6,19 @@ import ctypes
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
 STOP_LIMIT_S = 15.0
+LOG_LIMIT = 4 * 2**20
+"""size of a log, bytes, at which it is rotated; there is one older part"""
 _CLOCK_SLACK_S = 2.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -86,7 +89,7 @@ class Record:
         self.path = home / f"{name}.json"
 
     def read(self) -> dict[str, Any] | None:
-        """The last record, whether or not its process is alive; None if the file is missing or damaged."""
+        """The last record, whether or not its process is alive; None if the file is missing or corrupt."""
         try:
             value = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -132,6 +135,27 @@ def only_one(path: Path) -> Iterator[bool]:
             yield False
             return
         yield True
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a service's log for appending."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rotate_log(path)
+    return path.open("ab")
+
+
+def rotate_log(path: Path) -> None:
+    """Move the contents of a log above LOG_LIMIT to `<name>.1`; its writers, which append, go on in the same file."""
+    with suppress(FileNotFoundError):  # not yet written, or rotated by another process
+        if path.stat().st_size > LOG_LIMIT:
+            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            os.truncate(path, 0)
+
+
+def rotate_logs(home: Path) -> None:
+    """Rotate the logs of all services of a folder; called regularly, since they are open for weeks."""
+    for path in home.glob("*.log"):
+        rotate_log(path)
 
 
 def write_private(path: Path, text: str) -> None:

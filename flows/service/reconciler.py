@@ -13,7 +13,7 @@ Prefect notices a dead process only while its worker is alive. The experiment's 
     Running without a worker, lock free         `hacpo train` was killed                       Crashed
 
 To resubmit is to create a new flow run. After MOST_RESTARTS restarts without a committed step between them, the
-experiment counts as failed. MLflow runs of experiments that are no longer trained are closed. Flow runs that hold no
+experiment counts as failed. What an ended experiment did not send to MLflow is sent. Flow runs that hold no
 experiment lock, and processes that outlive their cancelled run, are handled by `flows.service.host`.
 """
 
@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import socket
+import math
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,23 +34,22 @@ from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.planning.compose import load_config
 from flows.records.failures import record_failure
-from flows.records.folders import experiments_dir
-from flows.records.states import CONFIG_FILE, RESULT_FILE, Standing, standing_of
-from flows.service.host import HostWatch, Patience, processes_of_runs
-from flows.service.processes import home_of, only_one
-from flows.service.schedule import Schedule, answers, host_of
+from flows.records.states import Standing, standing_of
+from flows.records.tracked import unsent_experiments
+from flows.service.host import HostWatch, Patience, Suspects
+from flows.service.processes import end_with_parent, home_of, only_one, rotate_logs
+from flows.service.schedule import Schedule, answers
 from flows.service.server import RECONCILER_LOCK, await_server
-from hacpo_core.config.addresses import STATE_FILE, tracking_uri
-from hacpo_core.errors import EngineError, HacpoError
-from hacpo_core.store.lock import is_locked
+from hacpo_core.errors import EngineError
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 MOST_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
-RECONCILE_EVERY_S = 30.0
+RECONCILE_EVERY_S, SUSPECT_EVERY_S = 10.0, 2.0
+SEND_EVERY_S = 60.0
+"""time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
 _JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
@@ -60,11 +61,13 @@ class Reconciler:
     schedule: Schedule
     runs_dir: Path
     patience: Patience = field(default_factory=Patience)
-    _since: dict[Any, float] = field(default_factory=dict)
-    _closed: dict[str, int] = field(default_factory=dict)
+    sender: subprocess.Popen[bytes] | None = None
+    """process that sends to MLflow what ended experiments did not"""
+    _send_at: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._host = HostWatch(self.patience)
+        self._suspects = Suspects(self.patience)
+        self._host = HostWatch(self._suspects)
 
     def look(self) -> list[str]:
         """Check every run once.
@@ -76,40 +79,38 @@ class Reconciler:
             ServerError: the server does not answer.
         """
         done = self._host.look(self.schedule.client)
-        suspects: set[Any] = set()
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None:
                 continue
             standing = standing_of(self.schedule.root(experiment))
-            for message in self._judge(experiment, run, standing, suspects):
+            for message in self._judge(experiment, run, standing):
                 _log.warning("%s: %s", experiment, message)
                 done.append(f"{experiment}: {message}")
-        for message in self._end_commands(suspects):
+        for message in self._end_commands():
             _log.warning("%s", message)
             done.append(message)
-        self._since = {key: since for key, since in self._since.items() if key in suspects}
-        return done + self._close_tracking()
+        return done
 
     @property
     def num_suspects(self) -> int:
         """Number of runs that appear dead, but not yet for long enough."""
-        return len(self._since) + self._host.num_suspects
+        return len(self._suspects)
 
-    def _judge(self, experiment: str, run: FlowRun, standing: Standing, suspects: set[Any]) -> Iterator[str]:
+    def _judge(self, experiment: str, run: FlowRun, standing: Standing) -> Iterator[str]:
         assert run.state is not None, "checked by look"
         kind, is_held = run.state.type, standing.state == "running"
         if is_held or kind not in _JUDGED:
             return
         if kind is StateType.CANCELLING:
-            if self._is_due(run, self.patience.running_s, suspects):
+            if self._suspects.is_due(run):
                 self._set(run, Cancelled(message="ended"))
                 yield "cancelled; its process is gone"
             return
         if kind is StateType.PENDING:
-            if self._is_due(run, self.patience.pending_s, suspects):
+            if self._suspects.is_due(run):
                 yield self._resubmit(experiment, run, "was pending for too long, its worker is gone")
             return
-        if kind is StateType.RUNNING and not self._is_due(run, self.patience.running_s, suspects):
+        if kind is StateType.RUNNING and not self._suspects.is_due(run):
             return
         if standing.state == "done":
             self._set(run, Completed(message="its result exists"))
@@ -122,7 +123,7 @@ class Reconciler:
             self._set(run, Failed(message=standing.failure.reason))
             yield f"failed, and could not report it: {standing.failure.reason}"
 
-    def _end_commands(self, suspects: set[Any]) -> Iterator[str]:
+    def _end_commands(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
         with answers():
             running = self.schedule.client.read_flow_runs(
@@ -136,22 +137,12 @@ class Reconciler:
             if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():
                 continue
             standing = standing_of(self.schedule.root(experiment))
-            if standing.state != "running" and self._is_due(run, self.patience.running_s, suspects):
+            if standing.state != "running" and self._suspects.is_due(run):
                 if standing.state == "done":
                     self._set(run, Completed(message="its result exists"))
                 else:
                     self._set(run, Crashed(message="it was killed"))
                 yield f"{experiment}: the command that trained it is gone"
-
-    def _is_due(self, run: FlowRun, patience_s: float, suspects: set[Any]) -> bool:
-        """Whether the run has been in this state for long enough, and no process on this host belongs to it."""
-        assert run.state is not None, "checked by look"
-        if host_of(run) not in (None, socket.gethostname()):
-            patience_s = max(patience_s, self.patience.pending_s)  # its process may be alive without the lock
-        key = (run.id, run.state.id)
-        suspects.add(key)
-        now = time.monotonic()
-        return now - self._since.setdefault(key, now) >= patience_s and str(run.id) not in processes_of_runs()
 
     def _resubmit(self, experiment: str, run: FlowRun, reason: str) -> str:
         # It may have been cancelled since it was read, or before Prefect reported a crash.
@@ -184,45 +175,14 @@ class Reconciler:
         with answers():
             self.schedule.client.set_flow_run_state(run.id, state, force=True)
 
-    def _close_tracking(self) -> list[str]:
-        """Close the open MLflow runs of experiments whose process is gone, once each time that they were opened."""
-        abandoned: dict[Path, int] = {}
-        for path in experiments_dir(self.runs_dir).glob(f"*/{STATE_FILE}"):  # written whenever the runs are opened
-            opened_ns = path.stat().st_mtime_ns
-            if self._closed.get(path.parent.name) != opened_ns and _is_abandoned(path.parent, opened_ns):
-                abandoned[path.parent] = opened_ns
-        if not abandoned:
-            return []
-        from hacpo_core.tracking import close_abandoned  # importing MLflow takes a second; most checks do not need it
-
-        closed = []
-        failing: set[str] = set()
-        for root, opened_ns in sorted(abandoned.items()):
-            if not _is_abandoned(root, opened_ns):  # it was resubmitted and has started meanwhile
-                continue
-            status, uri = "FINISHED" if (root / RESULT_FILE).is_file() else "KILLED", ""
-            try:
-                uri = tracking_uri(load_config(root / CONFIG_FILE).tracking.uri, self.runs_dir)
-                if uri in failing:  # each call to an unresponsive server takes minutes
-                    continue
-                if close_abandoned(root, uri, status):
-                    closed.append(f"{root.name}: its MLflow runs are closed")
-            except HacpoError as error:  # for example an experiment of another version of hacpo
-                _log.warning("%s: its MLflow runs are left as they are: %s", root.name, error)
-            except Exception as error:  # noqa: BLE001  the store is locked or does not respond; the next check retries
-                _log.warning("%s: its MLflow runs are still open: %s: %s", root.name, type(error).__name__, error)
-                failing.add(uri)
-                continue
-            self._closed[root.name] = opened_ns
-        return closed
-
-
-def _is_abandoned(root: Path, opened_ns: int) -> bool:
-    """Whether an experiment's MLflow runs, opened at this time, may be open without a process that writes to them."""
-    state = standing_of(root).state
-    if state == "done":  # closed before the result was written, but an evaluation may have reopened them
-        return (root / RESULT_FILE).stat().st_mtime_ns < opened_ns and not is_locked(root)
-    return state in ("missing", "failed")
+    def send_tracking(self) -> None:
+        """Have a process send to MLflow what ended experiments did not, one at a time; the store may be silent."""
+        is_busy = self.sender is not None and self.sender.poll() is None
+        if is_busy or time.monotonic() < self._send_at or not unsent_experiments(self.runs_dir):
+            return
+        self._send_at = time.monotonic() + SEND_EVERY_S
+        command = [sys.executable, "-m", "flows.runs.tracking", "--runs-dir", str(self.runs_dir)]
+        self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
 def _restarts(run: FlowRun, step: int) -> int:
@@ -256,8 +216,10 @@ def main() -> None:
             return
         server = reconciler = None
         while True:
-            time.sleep(RECONCILE_EVERY_S if reconciler is not None else 1.0)
+            is_calm = reconciler is not None and not reconciler.num_suspects
+            time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
             try:
+                rotate_logs(home_of(runs_dir))
                 current = await_server(runs_dir)
                 if reconciler is None:
                     reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
@@ -265,6 +227,7 @@ def main() -> None:
                     reconciler.schedule = Schedule(current, runs_dir)
                 server = current
                 reconciler.look()
+                reconciler.send_tracking()
             except Exception as error:  # noqa: BLE001  the reconciler must survive every error
                 _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
 

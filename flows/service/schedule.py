@@ -113,12 +113,14 @@ class Schedule:
         return runs
 
     def workers(self) -> Sequence[WorkerRecord]:
-        """Workers that are online."""
+        """The newest online worker of each host."""
         workers: list[Worker] = []
         with answers(), suppress(ObjectNotFound):  # a fresh server has no pool yet
             workers = self.client.read_workers_for_work_pool(POOL)
-        online = [worker for worker in workers if worker.status == "ONLINE"]
-        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in online]
+        # A worker that was replaced appears online for a while under its name, which holds its number of slots.
+        online = [worker for worker in workers if worker.status == "ONLINE" and worker.last_heartbeat_time is not None]
+        newest = {host_in(worker.name): worker for worker in sorted(online, key=lambda w: str(w.last_heartbeat_time))}
+        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in newest.values()]
 
     def set_limit(self, num_runs: int) -> None:
         """Set the maximum number of concurrent runs of the pool, over all machines."""
@@ -260,7 +262,12 @@ def slots_of(name: str) -> int:
 def host_of(run: FlowRun) -> str | None:
     """Host whose worker took the run; None if no worker has."""
     name = run.labels.get(_WORKER_LABEL)
-    return None if name is None else str(name).rpartition(" (")[0] or str(name)
+    return None if name is None else host_in(str(name))
+
+
+def host_in(worker: str) -> str:
+    """Host in a worker's name."""
+    return worker.rpartition(" (")[0] or worker
 
 
 def _described(run: FlowRun) -> ScheduledRun:

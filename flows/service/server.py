@@ -17,12 +17,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from flows.service.processes import Record, free_port, home_of, write_private
+from flows.service.processes import Record, end_family, free_port, home_of, open_log, write_private
 from hacpo_core.config.addresses import has_password
 from hacpo_core.errors import ConfigError, ServerError
 
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
+MOST_STARTS = 3
+"""attempts to start the server in one call"""
 ANSWER_S = 5.0
 """time limit of one health check"""
 _SILENCE_LIMIT_S = 60.0
@@ -199,28 +202,46 @@ def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
 
 
 def _start(home: Path) -> PrefectServer:
+    """Start the server; one that is killed or loses its port while it starts is started again, a few times."""
     record = _record(home)
     known = record.read() or {}
     record.end()
-    token = known.get("token") or secrets.token_urlsafe(24)
-    for port in (int(known.get("port") or PREFECT_PORT), 0):
-        server = _start_at(home, free_port(port), token)
-        if server is not None:
+    for orphan in _unrecorded(home):  # whoever started it was killed before it could record it
+        end_family(orphan)
+    token, port = known.get("token") or secrets.token_urlsafe(24), int(known.get("port") or PREFECT_PORT)
+    outcome = ""
+    for _ in range(MOST_STARTS):
+        port = free_port(port)
+        arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
+        process = _detach(
+            [sys.executable, "-m", "flows.service.prefect_server", *arguments],
+            home / "server.log",
+            server_environment(home, port=port, auth=f"hacpo:{token}"),
+        )
+        server = _described(record.write(process.pid, {"port": port, "token": token}))
+        assert server is not None, "just written"
+        write_private(auth_file(home.parent), f"{server.auth}\n")
+        if _comes_up(server, limit_s=START_LIMIT_S, process=process):
             return server
-    raise ServerError(f"the Prefect server did not start within {START_LIMIT_S:.0f} s; see {home / 'server.log'}")
+        code = process.poll()
+        outcome = f"no answer within {START_LIMIT_S:.0f} s" if code is None else f"exit code {code}"
+        _log.warning("the Prefect server did not start (%s); starting it again", outcome)
+        record.end()
+    raise ServerError(
+        f"the Prefect server did not start in {MOST_STARTS} attempts ({outcome}); see {home / 'server.log'}"
+    )
 
 
-def _start_at(home: Path, port: int, token: str) -> PrefectServer | None:
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    process = _detach(command, home / "server.log", server_environment(home, port=port, auth=f"hacpo:{token}"))
-    record = _record(home)
-    server = _described(record.write(process.pid, {"port": port, "token": token}))
-    assert server is not None, "just written"
-    write_private(home / "log-in.txt", f"{server.auth}\n")
-    if _comes_up(server, limit_s=START_LIMIT_S, process=process):
-        return server
-    record.end()
-    return None
+def _unrecorded(home: Path) -> list[psutil.Process]:
+    """Prefect servers of this folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if "flows.service.prefect_server" in process.cmdline() and process.environ().get("PREFECT_HOME") == str(
+                home
+            ):
+                found.append(process)
+    return found
 
 
 def _start_reconciler(home: Path, server: PrefectServer) -> None:
@@ -232,7 +253,7 @@ def _start_reconciler(home: Path, server: PrefectServer) -> None:
 
 def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one and its terminal. Pass secrets in `settings`: command lines are public."""
-    with log_file.open("ab") as log:
+    with open_log(log_file) as log:
         return subprocess.Popen(
             command,
             stdout=log,

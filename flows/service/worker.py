@@ -16,8 +16,8 @@ import psutil
 
 from flows.service.deployments import POOL, deploy
 from flows.service.host import HostWatch
-from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one
-from flows.service.schedule import Schedule, slots_of, worker_name
+from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one, open_log, rotate_logs
+from flows.service.schedule import Schedule, host_in, worker_name
 from flows.service.server import (
     RECONCILER_LOCK,
     PrefectServer,
@@ -99,6 +99,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
         try:
             while process.poll() is None and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
+                rotate_logs(home_of(runs_dir))
                 reconciler.keep()
                 with suppress(ServerError):  # retried in the next round
                     host.look(schedule.client)
@@ -154,7 +155,7 @@ class TeamReconciler:
         with only_one(self._home / RECONCILER_LOCK) as is_free:
             if not is_free:
                 return
-        with (self._home / "reconciler.log").open("ab") as log:
+        with open_log(self._home / "reconciler.log") as log:
             self._process = subprocess.Popen(
                 self._command,
                 env=self._environment,
@@ -175,8 +176,8 @@ class TeamReconciler:
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
     """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
     with suppress(ServerError):
-        names = {worker.name for worker in schedule.workers()} | {worker_name(socket.gethostname(), own_slots)}
-        schedule.set_limit(sum(map(slots_of, names)))
+        slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
+        schedule.set_limit(sum({**slots, socket.gethostname(): own_slots}.values()))
 
 
 @contextmanager
@@ -204,7 +205,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
             )
         if find_worker(runs_dir) is not None:
             return
-        with log_file.open("ab") as log:
+        with open_log(log_file) as log:
             log_offset = log.tell()
             process = subprocess.Popen(
                 command,

@@ -2,7 +2,7 @@
 
     update: mini-batch ─▶ leave out rows with advantage 0; old log-probabilities of own rows
                        ─▶ _accumulate: _score_groups ─▶ _loss ─▶ _backward     for each micro-batch
-                       ─▶ _step
+                       ─▶ optimizer_step
 
 Subclasses implement the backward pass and the optimizer's step.
 
@@ -92,7 +92,7 @@ class BaseLearner(ABC):
             let_rows_share(reference)
             reference = scoring_head(reference, is_wide=is_wide)
         self._reference = reference
-        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if engine.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             check_steady(model)
@@ -174,7 +174,7 @@ class BaseLearner(ABC):
         for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
             cosine = self._gradient_cosine(rows, objective, m) if measures_cosine and m == 0 else None
             totals = self._accumulate(rows, objective, m)
-            stepped = self._step()
+            stepped = self.optimizer_step()
             rows_seen.append(replace(totals.outcomes, row_B=live[m][totals.outcomes.row_B]))
             outcomes.append(
                 MinibatchOutcome(
@@ -324,7 +324,7 @@ class BaseLearner(ABC):
             )
 
     def _check_name(self, name: str) -> None:
-        if name not in self._named:
+        if name not in self.trainable:
             raise EngineError(
                 f"optimizer state: got parameter {name!r}, which this model does not have; use its own checkpoint"
             )
@@ -338,7 +338,7 @@ class BaseLearner(ABC):
         """Unsharded gradient of the objective of these rows, by parameter name; parameters without one are left out."""
 
     @abstractmethod
-    def _step(self) -> Stepped:
+    def optimizer_step(self) -> Stepped:
         """Clip the gradient and update the weights."""
 
     @abstractmethod

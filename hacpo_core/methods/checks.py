@@ -24,7 +24,6 @@ from hacpo_core.methods.base import (
     SampleSpec,
     SamplingPlan,
     ScoredStep,
-    Seam,
     State,
 )
 from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
@@ -298,8 +297,3 @@ def _sequence(value: object, kind: type[_T], owner: str, what: str) -> list[_T]:
                 f"{owner}: got {each!r} of type {type(each).__name__} in a list, expected {what} only; leave it out"
             )
     return list(value)
-
-
-def describe(seam: Seam) -> str:
-    """First sentence of an implementation's docstring."""
-    return (type(seam).__doc__ or "").strip().partition("\n")[0]

@@ -291,7 +291,9 @@ class Agent:
         self.learner.refresh_policy()
         self._release_unused()
         # Each rank checks its own sampler, on prompts of all problems.
-        self.sampler.synchronise(self.version, lambda: self._compare([self.tokens.prompt_ids(p) for p in problems]))
+        self.sampler.synchronise(
+            self.version, lambda: self.check_sampler([self.tokens.prompt_ids(p) for p in problems])
+        )
         requests = [
             SampleRequest(
                 self.tokens.prompt_ids(spec.problem),
@@ -358,7 +360,7 @@ class Agent:
             self._fingerprint = self.learner.fingerprint()
         return self._fingerprint
 
-    def _compare(self, prompts: Sequence[tuple[int, ...]]) -> None:
+    def check_sampler(self, prompts: Sequence[tuple[int, ...]]) -> None:
         """Compare the log-probabilities of sampler and learner on a few responses, sampled anew in every call.
 
         Raises:

@@ -102,13 +102,16 @@ class Placement(ABC):
         """Context manager for work with an agent; agents that share devices wait here for each other."""
         return nullcontext()
 
-    def open(self) -> Checkpoint | None:
+    def open(self, *, at_most: int | None = None) -> Checkpoint | None:
         """Load every agent from the newest intact checkpoint, or from its initial model if there is none.
+
+        Args:
+            at_most: no later checkpoint than that of this step.
 
         Returns:
             the checkpoint, or None.
         """
-        checkpoint = latest_checkpoint(self._root)
+        checkpoint = latest_checkpoint(self._root, at_most=at_most)
         for name in self._initial:
             self._make_room(name)
             self._agents[name] = self._load(name, checkpoint)

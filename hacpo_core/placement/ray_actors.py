@@ -56,7 +56,7 @@ LAST_WORDS_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class _Rank:
+class Rank:
     """One process of an agent: Ray's actor."""
 
     def __init__(self, config: ExperimentConfig, name: str, initial: Path, rank: int, ranks: int) -> None:
@@ -85,7 +85,7 @@ class _Rank:
             path = agent.path if agent.weak_warmup is None else None  # a warmed-up model is in runtime.runs_dir
             self._initial = find_model(path or str(self._initial), agent=self._name)
         if meeting_point is not None:
-            _join(meeting_point, self._rank, self._ranks, self._config.engine)
+            join_ranks(meeting_point, self._rank, self._ranks, self._config.engine)
         tokens = AgentTokenizer(self._name, self._config.pair.agents[self._name], initial=self._initial)
         self._agent = load_agent(tokens, checkpoint, config=self._config, initial=self._initial)
         return self._agent.version
@@ -126,7 +126,7 @@ def _address() -> str:
     return address
 
 
-def _join(meeting_point: str, rank: int, ranks: int, engine: EngineConfig) -> None:
+def join_ranks(meeting_point: str, rank: int, ranks: int, engine: EngineConfig) -> None:
     torch.distributed.init_process_group(
         "gloo" if engine.device == "cpu" else "nccl",
         init_method=meeting_point,
@@ -225,16 +225,16 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
             except RayTaskError:
                 continue
             except RayError as death:
-                raise _lost(what, death) from death
+                raise lost_agent(what, death) from death
         cause = error.cause
         if isinstance(cause, HacpoError):
             raise cause from error
         raise EngineError(f"{what}: {type(cause).__name__}: {cause}; see the traceback in Ray's log") from error
     except RayError as error:
-        raise _lost(what, error) from error
+        raise lost_agent(what, error) from error
 
 
-def _lost(what: str, error: Exception) -> AgentLostError:
+def lost_agent(what: str, error: Exception) -> AgentLostError:
     reason = " ".join(_COLOUR.sub("", str(error)).split("\n\n")[0].split())
     return AgentLostError(f"{what}: a process was lost ({reason[:300]})")
 
@@ -253,10 +253,10 @@ class RayPlacement(Placement):
         )
         self._generation = 0
         self._turn = threading.Lock() if config.placement.colocated else None
-        self._groups: dict[str, Any] = {}
+        self.groups: dict[str, Any] = {}
         self._mutex = threading.Lock()
         self._is_closed = False
-        _start_ray(config)
+        start_ray(config)
         try:
             self._reserve()
         except BaseException:
@@ -288,7 +288,7 @@ class RayPlacement(Placement):
                     "lower num_ranks, set placement.colocated=true, or join more machines"
                 )
         groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
-        self._groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
+        self.groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
         for agent, group in groups.items():
             if not group.wait(timeout_s := config.placement.ray.timeout_s):
                 raise EngineError(
@@ -305,9 +305,9 @@ class RayPlacement(Placement):
             generation = self._generation
         sharers = len(self._initial) if config.placement.colocated else 1
         actors = [
-            _place(
+            place_process(
                 (config, name, self._initial[name], rank, ranks),
-                group=self._groups[name],
+                group=self.groups[name],
                 title=f"{self._root.name}/{name}/{generation}/{rank}",
                 num_cpus=config.engine.num_threads / sharers,
                 num_gpus=num_gpus(config) / sharers,
@@ -345,15 +345,15 @@ class RayPlacement(Placement):
         """Kill the agents' processes, release their resources, and stop Ray if it was started for this run."""
         self.break_off()
         if ray.is_initialized():
-            for group in {group.id: group for group in self._groups.values()}.values():
+            for group in {group.id: group for group in self.groups.values()}.values():
                 remove_placement_group(group)
             ray.shutdown()
 
 
-def _place(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
+def place_process(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
     """Start one rank of an agent with Ray, in the placement group's bundle with the index of the rank."""
     return (
-        ray.remote(_Rank)
+        ray.remote(Rank)
         .options(
             name=title,
             num_cpus=num_cpus,
@@ -376,9 +376,11 @@ def place_and_ask() -> int:
     config = ExperimentConfig()
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         try:
-            _start_ray(config, num_cpus=1, object_store_memory=80 * 2**20, _temp_dir=folder)
+            start_ray(config, num_cpus=1, object_store_memory=80 * 2**20, _temp_dir=folder)
             group = placement_group([{"CPU": 1.0}])
-            actor = _place((config, "doctor", Path(), 0, 1), group=group, title="doctor", num_cpus=1.0, num_gpus=0.0)
+            actor = place_process(
+                (config, "doctor", Path(), 0, 1), group=group, title="doctor", num_cpus=1.0, num_gpus=0.0
+            )
             answer: int = gather([actor.process.remote()], what="the actor")[0]
         finally:
             started = psutil.Process().children(recursive=True)
@@ -387,7 +389,7 @@ def place_and_ask() -> int:
     return answer
 
 
-def _start_ray(config: ExperimentConfig, **options: Any) -> None:
+def start_ray(config: ExperimentConfig, **options: Any) -> None:
     """Join the configured cluster, or start one here, with additional options for `ray.init`.
 
     Raises:

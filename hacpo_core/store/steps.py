@@ -213,6 +213,10 @@ class StepStore:
             raise StoreError(f"{path} is missing or was altered after it was committed; restore it or start again")
         return path
 
+    def num_complete(self) -> int:
+        """Number of steps, counted from the first without gaps, whose metrics, the last phase, are intact."""
+        return next(step for step in itertools.count() if not self.is_intact(step + 1, "metrics"))
+
     def last_step(self) -> int:
         """Highest step with a folder; 0 when there is none."""
         folder = self.root / "steps"

@@ -1,12 +1,12 @@
-"""Where in a response the answer stands: pure text, no algebra, time linear in the length of the text.
+"""Extract the answer from a response: text only, no algebra, in time linear in the length of the text.
 
     text -> the last complete \\boxed{...}
-         -> what follows a last ####, "answer is", "Answer:", "A:" or a JSON key "answer"
-         -> the last line where it is a bare expression
+         -> the text after the last ####, "answer is", "Answer:", "A:" or JSON key "answer"
+         -> the last line, if it is a bare expression
          -> the last formula or number
 
-Style "auto" walks down this list; the other styles are single steps of it. Every regular expression here is free of
-nested repetition, and repetition before a required token is bounded.
+Style "auto" tries these in order; each other style is one of them. To keep the time linear, no regular expression here
+has nested repetition, and repetition before a required token is bounded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hacpo_core.data.boxed import boxed
 AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
 
 MAX_TEXT_CHARS = 200_000
-"""Only this many characters, counted from the end of a response, are searched."""
+"""Only the last MAX_TEXT_CHARS characters of a response are searched."""
 
 MAX_ANSWER_CHARS = 2_000
-"""A longer candidate is wrong unless it is the gold answer itself, letter by letter; the longest gold answer of MATH,
-GSM8K, OlympiadBench and Minerva has 210 characters."""
+"""A longer candidate is wrong unless it equals the gold answer as text; the longest gold answer in MATH, GSM8K,
+OlympiadBench and Minerva has 210 characters."""
 
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}.])-[ ]?)?(?:\\?\$(?P<minus>-)?)?"
@@ -58,19 +58,19 @@ _LAYOUT_AND_END = re.compile(rf"(?:{_IDLE}|\\end\{{[A-Za-z*]{{1,20}}\}})+$")
 
 
 def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
-    """Answer that a response gives, or None where it gives none.
+    """The answer given in a response, or None.
 
     Args:
         text: a response; only its last MAX_TEXT_CHARS characters are read.
-        style: "boxed": the last complete \\boxed{}; "last_number": as GSM8K; "plain": the whole text; "auto": a
+        style: "boxed": the last complete \\boxed{}; "last_number": as in GSM8K; "plain": the whole text; "auto": a
             \\boxed{} if there is one, else an announced answer, else the last line or the last formula or number.
 
     Returns:
-        the answer as it is written, without surrounding dollars and blanks; a number of "last_number" has no thousands
-        separators and no currency.
+        the answer as written, without surrounding dollar signs and spaces; with "last_number", also without thousands
+        separators and currency symbols.
 
     Raises:
-        ValueError: there is no such style.
+        ValueError: unknown style.
     """
     if style not in get_args(AnswerStyle):
         raise ValueError(f"style: got {style!r}, expected one of {', '.join(get_args(AnswerStyle))}")
@@ -85,12 +85,12 @@ def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
 
 
 def normalise(answer: str) -> str:
-    """Answer without what carries no meaning: dollars, runs of blanks, stray layout commands and full stops at its end.
+    """The answer without dollar signs, repeated spaces, and layout commands and full stops at its end.
 
-    Two answers that are equal after this are equal, whatever algebra says.
+    Answers that are equal after this count as equal; no algebra is needed.
     """
     bare = answer.replace("\\$", "").replace("$", "").replace("\\!", "").strip()
-    # The end of a matrix belongs to the answer, that of what stands around an answer does not.
+    # \end of a matrix belongs to the answer; \end of an environment around the answer does not.
     ending = (_LAYOUT if "\\begin{" in bare else _LAYOUT_AND_END).search(bare[-200:])
     if ending is not None:
         bare = bare[: len(bare) - (ending.end() - ending.start())]
@@ -98,7 +98,7 @@ def normalise(answer: str) -> str:
 
 
 def without_unit(answer: str, unit: str) -> str:
-    """Answer without the unit where it stands behind the whole or before a comma: bare, in \\text or in \\mathrm."""
+    """The answer without its unit, at the end or before a comma; the unit may be bare, in \\text or in \\mathrm."""
     bare = unit.replace("$", "").strip()
     spellings = {bare, bare.replace("%", "\\%"), _SCRIPT.sub(r"^{\1}", bare), _SCRIPT.sub(r"^\1", bare)}
     if "\\circ" in bare:
@@ -109,9 +109,9 @@ def without_unit(answer: str, unit: str) -> str:
 
 
 def list_parts(answer: str) -> list[str]:
-    """Answers that stand side by side, separated by commas, semicolons, "and" or "or" outside of brackets.
+    """The answers in a list separated by commas, semicolons, "and" or "or" outside brackets.
 
-    One pair of brackets around the whole is left out.
+    One pair of brackets around the whole list is dropped.
     """
     parts = _split(_BETWEEN.sub(",", answer))
     inner = _WHOLE_LIST.fullmatch(parts[0])
@@ -130,13 +130,13 @@ def _split(text: str) -> list[str]:
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the complete \\boxed{} that opens last, or None."""
+    """Content of the last complete \\boxed{}, or None."""
     contents = boxed(text)
     return contents[-1] if contents else None
 
 
 def _number_of(text: str) -> str | None:
-    """Number that a response ends in: after the last ####, else in its announced answer, else the last one."""
+    """The final number of a response: after the last ####, else in the announced answer, else the last number."""
     announced = _announced_segment(text)
     if announced is not None:
         sentence = _first_sentence(announced)
@@ -147,7 +147,7 @@ def _number_of(text: str) -> str | None:
 
 
 def _announced_expression(text: str) -> str | None:
-    """Answer after the last announcement: its formula, else its leading number, else its first sentence."""
+    """The announced answer: a formula, else a leading number, else the first sentence."""
     segment = _announced_segment(text)
     if segment is None:
         return None
@@ -169,9 +169,9 @@ def _announced_expression(text: str) -> str | None:
 
 
 def _announced_segment(text: str) -> str | None:
-    """Text that follows the last ####, else the last announcement of an answer; the value of a JSON key is decoded."""
+    """The text after the last ####, else after the last announcement of an answer; JSON values are decoded."""
     hashes = _last_match(_HASHES, text)
-    # Markdown writes its fourth-level headings in the same way: a heading is prose, and text follows it.
+    # #### is also a Markdown heading: then the line is prose and more text follows.
     if hashes is not None and (not text[hashes.end() :].strip() or not _PROSE_WORD.search(hashes["line"])):
         return hashes["line"][:MAX_ANSWER_CHARS]
     matches = [match for match in (_last_match(_JSON_ANSWER, text), _last_match(_ANNOUNCEMENT, text)) if match]
@@ -184,7 +184,7 @@ def _announced_segment(text: str) -> str | None:
 
 
 def _json_value(text: str, start: int) -> str:
-    """JSON string at a position, its escapes undone where they are valid, else the rest of the line."""
+    """The JSON string at a position with its escapes decoded, or the rest of the line if it is not valid JSON."""
     line = text[start : start + MAX_ANSWER_CHARS].partition("\n")[0]
     if line.startswith('"'):
         try:
@@ -196,7 +196,7 @@ def _json_value(text: str, start: int) -> str:
 
 
 def _last_expression(text: str) -> str | None:
-    """Last line where it is a bare expression, else the last formula or number, whichever ends later."""
+    """The last line if it is a bare expression, else the last formula or number, whichever ends later."""
     stripped = text.strip()
     line = stripped[stripped.rfind("\n") + 1 :].strip().strip("*_`").strip()
     has_content = any(character.isalnum() for character in line)
@@ -246,7 +246,7 @@ def _is_number(match: re.Match[str]) -> bool:
 
 
 def _plain_number(match: re.Match[str]) -> str | None:
-    """Number as algebra reads it: no currency, no thousands separators, no empty decimals ("18.00" is "18")."""
+    """A number without currency symbol, thousands separators or trailing zeros ("18.00" becomes "18")."""
     if not _is_number(match):
         return None
     digits = (match["digits"] or "0").replace("{,}", "").replace(",", "")

@@ -1,4 +1,4 @@
-"""Pairs of answers, and a cache of the decided ones: the same pair is never compared twice."""
+"""Cache of verdicts, so that the same pair of answers is not compared twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hacpo_core.records import VerdictStatus
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
-    """A candidate and the gold answer that it is compared with; the other fields are those of `records.Gold`."""
+    """A candidate and the gold answer it is compared with; for the other fields see `records.Gold`."""
 
     candidate: str
     gold: str
@@ -20,20 +20,20 @@ class Pair:
 
 
 class DecisionCache:
-    """The decided pairs last used, at most `num_entries` of them; an unscored pair is not decided and never kept."""
+    """LRU cache of at most `num_entries` verdicts; unscored pairs are not cached."""
 
     def __init__(self, *, num_entries: int) -> None:
         self._num_entries = num_entries
         self._decisions: OrderedDict[Pair, VerdictStatus] = OrderedDict()
 
     def get(self, pair: Pair) -> VerdictStatus | None:
-        """Decision on a pair, None where there is none."""
+        """The cached status of a pair, or None."""
         if pair in self._decisions:
             self._decisions.move_to_end(pair)
         return self._decisions.get(pair)
 
     def put(self, pair: Pair, status: VerdictStatus) -> None:
-        """Keep a decision."""
+        """Cache a status."""
         if status == "unscored":
             return
         self._decisions[pair] = status

@@ -1,6 +1,6 @@
-"""Whether two answers are the same: the only file that imports math-verify, and only a worker process imports it.
+"""Whether two answers are equal. The only file that imports math-verify; only worker processes import it.
 
-math-verify's own time limits use signals and are off: the pool that owns the worker kills it.
+math-verify's own time limits use signals and are off; the pool kills a slow worker instead.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
 _SINGLE_SCRIPT = re.compile(r"([_^])\{(\w)\}")
 _PLAIN_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
 _A_NUMBER = re.compile(_PLAIN_NUMBER)
-# Behind a number these words are no unit: they change it.
+# After a number, these words are not a unit: they change its value.
 _CHANGES = (
     r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth|(?:fif|six|seven|eigh|nin|ten)th"
     r"|hundredth|thousandth|pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity|and|or|to|by|mod|times|plus|minus|over|squared"
@@ -90,23 +90,23 @@ _LEADING_TRUTH = re.compile(_TEXT_OPENS + r"(yes|no|true|false)\b", re.IGNORECAS
 def answers_equal(
     candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0, is_multiple: bool = False
 ) -> bool:
-    """Whether a candidate is the gold answer, by its letters or by math-verify.
+    """Whether a candidate equals the gold answer, as text or by math-verify.
 
-    Answers that are equal after `normalise`, or by their letters (blanks and \\text left out), are equal. A gold answer
-    that is one option letter, or yes, no, true or false, is met by a candidate that starts with it. Else both are
-    parsed as LaTeX: a candidate that cannot be parsed is wrong, and so is every other candidate where the gold answer
-    cannot be parsed, or is a word in capitals. Answers that stand side by side (1, 2) are compared as a set, an
-    inequality in one variable with an interval as a set of numbers; a number in the candidate may have a unit.
+    Answers are equal if they agree after `normalise`, or without spaces and \\text. If the gold answer is a single
+    option letter, yes, no, true or false, a candidate that starts with it is correct. Otherwise both are parsed as
+    LaTeX. A candidate that cannot be parsed is wrong; if the gold answer cannot be parsed, or is a word in capitals,
+    every other candidate is wrong. Lists (1, 2) are compared as sets; an inequality in one variable equals the
+    interval it describes; a number in the candidate may have a unit.
 
     Args:
-        candidate: what the response answered.
+        candidate: the answer from the response.
         gold: the reference answer; the comparison is not symmetric (a gold 5 accepts x = 5).
-        unit: what the candidate may write behind the answer, or behind each of several; "": nothing is known.
-        tolerance: absolute error that is allowed where both are numbers; 0: none.
-        is_multiple: the gold answer is a list; one that repeats an answer is met by as many answers only.
+        unit: unit that may follow the candidate, or each entry of a list; "": unknown.
+        tolerance: allowed absolute error if both are numbers; 0: none.
+        is_multiple: the gold answer is a list; if it repeats an entry, the candidate must have as many entries.
 
     Raises:
-        Exception: whatever math-verify or sympy raise while they compare two answers that were both parsed.
+        Exception: any exception of math-verify or sympy while they compare two parsed answers.
     """
     given, expected = normalise(candidate), normalise(gold)
     if unit:
@@ -120,7 +120,7 @@ def answers_equal(
     if letters == expected_letters:
         return bool(expected)
     if _NAME.fullmatch(expected_letters) or (_IN_BASE.fullmatch(letters) and _IN_BASE.fullmatch(expected_letters)):
-        return False  # math-verify takes the letters for factors, and forgets the base of a number
+        return False  # math-verify reads the letters as factors and drops the base of a number
     if is_multiple and not _has_as_many(given, expected):
         return False
     with_unit = _WITH_UNIT.fullmatch(given) if _A_NUMBER.fullmatch(expected) else None
@@ -142,20 +142,20 @@ def answers_equal(
 
 
 def _has_as_many(given: str, expected: str) -> bool:
-    """False where the gold list repeats an answer, which a set forgets, and the candidate has another number."""
+    """False if the gold list repeats an entry (lost in a set) and the candidate has a different number of entries."""
     wanted = list_parts(expected)
     return len(set(wanted)) == len(wanted) or len(list_parts(given)) == len(wanted)
 
 
 def _is_within(given: object, expected: object, tolerance: float) -> bool:
-    """Whether two numbers differ by no more than the tolerance, and the rounding error of binary fractions."""
+    """Whether two numbers differ by at most the tolerance, plus floating-point rounding."""
     one, other = _value(given), _value(expected)
     return one is not None and other is not None and abs(float(one) - float(other)) <= tolerance * (1 + 1e-9)
 
 
 def _is_rounded_away(given: object, expected: object) -> bool:
-    """Whether two numbers differ in the decimals alone that math-verify rounds away, the sixth and later, and by more
-    than a millionth: all numbers near zero are one to it.
+    """Whether two numbers differ by more than a millionth, but only in decimals that math-verify rounds away (the sixth
+    and later); without this, all numbers near zero would be equal.
     """
     one, other = _value(given), _value(expected)
     if one is None or other is None:
@@ -165,7 +165,7 @@ def _is_rounded_away(given: object, expected: object) -> bool:
 
 
 def _numbers_of(expression: object) -> object:
-    """Set of the numbers that an interval, or inequalities in one variable, describe; None for anything else."""
+    """The numbers in an interval, or that satisfy inequalities in one variable; None for anything else."""
     if isinstance(expression, Interval | Union):
         return expression
     parts: Any = expression.args if isinstance(expression, FiniteSet) else (expression,)
@@ -173,7 +173,7 @@ def _numbers_of(expression: object) -> object:
         return None
     try:
         return Union(*(part.as_set() for part in parts))
-    except NotImplementedError:  # not solved for its variable
+    except NotImplementedError:  # sympy cannot solve it
         return None
 
 
@@ -183,8 +183,8 @@ def _value(expression: object) -> Any:
 
 
 def _first_words_agree(given: str, expected: str) -> bool | None:
-    """Whether a candidate starts with the option letter or truth value that the gold answer is; None if it is neither,
-    or the candidate starts with no such thing.
+    """Whether a candidate starts with the same option letter or truth value as the gold answer; None if either has
+    neither.
     """
     for whole, leading in ((_OPTION, _LEADING_OPTION), (_TRUTH, _LEADING_TRUTH)):
         wanted = whole.fullmatch(expected)
@@ -194,14 +194,14 @@ def _first_words_agree(given: str, expected: str) -> bool | None:
     return None
 
 
-@lru_cache(maxsize=1024)  # a gold answer is met by many responses
+@lru_cache(maxsize=1024)  # many responses are compared with one gold answer
 def _parsed(answer: str) -> tuple[tuple[str, ...], tuple[object, ...]]:
-    """LaTeX of an answer as math-verify normalises it, and its expression; either is empty where there is none.
+    """LaTeX of an answer as math-verify normalises it, and its expression; each is empty if there is none.
 
-    math-verify takes a trailing letter for a unit, so that it reads 2x + 3c as 2x + 3. Here a unit is dropped from a
-    number, or where it is written as text; after an expression with variables, a letter is one more variable. It also
-    adds numbers that only a blank separates (12 5 is 17 to it), and multiplies the letters of a sentence: such answers
-    have no expression here.
+    math-verify reads a trailing letter as a unit, so that 2x + 3c becomes 2x + 3. Here a unit is dropped only after a
+    number or if it is written as text; after an expression with variables, a letter is another variable. math-verify
+    also adds numbers separated by a space (12 5 becomes 17) and multiplies the letters of a sentence; here such answers
+    have no expression.
     """
     latex = _as_latex(answer)
     if _TWO_NUMBERS.search(latex) or _SENTENCE.search(_IN_TEXT.sub("", latex)):
@@ -228,7 +228,7 @@ def _letters(answer: str) -> str:
 
 
 def _as_latex(answer: str) -> str:
-    """Answer as math-verify reads it, also where it was typed in Unicode or plain text (1e8, 3./2, 3 1/2, 10 000)."""
+    """The answer in LaTeX that math-verify can read, also if it is Unicode or plain text (1e8, 3./2, 3 1/2, 10 000)."""
     scientific = _SCIENTIFIC.fullmatch(answer)
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"

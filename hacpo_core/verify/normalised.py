@@ -1,6 +1,6 @@
-"""The reward of the authors' public code: the last \\boxed{} of a response, in a normal form, compared as text.
+"""The reward of the authors' public code: the last \\boxed{} of a response, normalised and compared as text.
 
-Pure text, time linear in its length, no algebra. The rules are MATH's, as they were published, with their quirks.
+No algebra; time linear in the length of the text. The rules are those published with MATH, quirks included.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WHOLE_NUMBERS = re.compile(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)")
 
 
 def boxed_answer(text: str) -> str | None:
-    """Content of the \\boxed{} that opens last, or None where there is none or it does not close.
+    """Content of the last \\boxed{}, or None if there is none or it does not close.
 
-    Every brace counts, an escaped one too. Where one is written with a blank and without braces (`\\boxed 2`), what
-    follows the last such one counts, up to a dollar. An `\\fbox` does not count.
+    Every brace counts, even an escaped one. If a box has a space and no braces (`\\boxed 2`), the text after the last
+    such box, up to a dollar sign, is the answer. `\\fbox` does not count.
 
-    Source: MATH's `last_boxed_only_string` and `remove_boxed`, as verl's `math_reward` has them.
+    Source: MATH's `last_boxed_only_string` and `remove_boxed`, as in verl's `math_reward`.
     """
     _, blank, rest = text.rpartition(f"{_BOXED} ")
     if blank:
@@ -43,12 +43,12 @@ def boxed_answer(text: str) -> str | None:
 
 
 def normal_form(answer: str) -> str:
-    """The answer as MATH's published normalisation writes it; two answers are equal where these strings are.
+    """The answer after MATH's published normalisation; two answers are equal if these strings are.
 
-    In this order: line breaks and `\\!` out; one spelling of backslashes and fractions; `\\left`, `\\right`, degrees
-    and dollars out; what follows `\\text{ ` (a unit) out, where there is one; `\\%` out; a zero before a leading point;
-    a name of one letter before an only "=" out; `\\sqrt3` to `\\sqrt{3}`; blanks out; `\\frac12` to `\\frac{1}{2}`; 0.5
-    to `\\frac{1}{2}`; and `a/b` of whole numbers to `\\frac{a}{b}`.
+    In this order: remove line breaks and `\\!`; unify backslashes and fractions; remove `\\left`, `\\right`, degree
+    signs and dollar signs; remove the text from a single `\\text{ ` (a unit); remove `\\%`; put a zero before a leading
+    decimal point; remove a name of one letter before a single "="; `\\sqrt3` to `\\sqrt{3}`; remove spaces; `\\frac12`
+    to `\\frac{1}{2}`; 0.5 to `\\frac{1}{2}`; and `a/b` of integers to `\\frac{a}{b}`.
 
     Source: Hendrycks et al. 2021 (`math_equivalence`).
     """

@@ -1,14 +1,14 @@
-"""Verified rewards from processes that can be killed.
+"""Verify answers in worker processes that can be killed.
 
-    texts ──extract──▶ candidates ──same letters──▶ correct
-                            │  none ─────────────▶ wrong
-                            │  decided before ───▶ the cached verdict
-                            └─ unique pairs ──▶ one queue ──▶ workers ──▶ correct | wrong
-                                                                  └─ killed at its limit, crashed ──▶ unscored
+    texts ──extract──▶ candidates ──same text────▶ correct
+                            │  no answer ────────▶ wrong
+                            │  in the cache ─────▶ cached verdict
+                            └─ unique pairs ──▶ queue ──▶ workers ──▶ correct | wrong
+                                                              └─ timeout, crash ──▶ unscored
 
-With `equality="normalised"` none of this happens: the last \\boxed{} is compared as text (`verify/normalised.py`).
+With `equality="normalised"`, no worker is needed: the last \\boxed{} is compared as text (`verify/normalised.py`).
 
-Nothing here imports sympy, and no verdict depends on signals, threads or the order of the texts.
+This file does not import sympy, and verdicts do not depend on signals, threads or the order of the texts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _REFUSAL = (
 
 
 class VerifierPool:
-    """Workers that compare answers; each is started when first needed, reused, and replaced when it ends.
+    """Workers that compare answers; each is started on first use, reused, and replaced if it dies.
 
-    Calls from several threads take turns. A pool belongs to the process that made it.
+    Calls from several threads run one after another. A pool cannot be used in a forked process.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class VerifierPool:
     ) -> None:
         """
         Args:
-            num_workers: processes, > 0; each keeps one core busy.
-            timeout_s: wall-clock limit of one comparison in seconds, > 0; the start of a worker does not count.
-            memory_mb: limit of a worker's address space in MiB; below 256 little room is left beside sympy.
-            style: how the answer is found in a response.
-            equality: "math_verify" compares by algebra; "normalised" the last \\boxed{} as text, whatever the style.
-            cache: keep the decided pairs of former calls, the CACHE_ENTRIES last used.
+            num_workers: number of processes, > 0; each uses one core.
+            timeout_s: wall-clock limit of one comparison, > 0, s; it excludes the start of a worker.
+            memory_mb: limit of a worker's address space, MiB; sympy alone needs almost 256.
+            style: how to extract the answer from a response.
+            equality: "math_verify": algebra; "normalised": compare the last \\boxed{} as text, for any style.
+            cache: cache the last CACHE_ENTRIES verdicts between calls.
 
         Raises:
             ValueError: a number is not positive.
@@ -86,12 +86,12 @@ class VerifierPool:
     ) -> list[Verdict]:
         """Verdict on each response, in order.
 
-        `seconds` is the time of the comparison that this call paid for, on the first response that needed it.
+        `seconds` is the time of the comparison; responses that share one report it once, cached ones report 0.
 
         Args:
             texts: responses.
-            golds: reference answers; a plain text is one of which nothing else is known.
-            style: how the answer is found in these responses; None: the pool's own way.
+            golds: reference answers; a string is a gold answer without unit or tolerance.
+            style: how to extract the answers; None: the pool's style.
 
         Raises:
             ValueError: texts and golds differ in number.
@@ -129,7 +129,7 @@ class VerifierPool:
         self.close()
 
     def _verdicts(self, pairs: Iterable[Pair]) -> dict[Pair, Verdict]:
-        """Verdict on each pair: without algebra, from the cache, or by a worker."""
+        """Verdict on each pair: without algebra, from the cache or from a worker."""
         verdicts = {}
         undecided = []
         for pair in pairs:
@@ -146,7 +146,7 @@ class VerifierPool:
         return verdicts
 
     def _compare(self, pairs: Sequence[Pair]) -> dict[Pair, Reply]:
-        """Compare the pairs, each with whichever worker is free."""
+        """Compare the pairs; each goes to the next free worker."""
         waiting, replies = deque(pairs), dict[Pair, Reply]()
 
         def serve(worker: Worker) -> None:
@@ -176,7 +176,7 @@ class VerifierPool:
 def _worker(*, memory_mb: int) -> Worker:
     search_path = os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))
     environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    # Safe path: a sympy.py in the user's folder must not be imported. Hash seed: verdicts do not vary.
+    # Safe path: never import a sympy.py from the user's folder. Hash seed: the same verdicts in every process.
     environment |= {"PYTHONPATH": search_path, "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0"}
     function = "hacpo_core.verify.comparison:compare"
     return Worker(function, memory_mb=memory_mb, environment=environment, refusal=_REFUSAL, is_silent=True)
@@ -188,9 +188,9 @@ def _verdict(status: VerdictStatus, pair: Pair | None, *, seconds: float = 0.0, 
 
 
 def _verdict_of_text(text: str, gold: Gold | str) -> Verdict:
-    """The authors' reward; units, tolerances and lists of answers take no part in it."""
+    """The authors' reward; it ignores units, tolerances and lists."""
     boxed, answer = boxed_answer(text), gold if isinstance(gold, str) else gold.answer
-    if answer.startswith("$"):  # mark-up of a data file (OlympiadBench), no part of the answer
+    if answer.startswith("$"):  # mark-up in the data (OlympiadBench), not part of the answer
         answer = answer.strip("$")
     is_right = boxed is not None and normal_form(boxed) == normal_form(answer)
     return Verdict("correct" if is_right else "wrong", float(is_right), boxed, 0.0)
@@ -203,8 +203,10 @@ def _pair(candidate: str, gold: Gold | str) -> Pair:
 
 
 def decided_without_algebra(pair: Pair) -> VerdictStatus | None:
-    """Status that needs no algebra: the same letters are correct, an answer of over MAX_ANSWER_CHARS is wrong, and so
-    is another whole number where none but the gold one will do.
+    """Status of a pair that needs no algebra, else None.
+
+    Equal text is correct. An answer longer than MAX_ANSWER_CHARS is wrong, and so is a different integer if the gold
+    answer is an integer without tolerance.
     """
     given, expected = normalise(pair.candidate), normalise(pair.gold)
     if expected and given == expected:

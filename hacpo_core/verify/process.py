@@ -1,8 +1,8 @@
-"""A process that calls one function and can be killed: it compares answers, or runs a user's reward function.
+"""A process that calls one function and can be killed: it compares answers or runs a user's reward function.
 
-    owner ──submit──▶ the worker's thread ──pipe──▶ process (worker.py), killed at the time limit
+    caller ──submit──▶ thread ──pipe──▶ process (worker.py), killed at the time limit
 
-A process is started by the first call that needs it, and kept for the next one.
+The first call starts the process; later calls reuse it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hacpo_core.errors import VerificationError
 
 START_TIMEOUT_S = 120.0
 MOST_STARTS = 4
-"""processes in a row that end by themselves before they take a call, after which no other is started"""
+"""give up after this many processes in a row that exit before they accept a call"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a call returned; or its `failure`: "timeout", "crashed" or the exception's text, else ""."""
+    """Result of a call; `failure` is "timeout", "crashed", the text of an exception, or "" on success."""
 
     value: Any
     failure: str
@@ -38,22 +38,23 @@ class Reply:
 
 
 class Worker:
-    """A process in a session of its own; never forked, since this process may hold threads.
+    """A process in its own session; started without fork, because the caller may have threads.
 
-    Submit `call` to `thread`: Linux kills a process with the thread that started it, and this one lives until `close`.
+    Submit `call` to `thread`: with PR_SET_PDEATHSIG Linux kills the process when the thread that started it ends, and
+    this thread lives until `close`.
     """
 
     def __init__(
         self, function: str, *, memory_mb: int, environment: Mapping[str, str], refusal: str, is_silent: bool = False
     ) -> None:
-        """Start nothing yet.
+        """The process starts on the first call.
 
         Args:
             function: `package.module:function`, called as `function(*arguments)`; returns a list of plain values.
-            memory_mb: limit of the process's address space in MiB.
-            environment: variables in addition to those of this process.
-            refusal: message of the error where no process can be started, with `{why}` in it.
-            is_silent: drop what the function prints and logs, and ignore SIGTERM.
+            memory_mb: limit of the process's address space, MiB.
+            environment: environment variables added to those of this process.
+            refusal: error message if no process can be started, with `{why}` in it.
+            is_silent: discard the function's output and logs, and ignore SIGTERM.
         """
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify-worker")
         self._function, self._memory_mb, self._environment = function, memory_mb, environment
@@ -64,10 +65,10 @@ class Worker:
     def call(self, *arguments: Any, timeout_s: float) -> Reply:
         """Call the function; the time limit does not include the start of a process.
 
-        A process that ended before it took the call is replaced.
+        A process that died before it accepted the call is replaced.
 
         Raises:
-            VerificationError: the function cannot be imported, or each new process ends by itself.
+            VerificationError: the function cannot be imported, or every new process dies.
         """
         last_words, self._is_interrupted = "", False
         for _ in range(MOST_STARTS):
@@ -80,7 +81,7 @@ class Worker:
                 break
             self.end()
         else:
-            raise self._refused(f"{MOST_STARTS} processes in a row ended by themselves, the last with {last_words!r}")
+            raise self._refused(f"{MOST_STARTS} processes in a row exited on their own, the last with {last_words!r}")
         since = time.monotonic()
         kind, value = self._receive(timeout_s)
         seconds = time.monotonic() - since
@@ -92,16 +93,16 @@ class Worker:
         return Reply(None, kind, seconds)
 
     def interrupt(self) -> None:
-        """Kill the process, from any thread: the call under way returns "crashed", a later one starts a process."""
+        """Kill the process, from any thread: the current call returns "crashed", the next one starts a new process."""
         self._is_interrupted = True
         process = self._process
         if process is not None:
             process.kill()
 
     def end(self) -> None:
-        """Kill the process and all that it started; safe to repeat, where no call is under way."""
+        """Kill the process and its children; safe to repeat, but not during a call."""
         if self._process is not None:
-            if self._process.returncode is None:  # not reaped yet, so that the id is still its own
+            if self._process.returncode is None:  # not reaped yet, so the pid is still its own
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -116,7 +117,7 @@ class Worker:
         self.end()
 
     def _start(self) -> str:
-        """Start a process and wait for its imports; returns what a silent one wrote to standard error until then."""
+        """Start a process and wait for its imports; returns what a silent process wrote to standard error meanwhile."""
         self._pipe, there = Pipe()
         with there, tempfile.TemporaryFile() as errors:
             arguments = [self._function, there.fileno(), self._memory_mb, os.getpid(), int(self._is_silent)]
@@ -138,7 +139,7 @@ class Worker:
             return errors.read().decode("utf-8", errors="replace")[-2_000:].strip()
 
     def _hand_over(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether the process took the arguments; False where it had ended before."""
+        """Whether the process accepted the arguments; False if it had already died."""
         assert self._pipe is not None
         try:
             self._pipe.send(arguments)
@@ -147,7 +148,7 @@ class Worker:
         return self._receive(START_TIMEOUT_S)[0] == "taken"
 
     def _receive(self, timeout_s: float) -> tuple[str, Any]:
-        """Kind and value of the process's next message; the kind is "timeout" or "crashed" where none comes."""
+        """Kind and value of the next message; the kind is "timeout" or "crashed" if there is none."""
         assert self._pipe is not None
         try:
             if not self._pipe.poll(timeout_s):

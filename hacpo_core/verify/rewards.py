@@ -1,8 +1,9 @@
 """Raw rewards of responses: the verifier's verdict, exact match, a user's function, or a weighted mean of several.
 
-responses ─▶ each function ─▶ numbers in [0, 1], or None ─▶ sum w r / sum w    unscored where one says None
-a user's: a whole batch in a process that can be killed; a batch that is too slow, or that ends its
-process, is halved until the responses at fault are alone
+responses ─▶ each function ─▶ numbers in [0, 1], or None ─▶ sum w r / sum w; unscored if any is None
+
+A user's function gets whole batches, in a process that can be killed. A batch that times out or crashes is split in
+half until the responses that cause it are isolated.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import Worker
 
 MOST_FAILURES = 4
-"""single responses in a row without a reward, after which the function is at fault and batches are not halved"""
+"""after this many failed single responses in a row, the function itself is at fault and batches are not split"""
 _log = logging.getLogger(__name__)
 
 
@@ -31,35 +32,35 @@ class RewardFunction(Protocol):
         """Verdict on each response, in order."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop the processes."""
 
 
 class VerifierReward:
-    """1 where the answer is right, else 0; see `VerifierPool`, which others may share."""
+    """1 if the answer is correct, else 0; the `VerifierPool` may be shared."""
 
     def __init__(self, pool: VerifierPool, *, owns_pool: bool = False) -> None:
         self._pool, self._owns_pool = pool, owns_pool
 
     def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
-        """The pool's verdicts."""
+        """Verdicts of the pool."""
         return self._pool.verify(responses, [problem.gold for problem in problems])
 
     def close(self) -> None:
-        """Close a pool of its own."""
+        """Close the pool if this object owns it."""
         if self._owns_pool:
             self._pool.close()
 
 
 class UserReward:
-    """A user's function `(problems, responses) -> numbers in [0, 1], or None where a response cannot be judged`."""
+    """A user's function `(problems, responses) -> numbers in [0, 1], or None if a response cannot be scored`."""
 
     def __init__(self, name: str, *, timeout_s: float, memory_mb: int) -> None:
-        """Nothing is started yet.
+        """The process starts on the first call.
 
         Args:
-            name: `package.module:function`; it is given lists of `Problem` and of texts.
-            timeout_s: wall-clock limit of one call, > 0.
-            memory_mb: limit of the process's address space in MiB.
+            name: `package.module:function`; its arguments are a list of `Problem` and a list of texts.
+            timeout_s: wall-clock limit of one call, > 0, s.
+            memory_mb: limit of the process's address space, MiB.
         """
         search_path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._name, self._timeout_s = name, timeout_s
@@ -67,14 +68,14 @@ class UserReward:
         self._worker = Worker(name, memory_mb=memory_mb, environment=search_path, refusal=refusal)
         self._warned: set[str] = set()
         self._failures = 0
-        """single responses that failed since the last call that gave rewards"""
+        """failed single responses since the last successful call"""
 
     def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
-        """The function's rewards; unscored where it says None, raises, is too slow or ends its process.
+        """The function's rewards; unscored if it returns None, raises, times out or crashes.
 
         Raises:
             VerificationError: the function cannot be imported.
-            MethodError: it returned something else than a number in [0, 1] or None for each response.
+            MethodError: it did not return a number in [0, 1] or None for each response.
         """
         said = self._call(problems, responses)
         if isinstance(said, str):
@@ -107,19 +108,19 @@ class UserReward:
         if not 0.0 <= value <= 1.0:
             raise MethodError(
                 f"reward {self._name}: got {reward!r} for step {key.step}, {key.agent}, problem {key.problem_id!r}, "
-                f"sample {key.sample}, expected a number in [0, 1], or None where it cannot be judged; scale it"
+                f"sample {key.sample}, expected a number in [0, 1], or None if it cannot be scored; scale it"
             )
         return Verdict(status_of(value), value, None, 0.0)
 
     def _call(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[Any] | str:
-        """What the function returned, or why nothing."""
+        """What the function returned, or the reason why it failed."""
         if not responses:
             return []
-        # The worker's one thread makes calls take turns: agents may be verified side by side.
+        # The worker has one thread, so calls queue: agents may be verified in parallel.
         call = self._worker.thread.submit(self._worker.call, list(problems), list(responses), timeout_s=self._timeout_s)
         reply = call.result()
         if reply.failure:
-            reasons = {"timeout": f"timeout after {self._timeout_s:g} s", "crashed": "its process ended"}
+            reasons = {"timeout": f"timeout after {self._timeout_s:g} s", "crashed": "its process died"}
             return reasons.get(reply.failure, reply.failure)
         rewards: list[Any] = reply.value
         return rewards
@@ -136,11 +137,11 @@ class Rewards:
         self._functions, self._weights = tuple(functions), tuple(weights)
 
     def judge(self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]) -> list[Verdict]:
-        """Weighted mean of what the functions say; unscored where one of them cannot judge.
+        """Weighted mean of all functions; unscored if any of them cannot score.
 
         Raises:
             VerificationError: a function cannot be called.
-            MethodError: a function returned no reward.
+            MethodError: a function returned an invalid reward.
         """
         said = [function.judge(problems, responses, keys) for function in self._functions]
         return said[0] if len(said) == 1 else [self._mean(verdicts) for verdicts in zip(*said, strict=True)]
@@ -158,7 +159,7 @@ class Rewards:
         return Verdict(status_of(reward), reward, extracted, seconds)
 
     def close(self) -> None:
-        """End what the functions started."""
+        """Close all functions."""
         for function in self._functions:
             function.close()
 
@@ -170,5 +171,5 @@ class Rewards:
 
 
 def status_of(reward: float) -> Any:
-    """Correct where the reward is 1, wrong where it is 0, else partial."""
+    """Correct for reward 1, wrong for 0, else partial."""
     return "correct" if reward == 1.0 else "wrong" if reward == 0.0 else "partial"

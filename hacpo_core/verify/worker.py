@@ -1,12 +1,12 @@
-"""The program of a worker process: calls one function, within a memory limit, until its parent ends.
+"""Main program of a worker process: calls one function under a memory limit until its parent ends.
 
     python -m hacpo_core.verify.worker package.module:function DESCRIPTOR MEMORY_MB PARENT_PID IS_SILENT
 
-Messages are pickled pairs of kind and value, on the pipe with that file descriptor; the parent sends arguments:
+DESCRIPTOR is the file descriptor of a pipe. Messages out are pickled pairs of kind and value:
 
-    out  ("ready", None), or ("failed", why)     once, after the imports
+    out  ("ready", None), or ("failed", why)     after the imports
     in   (argument, ...)
-    out  ("taken", None)                         so that the end of an idle process costs no call
+    out  ("taken", None)                         lets the parent tell an idle process that died from a failed call
     out  ("returned", list), or ("raised", "KeyError: ...")
 """
 
@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 RECURSION_LIMIT = 2_000
-"""Deep enough for nested fractions; the C stack of 8 MB holds it."""
+"""Deep enough for nested fractions, and safe with a C stack of 8 MB."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,7 @@ def main(name: str, descriptor: str, memory_mb: str, parent_pid: str, is_silent:
     """Serve until the pipe is closed."""
     pipe: Connection = Connection(int(descriptor))
     if int(is_silent):
-        # A signal to a whole family of processes must not end a comparison; the parent's end still does.
+        # SIGTERM to the whole process group must not end a comparison; the end of the parent still does.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent(int(parent_pid))
     limit_resources(int(memory_mb))
@@ -43,7 +43,7 @@ def main(name: str, descriptor: str, memory_mb: str, parent_pid: str, is_silent:
     except Exception as error:  # noqa: BLE001 - a module may raise anything; the parent raises
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
         return
-    if int(is_silent):  # only now: the parent reads the errors of the start
+    if int(is_silent):  # only now, because the parent reads errors of the start
         logging.disable(logging.CRITICAL)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     pipe.send(("ready", None))
@@ -66,12 +66,12 @@ def load(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     if not callable(function):
-        raise TypeError(f"{attribute} is no function")
+        raise TypeError(f"{attribute} is not a function")
     return function
 
 
 def plain(value: Any) -> Any:
-    """A number of numpy or torch as Python's; anything else as it is, or as its text where it cannot be sent."""
+    """The value as a plain Python number or string; anything that is no number becomes its repr."""
     if value is None or isinstance(value, float | int | str):
         return value
     try:
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask Linux to kill this process with its parent; one that hangs in sympy never sees its pipe close."""
+    """Ask Linux to kill this process when its parent ends: while it hangs in sympy it cannot see the pipe close."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -89,7 +89,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def limit_resources(memory_mb: int) -> None:
-    """Bound the address space and the recursion, and leave no core file."""
+    """Limit address space and recursion, and disable core dumps."""
     limit = memory_mb * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

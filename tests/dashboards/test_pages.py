@@ -89,7 +89,7 @@ def test_malformed_file_counts_as_missing_and_the_pages_stay(
     for address in ("/", f"/run/{broken}", "/compare"):
         assert page.get(address).status_code == 200
     assert page.get("/").text.count('type="checkbox"') == 2
-    assert f"{path} is damaged and counts as missing" in caplog.text
+    assert f"{path} is corrupt and counts as missing" in caplog.text
 
 
 def test_first_page_is_the_latest_grid_and_others_are_offered(page: TestClient, runs_dir: Path) -> None:

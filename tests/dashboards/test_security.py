@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK
+from dashboards.pages.login import WRONG_TOKEN_S
 from dashboards.security import CSRF_HEADER, Access, is_loopback
 from dashboards.serve import Options, access_of, find_token
 from hacpo_core.errors import ConfigError
@@ -121,7 +122,13 @@ def test_without_the_token_only_the_log_in_is_shown(open_page: Callable[..., Tes
     assert page.get("/login").status_code == 200 and page.get("/static/app.css").status_code == 200
 
 
-def test_log_in_opens_the_page(open_page: Callable[..., TestClient]) -> None:
+def test_log_in_opens_the_page(open_page: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("dashboards.pages.login.asyncio.sleep", sleep)
     page = open_page(LOCKED)
     text = page.get("/login").text
     token = text.partition('"X-CSRF-Token": "')[2].partition('"')[0]
@@ -129,6 +136,7 @@ def test_log_in_opens_the_page(open_page: Callable[..., TestClient]) -> None:
     wrong = page.post("/login", data={"token": "correct horse"}, headers=headers)
     assert wrong.status_code == 403 and page.get("/").status_code == 401
     right = page.post("/login", data={"token": TOKEN}, headers=headers)
+    assert waited == [WRONG_TOKEN_S], "a wrong token alone is slowed down"
     assert right.headers["hx-redirect"] == "/" and "SameSite=Strict" in right.headers["set-cookie"]
     assert page.get("/").status_code == 200
     assert TOKEN not in page.get("/").text

@@ -74,7 +74,7 @@ def published_noise(random: np.random.Generator) -> Callable[[int], Sequence[flo
 def test_published_noise_of_bfloat16_passes_a_thousand_checks() -> None:
     agent = agent_with(published_noise(np.random.default_rng(0)))
     for _ in range(1000):
-        agent._compare(PROMPTS)
+        agent.check_sampler(PROMPTS)
 
 
 @pytest.mark.parametrize("offset", [0.06, -0.06, float("nan")])
@@ -82,31 +82,31 @@ def test_mean_over_the_tolerance_stops_the_run(offset: float) -> None:
     with pytest.raises(
         EngineError, match=r"weights version 7, .* on average over 256 tokens.*expected at most 0.05 and 2"
     ):
-        agent_with(lambda length: [offset] * length)._compare(PROMPTS)
+        agent_with(lambda length: [offset] * length).check_sampler(PROMPTS)
 
 
 def test_single_token_over_the_bound_stops_the_run_and_one_below_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(EngineError, match=r"2.1e\+00 at most"):
-        agent_with(lambda length: [2.1] + [0.0] * (length - 1))._compare(PROMPTS)
+        agent_with(lambda length: [2.1] + [0.0] * (length - 1)).check_sampler(PROMPTS)
     assert not caplog.text
     with caplog.at_level(logging.WARNING):
-        agent_with(lambda length: [0.4] + [0.0] * (length - 1))._compare(PROMPTS)
+        agent_with(lambda length: [0.4] + [0.0] * (length - 1)).check_sampler(PROMPTS)
         assert not caplog.text, "ten times the tolerated mean is nothing to speak of"
-        agent_with(lambda length: [0.6] + [0.0] * (length - 1))._compare(PROMPTS)
+        agent_with(lambda length: [0.6] + [0.0] * (length - 1)).check_sampler(PROMPTS)
     assert "6.0e-01 at most" in caplog.text
 
 
 @pytest.mark.parametrize(("length", "at_least", "at_most"), [(64, 256, 256), (20, 256, 320), (1, 64, 64)])
 def test_enough_tokens_are_compared_however_short_responses_are(length: int, at_least: int, at_most: int) -> None:
     agent = agent_with(lambda n: [0.0] * n, length=length)
-    agent._compare(PROMPTS)
+    agent.check_sampler(PROMPTS)
     assert at_least <= agent.sampler.num_tokens <= at_most  # type: ignore[attr-defined]
 
 
 def test_no_two_checks_ask_for_the_same_responses() -> None:
     first, second = agent_with(lambda n: [0.0] * n), agent_with(lambda n: [0.0] * n)
-    first._compare(PROMPTS)
-    second._compare(PROMPTS)  # the retry, in a process of its own
+    first.check_sampler(PROMPTS)
+    second.check_sampler(PROMPTS)  # the retry, in a process of its own
     seeds = [*first.sampler.seeds, *second.sampler.seeds]  # type: ignore[attr-defined]
     assert len(set(seeds)) == len(seeds)
 

@@ -155,7 +155,7 @@ def test_update_in_bf16_is_closer_to_that_of_fp32_with_a_wide_head() -> None:
         engine = EngineConfig(dtype=str(dtype).removeprefix("torch."), head_dtype=head_dtype)
         one = learner_of(model, engine=engine, **LINEAR)
         run(one, [rows])
-        masters = one._masters or one._named
+        masters = one.masters or one.trainable
         return torch.cat([masters[name].detach().flatten() for name, _ in model.named_parameters()]) - before
 
     exact = move("same", torch.float32)

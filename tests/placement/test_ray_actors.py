@@ -51,7 +51,7 @@ def run(planned: Plan) -> dict[str, Any]:
     return outcome(planned)
 
 
-class DyingRank(ray_actors._Rank):
+class DyingRank(ray_actors.Rank):
     """Kills its own process in the middle of what the agent's file `die` in the runs folder says: place, call.
 
     A line is done once; the process that replaces a dead one goes on with the next line.
@@ -70,7 +70,7 @@ class DyingRank(ray_actors._Rank):
         first, *others = orders.read_text(encoding="utf-8").splitlines()
         place, call = first.split()
         learner = DeepspeedLearner if config.engine.learner == "deepspeed" else TorchLearner
-        owners: dict[str, Any] = {"_prefill": TransformersSampler, "write_tensors": checkpoints}
+        owners: dict[str, Any] = {"prefill": TransformersSampler, "write_tensors": checkpoints}
         owner = owners.get(place, learner)
         inner, calls = getattr(owner, place), []
 
@@ -88,16 +88,17 @@ def orders_of(runs_dir: str, agent: str) -> Path:
     return Path(runs_dir, f"die.{agent}")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bits(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
     planned = small_plan("hacpo", *RAY)
-    monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
+    monkeypatch.setattr(ray_actors, "Rank", DyingRank)
     orders = {agent: orders_of(planned.config.runtime.runs_dir, agent) for agent in ("qwen", "llama")}
-    orders["qwen"].write_text("logprobs 2\n_step 6", encoding="utf-8")
-    orders["llama"].write_text("write_tensors 1\n_prefill 2", encoding="utf-8")
+    orders["qwen"].write_text("logprobs 2\noptimizer_step 6", encoding="utf-8")
+    orders["llama"].write_text("write_tensors 1\nprefill 2", encoding="utf-8")
     assert run(planned) == expected
     assert not any(path.exists() for path in orders.values()), "all of them died"
     for agent in orders:
@@ -135,7 +136,7 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     planned = small_plan("hacpo", *RAY)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), Impatient())
-    assert niceness == {0}, "agents yield to nobody"
+    assert niceness == {os.nice(0)}, "agents run at the priority of their run"
     assert not ray.is_initialized()
     assert run(planned) == expected
 
@@ -152,8 +153,8 @@ def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
     updates = [name for name in expected if "update" in name]
     assert len(updates) == 4
     planned = small_plan("hacpo", *words)
-    monkeypatch.setattr(ray_actors, "_Rank", DyingRank)
-    orders_of(planned.config.runtime.runs_dir, "llama").write_text("_step 6", encoding="utf-8")
+    monkeypatch.setattr(ray_actors, "Rank", DyingRank)
+    orders_of(planned.config.runtime.runs_dir, "llama").write_text("optimizer_step 6", encoding="utf-8")
     assert run(planned) == expected
     assert "agent llama: a process was lost" in caplog.text
 
@@ -167,16 +168,16 @@ class NoisyRank(DyingRank):
         from hacpo_core.engines.torch.learner import TorchLearner
         from hacpo_core.placement import agents
 
-        step, setup = TorchLearner._step, agents.this_setup
+        step, setup = TorchLearner.optimizer_step, agents.this_setup
 
         def noisy(learner: TorchLearner) -> Any:
-            for parameter in learner._named.values():
+            for parameter in learner.trainable.values():
                 if parameter.grad is not None:
                     size = parameter.grad.square().mean().sqrt()
                     parameter.grad += 5e-4 * size * torch.randn_like(parameter.grad)
             return step(learner)
 
-        TorchLearner._step = noisy  # type: ignore[method-assign]
+        TorchLearner.optimizer_step = noisy  # type: ignore[method-assign]
         agents.this_setup = lambda *args, **kwargs: dataclasses.replace(setup(*args, **kwargs), is_exact=False)
         super().__init__(config, name, *arguments)
 
@@ -185,19 +186,21 @@ def kinds_of_replays(planned: Plan) -> list[str]:
     return [found["kind"] for found in read_json(planned.root / REPLAYS_FILE)]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_actor_killed_in_mid_update_on_a_device_that_repeats_itself_nearly_is_replaced(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = small_plan("hacpo", *RAY, "checkpoint.every=10")
-    monkeypatch.setattr(ray_actors, "_Rank", NoisyRank)
-    orders_of(planned.config.runtime.runs_dir, "qwen").write_text("_step 10", encoding="utf-8")
+    monkeypatch.setattr(ray_actors, "Rank", NoisyRank)
+    orders_of(planned.config.runtime.runs_dir, "qwen").write_text("optimizer_step 10", encoding="utf-8")
     run(planned)
     kinds = kinds_of_replays(planned)
     assert kinds
     assert set(kinds) == {"near"}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
@@ -231,13 +234,13 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
     words = (*sizes, "engine.learner=deepspeed", "train.num_steps=2", "checkpoint.every=2", "evaluate.during=[]")
     alone = run(small_plan("hacpo", *words, runs_dir=tmp_path / "local"))
     titles: list[str] = []
-    inner = ray_actors._place
+    inner = ray_actors.place_process
 
     def noting(arguments: Any, *, title: str, **options: Any) -> Any:
         titles.append("/".join(title.split("/")[-3:]))
         return inner(arguments, title=title, **options)
 
-    monkeypatch.setattr(ray_actors, "_place", noting)
+    monkeypatch.setattr(ray_actors, "place_process", noting)
     monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 3)  # Ray is told of a third processor
     shared = ("placement.num_ranks=auto", "placement.total_ranks=3")
     planned = small_plan("hacpo", *words, *RAY, *shared)
@@ -255,11 +258,11 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
 def test_agent_whose_processes_keep_dying_is_one_clear_error(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dead(ray_actors._Rank):
+    class Dead(ray_actors.Rank):
         def load(self, *arguments: Any) -> int:
             os._exit(1)
 
-    monkeypatch.setattr(ray_actors, "_Rank", Dead)
+    monkeypatch.setattr(ray_actors, "Rank", Dead)
     with pytest.raises(AgentLostError, match="agent qwen: a process was lost"):
         run(small_plan("hacpo", *RAY))
 
@@ -277,11 +280,11 @@ def test_agent_whose_processes_keep_dying_is_one_clear_error(
 def test_error_in_an_actor_is_raised_here_with_its_own_words(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    class Refusing(ray_actors._Rank):
+    class Refusing(ray_actors.Rank):
         def load(self, *arguments: Any) -> int:
             raise error
 
-    monkeypatch.setattr(ray_actors, "_Rank", Refusing)
+    monkeypatch.setattr(ray_actors, "Rank", Refusing)
     with pytest.raises(EngineError, match=message):
         run(small_plan("hacpo", *RAY))
 
@@ -289,7 +292,7 @@ def test_error_in_an_actor_is_raised_here_with_its_own_words(
 def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_checkpoint(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(ray_actors._Rank):
+    class Full(ray_actors.Rank):
         def save(self, *arguments: Any) -> dict[str, Any]:
             from hacpo_core.store import checkpoints
 
@@ -299,7 +302,7 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
             checkpoints.write_tensors = full
             return super().save(*arguments)
 
-    monkeypatch.setattr(ray_actors, "_Rank", Full)
+    monkeypatch.setattr(ray_actors, "Rank", Full)
     planned = small_plan("hacpo", *RAY, "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]")
     with pytest.raises(StoreError, match="cannot write checkpoint .*No space left on device .*; free some space, then"):
         run(planned)
@@ -307,8 +310,8 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
 
 
 def test_words_on_a_lost_process_have_no_colours() -> None:
-    lost = ray_actors._lost("agent qwen", RuntimeError("\x1b[36mray::_Rank.load()\x1b[39m died\n\nmore"))
-    assert str(lost) == "agent qwen: a process was lost (ray::_Rank.load() died)"
+    lost = ray_actors.lost_agent("agent qwen", RuntimeError("\x1b[36mray::Rank.load()\x1b[39m died\n\nmore"))
+    assert str(lost) == "agent qwen: a process was lost (ray::Rank.load() died)"
 
 
 def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
@@ -334,7 +337,7 @@ def test_parts_of_one_card_are_all_given_to_ray(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
     config = small_plan("hacpo", *RAY, "engine.device=cuda").config
     with pytest.raises(EngineError, match="enough"):
-        ray_actors._start_ray(config)
+        ray_actors.start_ray(config)
     assert given["num_gpus"] == 2
 
 
@@ -346,14 +349,14 @@ def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
     there = AgentConfig(path="qwen/tiny")
     config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
     monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
-    assert ray_actors._Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
+    assert ray_actors.Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
 
 
 def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(ray_actors.torch.distributed, "init_process_group", lambda _, **options: given.update(options))
     engine = EngineConfig(deepspeed=DeepspeedConfig(timeout_s=5400.0))
-    ray_actors._join("tcp://10.0.0.1:5", 1, 4, engine)
+    ray_actors.join_ranks("tcp://10.0.0.1:5", 1, 4, engine)
     assert given["timeout"] == timedelta(hours=1.5)
 
 
@@ -418,11 +421,11 @@ def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machine
     monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 64)
     for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
         with pytest.raises(EngineError, match="enough"):
-            ray_actors._start_ray(small_plan("hacpo", *RAY, *words).config)
+            ray_actors.start_ray(small_plan("hacpo", *RAY, *words).config)
         assert given["num_cpus"] == expected, words
 
 
-class Seeing(ray_actors._Rank):
+class Seeing(ray_actors.Rank):
     """Knows the GPUs that its process sees."""
 
     def process(self) -> Any:
@@ -452,10 +455,12 @@ def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str,
     (name, agent), *_ = config.pair.agents.items()
     folder = initial_folder(name, agent, models_dir=models_dir(config))
     placement = ray_actors.RayPlacement(config, root=planned.root, initial={name: folder})
-    ray_actors._Rank = Seeing  # type: ignore[misc]
-    group = placement._groups[name]
+    ray_actors.Rank = Seeing  # type: ignore[misc]
+    group = placement.groups[name]
     ranks = [
-        ray_actors._place((config, name, folder, rank, 2), group=group, title=str(rank), num_cpus=1.0, num_gpus=1.0)
+        ray_actors.place_process(
+            (config, name, folder, rank, 2), group=group, title=str(rank), num_cpus=1.0, num_gpus=1.0
+        )
         for rank in range(2)
     ]
     print(",".join(sorted(ray.get([rank.process.remote() for rank in ranks]))), flush=True)
@@ -525,6 +530,7 @@ def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
     assert found[0] == found[1]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

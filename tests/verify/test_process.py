@@ -75,5 +75,5 @@ def test_an_interrupted_call_returns_and_the_next_one_starts_a_process(made: lis
 def test_a_process_that_always_ends_by_itself_is_an_error(made: list[Worker], tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text("import os\nos.write(2, b'as it must')\nos._exit(3)")
     worker = worker_of("ends:now", made, search_path=f"{tmp_path}{os.pathsep}{SEARCH_PATH}")
-    with pytest.raises(VerificationError, match="no worker: 4 processes in a row ended.*'as it must'"):
+    with pytest.raises(VerificationError, match="no worker: 4 processes in a row exited.*'as it must'"):
         called(worker)

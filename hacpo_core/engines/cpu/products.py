@@ -35,11 +35,11 @@ IMAGES = 16
 
 def pays(weight: Tensor) -> bool:
     """Whether oneDNN is faster than MKL for this weight; on one machine, this depends on its dtype only."""
-    return has_speedups() and weight.device.type == "cpu" and weight.dtype == torch.float32 and _mkl_is_slow()
+    return has_speedups() and weight.device.type == "cpu" and weight.dtype == torch.float32 and mkl_is_slow()
 
 
 @cache
-def _mkl_is_slow() -> bool:
+def mkl_is_slow() -> bool:
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
     about = Path("/proc/cpuinfo")

@@ -126,14 +126,14 @@ class DeepspeedLearner(BaseLearner):
         if self._stage == 3:
             self.policy = copy.deepcopy(model).requires_grad_(False)
         self._is_policy_current = True
-        num_elements = sum(parameter.numel() for parameter in self._named.values())
+        num_elements = sum(parameter.numel() for parameter in self.trainable.values())
         self._whole_head = self._head
         scorer = _Scorer(self._head)
         if self._stage == 3 and self._head.is_linear:
             for parameter in model.get_output_embeddings().parameters(recurse=False):
                 deepspeed.zero.register_external_parameter(scorer, parameter)
         # DeepSpeed makes an empty first step (bf16, stage 0); with a learning rate of 0, it changes no weight.
-        self._adamw = adamw(list(self._named.values()), replace(optimizer, learning_rate=0.0))
+        self._adamw = adamw(list(self.trainable.values()), replace(optimizer, learning_rate=0.0))
         os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # DeepSpeed reads the device from it in each pass
         all_ranks(None)  # wait for ranks that are still loading: DeepSpeed's own group times out after ten minutes
         try:
@@ -150,7 +150,7 @@ class DeepspeedLearner(BaseLearner):
                 "engine.deepspeed.stage or offload; `hacpo doctor` checks whether DeepSpeed works here"
             ) from error
         self._adamw.state.clear()
-        self._state = ZeroState(self._named, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
+        self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
         self._head = _EngineHead(self._deepspeed, scorer)
         self._norm = float("inf")
         if self._stage == 0:
@@ -233,11 +233,11 @@ class DeepspeedLearner(BaseLearner):
         self._deepspeed.backward(loss * self._num_ranks)
 
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
-        sums = {name: torch.zeros_like(parameter) for name, parameter in self._named.items()}
+        sums = {name: torch.zeros_like(parameter) for name, parameter in self.trainable.items()}
 
         def add(value: Tensor) -> None:
             # Not through the engine, whose hooks would add this gradient to the update's.
-            gradients = torch.autograd.grad(value, list(self._named.values()), allow_unused=True)
+            gradients = torch.autograd.grad(value, list(self.trainable.values()), allow_unused=True)
             for total, gradient in zip(sums.values(), gradients, strict=True):
                 if gradient is not None:
                     total += gradient
@@ -267,7 +267,7 @@ class DeepspeedLearner(BaseLearner):
         self._norm = float(clip_grad_norm_(self._adamw.param_groups[0]["params"], self._config.max_grad_norm))
         self._check_norm(self._norm)
 
-    def _step(self) -> Stepped:
+    def optimizer_step(self) -> Stepped:
         rate = self._rate()
         for group in self._adamw.param_groups:
             group["lr"] = rate
@@ -284,7 +284,7 @@ class DeepspeedLearner(BaseLearner):
     def fingerprint(self) -> Fingerprint:
         """Identity of the trained weights, or of their fp32 masters if there are any; the same on all ranks."""
         all_ranks(None)  # another rank may still be reading its part of a checkpoint
-        return fingerprint((name, self._state.weight(name)) for name in sorted(self._named))
+        return fingerprint((name, self._state.weight(name)) for name in sorted(self.trainable))
 
     def optimizer_parts(self) -> Iterator[TensorPart]:
         """AdamW's moments and step counts, and fp32 master weights; each is gathered on all ranks when it is read."""

@@ -36,14 +36,14 @@ class ZeroState:
             stage: ZeRO's.
             utils: the module deepspeed.utils.
         """
-        self._named, self._optimizer, self._adamw = named, engine.optimizer, adamw
+        self.trainable, self._optimizer, self._adamw = named, engine.optimizer, adamw
         self._stage, self._utils = stage, utils
         self._is_narrow = any(parameter.dtype != torch.float32 for parameter in named.values())
         self._device = engine.device
 
     def weight(self, name: str) -> Tensor:
         """A whole fp32 weight: the master if there is one."""
-        parameter = self._named[name]
+        parameter = self.trainable[name]
         if self._stage == 0:
             return self._stepped()[name].detach()
         if self._stage < 3 and not self._is_narrow:
@@ -55,7 +55,7 @@ class ZeroState:
 
     def parts(self) -> Iterator[TensorPart]:
         """AdamW's moments and step counts, and master weights if there are any; gathered when they are read."""
-        for name, parameter in self._named.items():
+        for name, parameter in self.trainable.items():
             shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
             kinds = ["master"] if self._is_narrow else []
             for kind in [*kinds, *(MOMENTS if self._adamw.state else ())]:
@@ -82,13 +82,13 @@ class ZeroState:
 
     def _stepped(self) -> dict[str, Tensor]:
         """Tensors that the optimizer updates at stage 0: the parameters themselves, or their fp32 masters."""
-        return dict(zip(self._named, self._adamw.param_groups[0]["params"], strict=True))
+        return dict(zip(self.trainable, self._adamw.param_groups[0]["params"], strict=True))
 
     def _moment(self, name: str, key: str) -> Tensor:
         if self._stage == 0:
             moment: Tensor = self._adamw.state[self._stepped()[name]][key]
         else:
-            moment = self._utils.safe_get_full_optimizer_state(self._named[name], key)
+            moment = self._utils.safe_get_full_optimizer_state(self.trainable[name], key)
         return moment
 
     def _make_moments(self, *, step: float) -> None:
@@ -108,7 +108,7 @@ class ZeroState:
 
     def _set(self, name: str, value: Tensor, key: str | None = None) -> None:
         """Set a whole moment, or the fp32 weight if `key` is None."""
-        parameter, utils = self._named[name], self._utils
+        parameter, utils = self.trainable[name], self._utils
         value = value.to(self._device, torch.float32)
         if self._stage == 0:
             target = self._stepped()[name]

@@ -48,11 +48,11 @@ class TorchLearner(BaseLearner):
             total_updates=total_updates,
             reference=reference,
         )
-        self._are_weights_away = self._is_optimizer_away = False
-        self._is_partial = len(self._named) < sum(1 for _ in model.parameters())
-        is_narrow = any(p.dtype != torch.float32 for p in self._named.values())
-        self._masters = {name: p.detach().float().clone() for name, p in self._named.items()} if is_narrow else {}
-        self._trained = self._masters or self._named
+        self.are_weights_away = self.is_optimizer_away = False
+        self._is_partial = len(self.trainable) < sum(1 for _ in model.parameters())
+        is_narrow = any(p.dtype != torch.float32 for p in self.trainable.values())
+        self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_narrow else {}
+        self._trained = self.masters or self.trainable
         self._sums_in_fp32 = is_narrow and engine.grad_dtype == "float32"
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
@@ -69,9 +69,9 @@ class TorchLearner(BaseLearner):
     def _backward(self, loss: Tensor) -> None:
         loss.backward()
         if self._sums_in_fp32:
-            for name, parameter in self._named.items():
+            for name, parameter in self.trainable.items():
                 if parameter.grad is not None:
-                    master = self._masters[name]
+                    master = self.masters[name]
                     wide = parameter.grad.float()
                     master.grad = wide if master.grad is None else master.grad.add_(wide)
                     parameter.grad = None
@@ -79,20 +79,20 @@ class TorchLearner(BaseLearner):
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         self._zero_gradients()
         self._pass_over(rows, objective, update, self._head, self._backward)
-        summed = self._masters if self._sums_in_fp32 else self._named
+        summed = self.masters if self._sums_in_fp32 else self.trainable
         return {n: p.grad for n, p in summed.items() if p.grad is not None}
 
     def _zero_gradients(self) -> None:
         self.model.zero_grad()
-        for master in self._masters.values():
+        for master in self.masters.values():
             master.grad = None
 
-    def _step(self) -> Stepped:
+    def optimizer_step(self) -> Stepped:
         """Clip, update, and copy master weights into the model."""
         rate = self._rate()
         for name, trained in self._trained.items():
-            if self._masters and not self._sums_in_fp32:
-                narrow = self._named[name].grad
+            if self.masters and not self._sums_in_fp32:
+                narrow = self.trainable[name].grad
                 trained.grad = None if narrow is None else narrow.float()
             if trained.grad is None:
                 trained.grad = torch.zeros_like(trained)
@@ -102,8 +102,8 @@ class TorchLearner(BaseLearner):
             group["lr"] = rate
         self._optimizer.step()
         with torch.no_grad():
-            for name, master in self._masters.items():
-                self._named[name].copy_(master)
+            for name, master in self.masters.items():
+                self.trainable[name].copy_(master)
         self._zero_gradients()
         self.num_updates += 1
         return Stepped(norm, rate)
@@ -113,25 +113,25 @@ class TorchLearner(BaseLearner):
 
         The learner's methods bring them back when needed. A sampler does not: call `onload` before sampling.
         """
-        if not self._is_optimizer_away:
-            move_data(self._masters.values(), _HOST)
+        if not self.is_optimizer_away:
+            move_data(self.masters.values(), _HOST)
             move_state(self._optimizer, _HOST)
             self.model.zero_grad()
-            self._is_optimizer_away = True
-        if weights and not self._are_weights_away:
+            self.is_optimizer_away = True
+        if weights and not self.are_weights_away:
             move_data(self._all_weights(), _HOST)
-            self._are_weights_away = True
+            self.are_weights_away = True
         release_unused(self._device)
 
     def onload(self, *, optimizer: bool = True) -> None:
         """Move the weights back to the device, and with `optimizer` also optimizer states and master weights."""
-        if self._are_weights_away:
+        if self.are_weights_away:
             move_data(self._all_weights(), self._device)
-            self._are_weights_away = False
-        if optimizer and self._is_optimizer_away:
-            move_data(self._masters.values(), self._device)
+            self.are_weights_away = False
+        if optimizer and self.is_optimizer_away:
+            move_data(self.masters.values(), self._device)
             move_state(self._optimizer, self._device)
-            self._is_optimizer_away = False
+            self.is_optimizer_away = False
 
     def _all_weights(self) -> Iterator[Tensor]:
         """Weights of the model and of a separate reference model."""
@@ -148,9 +148,9 @@ class TorchLearner(BaseLearner):
 
         If only some weights (adapters) are trained, these are included, because a model folder has them merged.
         """
-        tensors = {f"master.{name}": master for name, master in self._masters.items()}
+        tensors = {f"master.{name}": master for name, master in self.masters.items()}
         if self._is_partial:
-            tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self._named.items()}
+            tensors |= {f"trained.{name}": parameter.detach() for name, parameter in self.trainable.items()}
         for name, parameter in self._trained.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{name}"] = value
@@ -170,7 +170,7 @@ class TorchLearner(BaseLearner):
             self._check_name(name)
             if kind in ("master", "trained"):
                 with torch.no_grad():
-                    (self._masters if kind == "master" else self._named)[name].copy_(value)
+                    (self.masters if kind == "master" else self.trainable)[name].copy_(value)
                 continue
             self._optimizer.state[self._trained[name]][kind] = value.to(self._device).clone()
         self.num_updates = num_updates

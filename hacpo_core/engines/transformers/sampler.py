@@ -52,7 +52,7 @@ class TransformersSampler:
             batch_size: number of concurrent responses.
             has_wide_head: compute logits in fp32, as the learner does; the head must be linear.
         """
-        self._model = model
+        self.model = model
         self._has_wide_head = has_wide_head
         self._pad_id = pad_id
         self._batch_size = batch_size
@@ -65,9 +65,9 @@ class TransformersSampler:
     ) -> Sampled:
         """One response per request, in order."""
         stop_E = torch.cat([self._eos_E, self._eos_E.new_tensor(sorted(stop_ids))]) if stop_ids else self._eos_E
-        self._model.eval()
+        self.model.eval()
         if self._new_decoder is None:
-            self._new_decoder = decoder_of(self._model, has_wide_head=self._has_wide_head)
+            self._new_decoder = decoder_of(self.model, has_wide_head=self._has_wide_head)
         responses: list[tuple[NDArray[Any], NDArray[Any], bool]] = [_NOTHING] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         decoder = self._new_decoder()
@@ -96,11 +96,11 @@ class TransformersSampler:
         self, decoder: Decoder, requests: Sequence[SampleRequest], limits: SamplingLimits, stop_E: Tensor
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
         """(token ids, log-probabilities, whether it was cut) for each request."""
-        device = self._model.device
+        device = self.model.device
         most = [request.most_tokens(limits) for request in requests]
         num_rows, max_tokens = len(requests), max(most)
         most_B = torch.tensor(most, device=device) if min(most) < max_tokens else None
-        logits_BV = self._prefill(decoder, requests, max_tokens)
+        logits_BV = self.prefill(decoder, requests, max_tokens)
         token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
         if not limits.is_greedy:
@@ -138,9 +138,9 @@ class TransformersSampler:
         for b, (length, is_stopped) in enumerate(zip(length_B.tolist(), is_stopped_B.tolist(), strict=True)):
             yield tokens_BT[b, :length], logprobs_BT[b, :length], not is_stopped
 
-    def _prefill(self, decoder: Decoder, requests: Sequence[SampleRequest], max_tokens: int) -> Tensor:
+    def prefill(self, decoder: Decoder, requests: Sequence[SampleRequest], max_tokens: int) -> Tensor:
         """Encode each distinct prompt once, padded on the left; logits_BV of every request's first response token."""
-        device = self._model.device
+        device = self.model.device
         prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
         place = {prompt: u for u, prompt in enumerate(prompts)}
         longest = max(len(prompt) for prompt in prompts)

@@ -128,7 +128,7 @@ class VllmSampler:
         Raises:
             EngineError: vLLM is not installed or cannot start; the message names the field to change.
         """
-        self._model, self._engine, self._max_tokens = model, engine, max_tokens
+        self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
         self._mode = "processed_logprobs" if rollout.top_p == 1 else "raw_logprobs"
         self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
@@ -162,7 +162,7 @@ class VllmSampler:
         resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
         before = _children()
         try:
-            self._llm: Any = _start(options, engine)
+            self.llm: Any = _start(options, engine)
         except EngineError:
             _end(_children() - before)
             raise
@@ -179,12 +179,12 @@ class VllmSampler:
         """Prepare a started engine for its first use."""
         if self._engine.vllm.process == "own":
             self._exchange = WeightExchange()
-            self._shared_memory = self._llm.collective_rpc("shared_memory")[0]
+            self._shared_memory = self.llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
-            self._llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self._exchange.folders))))
-        elif self._llm.model_config.using_transformers_backend():
+            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self._exchange.folders))))
+        elif self.llm.model_config.using_transformers_backend():
             raise EngineError(
-                f"{type(self._model).__name__}: vLLM does not implement it and would modify transformers' class, which "
+                f"{type(self.model).__name__}: vLLM does not implement it and would modify transformers' class, which "
                 "the learner in this process needs; set engine.vllm.process=own"
             )
         self.rest()  # the next agent's engine and the learner need the memory before the first rollout
@@ -233,7 +233,7 @@ class VllmSampler:
         prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
         try:
             with _as_engine_error("sampling failed"):
-                outputs = self._llm.generate(prompts, params, use_tqdm=False)
+                outputs = self.llm.generate(prompts, params, use_tqdm=False)
         except EngineError as error:
             self._failure = str(error)
             self.close()  # unfinished requests are still in the engine and would block later ones forever
@@ -246,7 +246,7 @@ class VllmSampler:
 
         Does nothing if this version is already loaded, and therefore checked.
         """
-        if self._llm is None:
+        if self.llm is None:
             raise EngineError(f"vLLM's engine has stopped: {self._failure}; resume the experiment")
         if self._version == version:
             return
@@ -256,37 +256,37 @@ class VllmSampler:
             self._copy_weights()
         self._wake()
         with _as_engine_error("the cache could not be emptied"):
-            if not self._llm.reset_prefix_cache():
+            if not self.llm.reset_prefix_cache():
                 raise EngineError("vLLM's prefix cache of the old weights could not be cleared; resume the experiment")
         check()
         self._version = version
 
     def _copy_weights(self) -> None:
-        weights = merged_weights(self._model, self._model.named_parameters())
+        weights = merged_weights(self.model, self.model.named_parameters())
         if self._engine.vllm.process == "shared":
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             assert self._exchange is not None, "_prepare creates it for process=own"
             with self._exchange.copy(weights) as folder:
-                self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-        self._llm.collective_rpc("pack_head")
+                self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        self.llm.collective_rpc("pack_head")
 
     def rest(self) -> None:
         """Release device memory: drop weights and KV cache; `synchronise` copies the weights again."""
         if self._can_sleep and not self._is_resting:
             with _as_engine_error("the engine did not go to sleep"):
-                self._llm.sleep(level=2)
+                self.llm.sleep(level=2)
             self._is_resting, self._version = True, None
 
     def _wake(self, *tags: str) -> None:
         if self._is_resting:
             with _as_engine_error("the engine did not wake up"):
-                self._is_resting = not self._llm.wake_up(list(tags) or None)
+                self._is_resting = not self.llm.wake_up(list(tags) or None)
 
     def close(self) -> None:
         """Stop the engine and its processes."""
-        if self._llm is not None:
-            llm, self._llm = self._llm, None
+        if self.llm is not None:
+            llm, self.llm = self.llm, None
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
             _remove(self._shared_memory)

@@ -36,7 +36,7 @@ from tests.engines.transformers.test_decoders import (
 @pytest.fixture
 def slow_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor on which oneDNN is the faster one, and with sizes of these tests' models."""
-    monkeypatch.setattr(products, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(products, "mkl_is_slow", lambda: True)
     monkeypatch.setattr(products, "LEAST_CONVOLVED", 1)
     monkeypatch.setattr(products, "LEAST_FROZEN", 1)
 
@@ -129,7 +129,7 @@ def test_models_keep_their_names_and_other_layers_stay() -> None:
 def test_loaded_models_convolve_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_model().save_pretrained(tmp_path)
     for is_slow, kind in ((False, nn.Linear), (True, OneDnnLinear)):
-        monkeypatch.setattr(products, "_mkl_is_slow", lambda is_slow=is_slow: is_slow)
+        monkeypatch.setattr(products, "mkl_is_slow", lambda is_slow=is_slow: is_slow)
         layers: Any = load_model(tmp_path).base_model.layers
         assert type(layers[0].mlp.up_proj) is kind
     assert type(load_model(tmp_path, dtype="bfloat16").base_model.layers[0].mlp.up_proj) is nn.Linear
@@ -193,7 +193,7 @@ def test_update_is_that_of_linear_layers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(products, "LEAST_CONVOLVED", 1)
     results = []
     for is_slow in (False, True):
-        monkeypatch.setattr(products, "_mkl_is_slow", lambda is_slow=is_slow: is_slow)
+        monkeypatch.setattr(products, "mkl_is_slow", lambda is_slow=is_slow: is_slow)
         model = small_model()
         use_onednn(model)
         learner = learner_of(model, **LINEAR)
@@ -244,10 +244,10 @@ def test_onednn_is_taken_where_mkl_leaves_avx512_unused(
         monkeypatch.setattr(products, "packed", lambda weight: torch.ops.mkldnn.an_operator_that_is_not_there(weight))
     if change == "another result":
         monkeypatch.setattr(products, "packed", lambda weight: 2.0 * weight)
-    products._mkl_is_slow.cache_clear()
+    products.mkl_is_slow.cache_clear()
     try:
         assert pays(torch.ones(2, 2)) is expected
         assert not pays(torch.ones(2, 2).bfloat16())
         assert not pays(torch.ones(2, 2, device="meta"))
     finally:
-        products._mkl_is_slow.cache_clear()
+        products.mkl_is_slow.cache_clear()

@@ -95,7 +95,7 @@ def test_training_moves_the_adapters_and_no_other_bit(family: str) -> None:
     untouched = small_model(family, num_layers=2).state_dict()
     assert all(torch.equal(tensor, untouched[name]) for name, tensor in base_state(learner.model).items())
     assert {name.split(".")[-2] for name, p in learner.model.named_parameters() if p.requires_grad} == {"default"}
-    assert all(".lora_" in name for name in learner._named)
+    assert all(".lora_" in name for name in learner.trainable)
     moved = {name: p for name, p in learner.model.named_parameters() if ".lora_B." in name}
     assert all(p.abs().max() > 1e-3 for p in moved.values())
 
@@ -239,7 +239,7 @@ def test_target_that_cannot_be_adapted_is_named(target: str, message: str) -> No
 
 
 def test_layers_that_convolve_are_named_and_adapted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(products, "mkl_is_slow", lambda: True)
     model = small_model()
     products.use_onednn(model)
     with pytest.raises(EngineError, match=r"has no layer query; choose from .*q_proj"):

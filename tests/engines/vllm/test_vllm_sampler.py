@@ -125,7 +125,7 @@ def error_of(
 ) -> float:
     """Largest difference between the responses' log-probabilities and the learner's."""
     learner = TorchLearner(
-        sampler._model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=temperature, total_updates=1
+        sampler.model, optimizer=OptimizerConfig(), engine=EngineConfig(), temperature=temperature, total_updates=1
     )
     learned_scores = scored(
         learner, [Request(q.prompt_ids, r.token_ids) for q, r in zip(requests, responses, strict=True)]
@@ -192,7 +192,7 @@ def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(engin
 def test_greedy_is_the_transformers_samplers_greedy(engine: VllmSampler) -> None:
     limits = SamplingLimits(0.3, 0.5, 20, is_greedy=True)
     expected = responses_of(
-        TransformersSampler(engine._model, eos_ids=EOS_IDS, pad_id=0, batch_size=64).sample(REQUESTS, limits)
+        TransformersSampler(engine.model, eos_ids=EOS_IDS, pad_id=0, batch_size=64).sample(REQUESTS, limits)
     )
     for one, other in zip(responses_of(engine.sample(REQUESTS, limits)), expected, strict=True):
         assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
@@ -204,7 +204,7 @@ def test_frequencies_follow_the_tempered_distribution(engine: VllmSampler) -> No
     requests = [SampleRequest(prompt, seed) for seed in range(num_samples)]
     counts = Counter(r.token_ids[0] for r in responses_of(engine.sample(requests, SamplingLimits(0.5, 1.0, 1))))
     expected_V, wrong_V = (
-        num_samples * logprobs_of(engine._model, Request(prompt, (0,)), temperature=temperature)[0].exp()
+        num_samples * logprobs_of(engine.model, Request(prompt, (0,)), temperature=temperature)[0].exp()
         for temperature in (0.5, 1.0)
     )
     freedom = int((expected_V >= 5.0).sum()) - 1
@@ -222,7 +222,7 @@ def change(model: PreTrainedModel) -> None:
 
 
 def test_weights_are_the_learners_after_a_hand_over_and_not_before(engine: VllmSampler) -> None:
-    change(engine._model)
+    change(engine.model)
     assert error_of(engine, responses_of(engine.sample(REQUESTS, LIMITS))) > 0.1
     checked: list[int] = []
     engine.synchronise(1, lambda: checked.append(1))
@@ -248,14 +248,14 @@ def test_cache_of_a_long_prompt_is_forgotten_with_the_old_weights(
 
     def error() -> float:
         (response,) = responses_of(engine.sample([request], SamplingLimits(1.0, 1.0, 1)))
-        scored = logprobs_of(engine._model, Request(request.prompt_ids, response.token_ids))
+        scored = logprobs_of(engine.model, Request(request.prompt_ids, response.token_ids))
         return abs(float(scored[0, response.token_ids[0]]) - response.logprobs[0])
 
     engine.synchronise(3, nothing)
     assert error() < 1e-5
-    change(engine._model)
+    change(engine.model)
     with monkeypatch.context() as patch:
-        patch.setattr(engine._llm, "reset_prefix_cache", lambda: True)
+        patch.setattr(engine.llm, "reset_prefix_cache", lambda: True)
         engine.synchronise(4, nothing)
         assert error() > 1e-3  # so the cache is used, and the reset below is what makes the difference
     engine.synchronise(5, nothing)
@@ -278,7 +278,7 @@ def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_not
         narrowed = responses_of(sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20)))
         assert error_of(sampler, narrowed) < 1e-5
         for request, response in zip(REQUESTS, narrowed, strict=True):
-            logprob_TV = logprobs_of(sampler._model, Request(request.prompt_ids, response.token_ids))
+            logprob_TV = logprobs_of(sampler.model, Request(request.prompt_ids, response.token_ids))
             for t, token in enumerate(response.token_ids):
                 assert logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum() < 0.5 + 1e-5
         (unknown,) = responses_of(sampler.sample(REQUESTS[:1], SamplingLimits(0.6, 1.0, 3)))
@@ -332,7 +332,7 @@ def test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing(
     try:
         assert set(psutil.Process().children(recursive=True)) - before
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
-        change(sampler._model)
+        change(sampler.model)
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) > 0.1
         sampler.synchronise(1, nothing)
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
@@ -380,7 +380,7 @@ def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
         eos_ids=EOS_IDS,
     )
     try:
-        assert sampler._llm.model_config.head_dtype == expected
+        assert sampler.llm.model_config.head_dtype == expected
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 0.1
     finally:
         sampler.close()
@@ -555,8 +555,8 @@ def test_hand_over_of_wrong_weights_stops_the_run(
     planned = small_plan("hacpo", *SAMPLED_BY_VLLM)
 
     def copy_too_large(sampler: VllmSampler) -> None:
-        weights = ((name, 1.1 * parameter.detach()) for name, parameter in sampler._model.named_parameters())
-        sampler._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        weights = ((name, 1.1 * parameter.detach()) for name, parameter in sampler.model.named_parameters())
+        sampler.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
     monkeypatch.setattr(VllmSampler, "_copy_weights", copy_too_large)
     message = r"agent qwen: after the transfer of weights version 0, .* vllm and the learner differ by .* nats"

@@ -357,7 +357,9 @@ def test_command_writes_the_report_of_a_grid_that_was_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [f"pair.agents.{agent}.path=/nowhere" for agent in ("qwen3-1.7b-base", "qwen3-4b-base")]
-    words = ["report", "table6", *paths, "--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    runs_dir = tmp_path / "runs"
+    runs_dir.mkdir()
+    words = ["report", "table6", *paths, "--runs-dir", str(runs_dir), "--out", str(tmp_path / "out")]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("sys.argv", ["hacpo", *words])
     with pytest.raises(SystemExit) as caught:
@@ -366,7 +368,7 @@ def test_command_writes_the_report_of_a_grid_that_was_not_run(
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "unavailable: pair.agents.qwen3-1.7b-base.path: /nowhere is not a folder" in text
-    assert not (tmp_path / "runs").exists()
+    assert not list(runs_dir.iterdir()), "a report starts nothing"
 
 
 def test_printed_values_stand_beside_missing_ones(tmp_path: Path) -> None:

@@ -372,3 +372,14 @@ def test_tokenizer_of_another_model_is_one_line_wherever_the_agent_lives(
         "use the model's own tokenizer\n"
     )
     assert not leftovers()
+
+
+def test_report_of_a_folder_that_is_missing_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hacpo", "report", "demo", "--runs-dir", str(tmp_path / "mistyped")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"--runs-dir: got {tmp_path / 'mistyped'}, which is no folder" in capsys.readouterr().err
+    assert not (tmp_path / "mistyped").exists()

@@ -38,13 +38,13 @@ def hang_in_ray() -> str:
     from hacpo_core.config import ExperimentConfig
     from hacpo_core.placement import ray_actors
 
-    ray_actors._start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
+    ray_actors.start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
     return hang_with_a_child()
 
 
 @pytest.mark.skipif(has_vllm, reason="vLLM is installed here")
 def test_missing_vllm_is_said_with_what_to_install() -> None:
-    found = doctor._vllm()
+    found = doctor.check_vllm()
     assert (found.is_ok, found.is_required) == (False, False)
     assert found.detail.startswith("not installed (pip install 'hacpo[vllm]'")
 
@@ -53,7 +53,7 @@ def test_missing_vllm_is_said_with_what_to_install() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not has_vllm, reason="vLLM is not installed here; make test-vllm")
 def test_installed_vllm_is_tried() -> None:
-    found = doctor._vllm()
+    found = doctor.check_vllm()
     assert found.is_ok, found.detail
     assert "samples, and agrees with torch to " in found.detail
 
@@ -62,19 +62,19 @@ def test_installed_vllm_is_tried() -> None:
 @pytest.mark.skipif(not has_vllm, reason="vLLM is not installed here; make test-vllm")
 def test_torch_that_does_not_fit_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "version", lambda name: "2.12.0" if name == "torch" else version(name))
-    found = doctor._vllm()
+    found = doctor.check_vllm()
     assert not found.is_ok
     assert "torch is 2.12.0; pip install 'torch==2.13.0'" in found.detail
 
 
 def test_missing_deepspeed_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = doctor._deepspeed()
+    found = doctor.check_deepspeed()
     assert (found.is_ok, found.is_required) == (False, False)
     assert found.detail == "not installed (pip install 'hacpo[deepspeed]')"
 
 
-@pytest.mark.parametrize(("look", "extra"), [(doctor._ray, "ray"), (doctor._peft, "lora")])
+@pytest.mark.parametrize(("look", "extra"), [(doctor.check_ray, "ray"), (doctor.check_peft, "lora")])
 def test_missing_extra_is_said_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, look: Callable[[], doctor.Finding], extra: str
 ) -> None:
@@ -88,7 +88,7 @@ def test_missing_extra_is_said_with_what_to_install(
 @pytest.mark.slow
 @needs_ray
 def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list[str]]) -> None:
-    found = doctor._ray()
+    found = doctor.check_ray()
     assert found.is_ok, found.detail
     assert found.detail == f"ray {version('ray')}: starts, runs an agent's process, and stops"
     assert not leftovers()
@@ -96,7 +96,7 @@ def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list
 
 @needs_peft
 def test_installed_peft_is_tried() -> None:
-    found = doctor._peft()
+    found = doctor.check_peft()
     assert found.is_ok, found.detail
     assert found.detail.startswith(f"peft {version('peft')}: adapters work, and merged weights agree to ")
 
@@ -118,6 +118,7 @@ def test_trial_that_does_not_answer_is_ended_with_all_that_it_started(
     assert not leftovers()
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 @pytest.mark.slow
 @needs_ray
@@ -135,7 +136,7 @@ def hang_with_a_child_of(
     begun = folder / "begun"
     monkeypatch.setenv("HACPO_TEST_BEGUN", str(begun))
     monkeypatch.chdir(Path(__file__).parents[3])  # where the child finds this file
-    found = doctor._engine(name, trial, extra={"peft": "lora"}.get(name), limit_s=limit_s)
+    found = doctor.check_engine(name, trial, extra={"peft": "lora"}.get(name), limit_s=limit_s)
     assert not found.is_ok
     assert found.detail.endswith(f" did not answer within {limit_s:g} s")
     return begun.exists()
@@ -144,9 +145,9 @@ def hang_with_a_child_of(
 @pytest.mark.parametrize(
     ("look", "package", "old", "wanted"),
     [
-        pytest.param(doctor._ray, "ray", "2.9.0", "ray<3,>=2.60", marks=[pytest.mark.ray, needs_ray]),
-        pytest.param(doctor._peft, "peft", "0.18.0", "peft<0.22,>=0.21", marks=needs_peft),
-        pytest.param(doctor._peft, "torch", "1.12.0", "torch>=", marks=needs_peft),
+        pytest.param(doctor.check_ray, "ray", "2.9.0", "ray<3,>=2.60", marks=[pytest.mark.ray, needs_ray]),
+        pytest.param(doctor.check_peft, "peft", "0.18.0", "peft<0.22,>=0.21", marks=needs_peft),
+        pytest.param(doctor.check_peft, "torch", "1.12.0", "torch>=", marks=needs_peft),
     ],
 )
 def test_extra_that_does_not_fit_is_named_with_what_to_install(
@@ -161,19 +162,19 @@ def test_extra_that_does_not_fit_is_named_with_what_to_install(
 def test_data_is_looked_for_where_the_project_reads_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert doctor._data() == doctor.Finding(
+    assert doctor.check_data() == doctor.Finding(
         "data",
         False,
         f"{tmp_path}/data is not a folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)",
         False,
     )
     (tmp_path / "data").mkdir()
-    assert doctor._data() == doctor.Finding("data", False, f"{tmp_path}/data: 0 JSONL and Parquet files", False)
+    assert doctor.check_data() == doctor.Finding("data", False, f"{tmp_path}/data: 0 JSONL and Parquet files", False)
     for name in ("a.jsonl", "b.parquet", "c.txt"):
         (tmp_path / "data" / name).touch()
-    assert doctor._data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
+    assert doctor.check_data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
     monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path / "elsewhere"))
-    assert "elsewhere is not a folder" in doctor._data().detail
+    assert "elsewhere is not a folder" in doctor.check_data().detail
 
 
 def test_disk_is_that_of_the_runs_folder_also_before_it_is_there(
@@ -187,23 +188,23 @@ def test_disk_is_that_of_the_runs_folder_also_before_it_is_there(
         return usage(path)
 
     monkeypatch.setattr("shutil.disk_usage", noted)
-    assert f"free for {tmp_path / 'not' / 'there'}" in doctor._disk(tmp_path / "not" / "there").detail
+    assert f"free for {tmp_path / 'not' / 'there'}" in doctor.check_disk(tmp_path / "not" / "there").detail
     assert asked == [tmp_path]
 
 
 def test_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(doctor, "_PORTS", {"Prefect": port})
-        assert doctor._ports().detail.startswith(f"{port} (Prefect) in use")
-    assert doctor._ports().detail == "all free"
+        monkeypatch.setattr(doctor, "PORTS", {"Prefect": port})
+        assert doctor.check_ports().detail.startswith(f"{port} (Prefect) in use")
+    assert doctor.check_ports().detail == "all free"
 
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
 @needs_deepspeed
 def test_installed_deepspeed_is_tried() -> None:
-    found = doctor._deepspeed()
+    found = doctor.check_deepspeed()
     assert found.is_ok, found.detail
     assert found.detail.startswith(f"deepspeed {version('deepspeed')}: trains, and agrees with torch to ")
 
@@ -218,7 +219,7 @@ def test_version_that_does_not_fit_is_named_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, package: str, old: str, wanted: str
 ) -> None:
     monkeypatch.setattr(doctor, "version", lambda name: old if name == package else version(name))
-    found = doctor._deepspeed()
+    found = doctor.check_deepspeed()
     assert not found.is_ok
     assert f"{package} is {old}; pip install '{wanted}'" in found.detail
 

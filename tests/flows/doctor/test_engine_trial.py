@@ -75,15 +75,15 @@ def test_deterministic_kernels_replay_to_the_bit() -> None:
 
 
 def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = TorchLearner._step
+    inner = TorchLearner.optimizer_step
 
     def noisy(self: TorchLearner) -> Any:
-        for parameter in self._named.values():
+        for parameter in self.trainable.values():
             if parameter.grad is not None:
                 parameter.grad *= 1 + 1e-3 * torch.randn_like(parameter.grad)
         return inner(self)
 
-    monkeypatch.setattr(TorchLearner, "_step", noisy)
+    monkeypatch.setattr(TorchLearner, "optimizer_step", noisy)
     report = trial_report("cpu", workload=SMALL)
     assert not report["is_ok"]
     assert [step["is_ok"] for step in report["steps"]] == [True] * 7 + [False]

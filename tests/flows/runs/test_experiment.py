@@ -12,12 +12,13 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan, find_plan
-from flows.records.states import CONFIG_FILE, standing_of
+from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
 from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.phases.runner import DirectRunner
+from tests.experiments_outcome import outcome
 
 
 class _Ended(BaseException):
@@ -74,3 +75,14 @@ def test_plan_that_nobody_saved_is_saved_before_it_is_trained(small_plan: Callab
     (planned.root / CONFIG_FILE).unlink()
     run_experiment(planned, DirectRunner(), QuietWatcher())
     assert find_plan(tmp_path / "runs", planned.id).config == planned.config
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "metrics.json"])
+def test_step_that_is_lost_before_a_checkpoint_is_trained_again(name: str, small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    before = outcome(planned)
+    (planned.root / RESULT_FILE).unlink()
+    (planned.root / "steps" / "000003" / name).unlink()
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert outcome(planned) == before

@@ -33,7 +33,7 @@ AGENTS = ("qwen", "llama")
 
 # In a process of its own: Prefect reads its settings at import. `fault`: why an optimizer step fails, or every task.
 CHILD = """
-import httpx, json, sys
+import httpx, json, os, signal, sys
 from pathlib import Path
 from flows.service.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -43,14 +43,16 @@ from flows.records.watcher import QuietWatcher
 from flows.runs.runner import run_with_prefect
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError
-inner, calls = TorchLearner._step, []
+inner, calls = TorchLearner.optimizer_step, []
 FAULTS = {"config": ConfigError("broken for good"), "memory": RuntimeError("out of memory")}
 def failing(self):
     calls.append(1)
+    if len(calls) == 3 and fault == "sigterm":
+        os.kill(os.getpid(), signal.SIGTERM)
     if len(calls) == 6 and fault in FAULTS:
         raise FAULTS[fault]
     return inner(self)
-TorchLearner._step = failing
+TorchLearner.optimizer_step = failing
 async def silent(self, request, **_):
     raise httpx.ConnectError(f"no answer to {request.url.path}")
 if fault == "outage":
@@ -60,6 +62,8 @@ try:
     print(json.dumps({"calls": len(calls)}))
 except (ConfigError, LockedError, ServerError) as error:
     print(json.dumps({"error": str(error), "calls": len(calls)}))
+except KeyboardInterrupt:
+    print(json.dumps({"error": "interrupted", "calls": len(calls)}))
 """
 
 
@@ -222,15 +226,27 @@ def test_run_that_prefect_failed_crashed_and_its_experiment_has_not_failed(
     assert standing_of(served.root).state == "missing", "a worker's reconciler starts it again"
 
 
-def test_run_that_anothers_lock_kept_out_crashed_and_leaves_no_failure(
+def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
     small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
 ) -> None:
     runs_dir, record = server
     served = small_plan("hacpo", "seed=7", runs_dir=runs_dir)
     with ExperimentLock(served.root):
-        words = run_child(served, runs_dir, "none")["error"]
-        assert state_of(record, served.id) == ("CRASHED", words)
+        assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
+    assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
     assert standing_of(served.root).state == "missing"
+
+
+def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled(
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
+) -> None:
+    runs_dir, record = server
+    served = small_plan("hacpo", "seed=8", runs_dir=runs_dir)
+    assert run_child(served, runs_dir, "sigterm")["error"] == "interrupted"
+    assert state_of(record, served.id)[0] == "CANCELLED"
+    assert standing_of(served.root).state == "missing"
+    run_child(served, runs_dir, "none")
+    assert standing_of(served.root).state == "done"
 
 
 def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, PrefectServer]) -> None:

@@ -168,7 +168,7 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("who", list(KILLED))
+@pytest.mark.parametrize("who", [pytest.param(who, marks=[] if who == "all" else pytest.mark.soak) for who in KILLED])
 def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
     who: str, site: Site, small_plan: Callable[..., Plan], undisturbed: Callable[..., object], tmp_path: Path
 ) -> None:

@@ -18,12 +18,12 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Pending, Running
 
 from flows.service.deployments import POOL, deploy
-from flows.service.host import HostWatch, Patience, processes_of_runs
+from flows.service.host import HostProcesses, HostWatch, Patience, Suspects
 from flows.service.schedule import Schedule, worker_name
 from flows.service.server import ensure_server, stop_server
 from flows.service.worker import set_pool_limit
 
-AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
+AT_ONCE, LATER = Patience(0.0, 0.0, 0.0), Patience(60.0, 60.0, 60.0)
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -75,17 +75,38 @@ def test_run_whose_process_is_gone_is_reported(
     state: str, worker: str | None, tags: list[str], set_to: list[str]
 ) -> None:
     client = FakeClient(state, worker=worker, tags=tags)
-    assert len(HostWatch(AT_ONCE).look(client)) == len(set_to)  # type: ignore[arg-type]
+    assert len(HostWatch(Suspects(AT_ONCE)).look(client)) == len(set_to)  # type: ignore[arg-type]
     assert client.states == set_to
 
 
 def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough() -> None:
-    client, watch = FakeClient("RUNNING", worker=HERE), HostWatch(LATER)
+    client, watch = FakeClient("RUNNING", worker=HERE), HostWatch(Suspects(LATER))
     assert watch.look(client) == watch.look(client) == []  # type: ignore[arg-type]
-    assert watch.num_suspects == 1
+    assert len(watch.suspects) == 1
     client.run.state_type = StateType.COMPLETED
     watch.look(client)  # type: ignore[arg-type]
-    assert watch.num_suspects == 0
+    assert len(watch.suspects) == 0
+
+
+def test_pending_run_is_lost_once_every_worker_that_could_start_its_process_is_gone() -> None:
+    """A worker of this host that is younger than the run's state is not the one that took it."""
+    run = FakeClient("PENDING", worker=HERE).run
+    assert run.state is not None
+    taken_at = run.state.timestamp.timestamp()
+    assert HostProcesses({}, []).has_lost(run)
+    assert HostProcesses({}, [taken_at + 1.0]).has_lost(run)
+    assert not HostProcesses({}, [taken_at - 1.0, taken_at + 1.0]).has_lost(run)
+    assert not HostProcesses({str(run.id): [psutil.Process()]}, []).has_lost(run)
+    assert not HostProcesses({}, []).has_lost(FakeClient("PENDING", worker=ELSEWHERE).run)
+    assert not HostProcesses({}, []).has_lost(FakeClient("PENDING", worker=None).run)
+
+
+def test_lost_run_is_reported_long_before_one_that_may_still_start() -> None:
+    patience = Patience(pending_s=60.0, running_s=60.0, gone_s=0.0)
+    for worker, set_to in ((HERE, ["CRASHED"]), (None, [])):
+        client = FakeClient("RUNNING", worker=worker)
+        HostWatch(Suspects(patience)).look(client)  # type: ignore[arg-type]
+        assert client.states == set_to
 
 
 @pytest.fixture
@@ -108,7 +129,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_process_that_outlives_its_cancelled_run_is_killed(state: str, set_to: list[str], engine: Any) -> None:
     client = FakeClient(state, worker=ELSEWHERE)  # whatever the server believes, the process is here
     process, helper = engine(client.run, "prefect.engine"), engine(client.run)
-    (words,) = HostWatch(AT_ONCE).look(client)  # type: ignore[arg-type]
+    (words,) = HostWatch(Suspects(AT_ONCE)).look(client)  # type: ignore[arg-type]
     assert words == f"x: process {process.pid} killed; the run is cancelled"
     assert process.wait(10) == -9
     assert helper.poll() is None, "what cleans up behind it may do so"
@@ -119,7 +140,7 @@ def test_strange_process_is_nobodys_run(engine: Any) -> None:
     """Whoever sets the variable to anything must not make every look fail."""
     run = FakeClient("RUNNING", worker=HERE).run
     strange, known = engine(SimpleNamespace(id="17")), engine(run)
-    found = processes_of_runs()
+    found = HostProcesses.scan().of_runs
     assert [process.pid for process in found[str(run.id)]] == [known.pid]
     assert strange.pid not in [process.pid for processes in found.values() for process in processes]
 
@@ -127,9 +148,9 @@ def test_strange_process_is_nobodys_run(engine: Any) -> None:
 def test_living_process_is_left_alone(engine: Any) -> None:
     client = FakeClient("RUNNING", worker=HERE)
     process = engine(client.run, "prefect.engine")
-    assert HostWatch(AT_ONCE).look(client) == []  # type: ignore[arg-type]
+    assert HostWatch(Suspects(AT_ONCE)).look(client) == []  # type: ignore[arg-type]
     client.run.state_type = StateType.CANCELLING
-    assert HostWatch(LATER).look(client) == [], "its worker ends it"  # type: ignore[arg-type]
+    assert HostWatch(Suspects(LATER)).look(client) == [], "its worker ends it"  # type: ignore[arg-type]
     assert psutil.pid_exists(process.pid)
 
 
@@ -151,8 +172,8 @@ def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path, migrat
             return [one.flow_run.id for one in client.get_scheduled_flow_runs_for_work_pool(POOL)]
 
         assert offered() == []
-        assert HostWatch(LATER).look(client) == []
-        assert HostWatch(AT_ONCE).look(client) == [f"{dead.name}: crashed; its process is gone"]
+        assert HostWatch(Suspects(LATER)).look(client) == []
+        assert HostWatch(Suspects(AT_ONCE)).look(client) == [f"{dead.name}: crashed; its process is gone"]
         assert offered() == [waiting.id]
     finally:
         stop_server(tmp_path)

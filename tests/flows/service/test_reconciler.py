@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mlflow.exceptions import MlflowException
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
-from flows.planning.compose import compose, to_yaml
+from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
-from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
+from flows.records.states import RESULT_FILE, standing_of
+from flows.records.tracked import is_open, mark_open
+from flows.records.watcher import QuietWatcher
+from flows.runs.experiment import run_experiment
 from flows.service.host import Patience
 from flows.service.reconciler import MOST_RESTARTS, Reconciler
-from hacpo_core.config.addresses import STATE_FILE, tracking_uri
+from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
-from hacpo_core.tracking import Tracker
+from tests.experiments_outcome import mlflow_points
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
 
@@ -213,98 +216,22 @@ def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.Mon
         look(schedule)
 
 
-def opened_runs(root: Path) -> Tracker:
-    """The experiment's runs in MLflow, open."""
-    return Tracker(
-        tracking_uri(None, root.parents[1]),
-        experiment="hacpo",
-        artifacts=root.parents[1] / "artifacts",
-        run_name="x",
-        state_file=root / STATE_FILE,
-        agents=["a"],
-    )
-
-
-def statuses(root: Path, tracker: Tracker) -> set[str]:
-    ids = json.loads((root / STATE_FILE).read_text())
-    return {tracker._client.get_run(run).info.status for run in (ids["run"], ids["agents"]["a"])}
-
-
-def test_mlflow_runs_of_an_experiment_that_nobody_trains_are_closed_once_after_each_death(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "FAILED")
-    root = schedule.root("x")
-    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
-    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
-    for _ in range(2):
-        with ExperimentLock(root):
-            tracker = opened_runs(root)
-            assert reconciler.look() == []
-        assert reconciler.look() == ["x: its MLflow runs are closed"]
-        assert reconciler.look() == []
-        assert statuses(root, tracker) == {"KILLED"}
-
-
-def with_open_runs(root: Path, *overrides: str) -> None:
-    """An experiment that nobody trains, and a file that says that its MLflow runs were opened."""
-    root.mkdir(parents=True, exist_ok=True)
-    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo", overrides=overrides)), encoding="utf-8")
-    (root / STATE_FILE).write_text("{}", encoding="utf-8")
-
-
-def test_store_that_fails_is_tried_again_and_does_not_keep_others_from_being_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler(
+    small_plan: Callable[..., Plan],
 ) -> None:
-    schedule = schedule_of(tmp_path, "FAILED")
-    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
-    for name in ("w", "x"):
-        with_open_runs(schedule.root(name), "tracking.uri=http://silent:5000")
-    with_open_runs(schedule.root("y"))
-    asked: list[str] = []
-    is_silent = True
-
-    def close(root: Path, uri: str, _status: str) -> bool:
-        asked.append(root.name)
-        if is_silent and "silent" in uri:
-            raise MlflowException("no answer")
-        return True
-
-    monkeypatch.setattr("hacpo_core.tracking.close_abandoned", close)
-    assert reconciler.look() == ["y: its MLflow runs are closed"]
-    assert asked == ["w", "y"], "a silent server takes minutes: once in a look"
-    is_silent = False
-    assert reconciler.look() == ["w: its MLflow runs are closed", "x: its MLflow runs are closed"]
-    assert reconciler.look() == []
-
-
-def test_mlflow_runs_of_an_experiment_that_began_again_meanwhile_stay_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schedule = schedule_of(tmp_path, "SCHEDULED")
-    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
-    for name in ("x", "y"):
-        with_open_runs(schedule.root(name))
-    with ExitStack() as stack:
-
-        def close(*_: object) -> bool:
-            stack.enter_context(ExperimentLock(schedule.root("y")))
-            return True
-
-        monkeypatch.setattr("hacpo_core.tracking.close_abandoned", close)
-        assert reconciler.look() == ["x: its MLflow runs are closed"]
-    monkeypatch.setattr("hacpo_core.tracking.close_abandoned", lambda *_: True)
-    assert reconciler.look() == ["y: its MLflow runs are closed"]
-
-
-def test_mlflow_runs_that_a_dead_evaluation_opened_again_are_closed_as_finished(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "COMPLETED")
-    root = schedule.root("x")
-    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
-    reconciler = Reconciler(schedule, tmp_path, AT_ONCE)  # type: ignore[arg-type]
-    opened_runs(root).finish("FINISHED")
-    (root / RESULT_FILE).write_text("{}", encoding="utf-8")
-    assert reconciler.look() == []
-    with ExperimentLock(root):
-        tracker = opened_runs(root)
-        assert reconciler.look() == [], "the evaluation lives"
-    assert reconciler.look() == ["x: its MLflow runs are closed"]
-    assert statuses(root, tracker) == {"FINISHED"}
+    planned = small_plan("gspo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
+    mark_open(planned.root)
+    untracked = replace(planned, config=replace(planned.config, tracking=TrackingConfig(enabled=False)))
+    run_experiment(untracked, DirectRunner(), QuietWatcher())
+    runs_dir = Path(planned.config.runtime.runs_dir)
+    reconciler = Reconciler(FakeSchedule(runs_dir, schedule_of(runs_dir, "COMPLETED").run), runs_dir)  # type: ignore[arg-type]
+    with ExperimentLock(planned.root):
+        reconciler.send_tracking()
+        assert reconciler.sender is None, "a process that trains it sends it as well"
+    reconciler.send_tracking()
+    assert reconciler.sender is not None
+    assert reconciler.sender.wait() == 0
+    assert not is_open(planned.root)
+    points = mlflow_points(runs_dir / "mlflow.db")
+    assert {step for run, name, step, _ in points if (run, name) == (planned.id, "progress/step")} == {1, 2, 3, 4}

@@ -304,6 +304,12 @@ def test_pool_takes_as_many_runs_as_all_workers_together(schedule: Schedule, mon
     assert [(worker.name, worker.num_slots) for worker in schedule.workers()] == [(other, 8)]
     set_pool_limit(schedule, 3)
     assert schedule.client.read_work_pool(POOL).concurrency_limit == 11
+    replaced, here = worker_name("elsewhere", 2), worker_name(socket.gethostname(), 1)
+    for name in (replaced, here):
+        schedule.client.send_worker_heartbeat(POOL, name)
+    assert {worker.name for worker in schedule.workers()} == {replaced, here}, "the newest of each host"
+    set_pool_limit(schedule, 3)
+    assert schedule.client.read_work_pool(POOL).concurrency_limit == 5
 
 
 def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_dir: Path, schedule: Schedule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -17,7 +18,15 @@ from prefect.states import Crashed
 
 from flows.service.processes import Record, end_family, home_of
 from flows.service.schedule import Schedule
-from flows.service.server import PrefectServer, ensure_server, find_server, is_healthy, record_reconciler, stop_server
+from flows.service.server import (
+    PrefectServer,
+    ensure_server,
+    find_server,
+    is_healthy,
+    record_reconciler,
+    server_environment,
+    stop_server,
+)
 
 QUICK_RECONCILER = "import flows.service.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
 QUICK_WORKER = """
@@ -68,7 +77,10 @@ def server_process(runs_dir: Path) -> psutil.Process:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_port_taken", [False, True], ids=["port is free", "port is taken"])
+@pytest.mark.parametrize(
+    "is_port_taken",
+    [pytest.param(False, marks=pytest.mark.soak, id="port is free"), pytest.param(True, id="port is taken")],
+)
 def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_stopped(
     is_port_taken: bool, runs_dir: Path
 ) -> None:
@@ -144,3 +156,61 @@ def test_what_is_spared_outlives_the_family_with_all_that_it_started() -> None:
     assert all(member.is_running() for member in family)
     for member in family:
         member.kill()
+
+
+@pytest.mark.slow
+def test_server_that_is_killed_while_it_starts_is_started_again(runs_dir: Path) -> None:
+    record = Record(home_of(runs_dir), "server")
+    killed: list[int] = []
+
+    def kill_first() -> None:
+        wait(lambda: record.process() is not None, "no server")
+        process = record.process()
+        assert process is not None
+        process.kill()
+        killed.append(process.pid)
+
+    thread = threading.Thread(target=kill_first)
+    thread.start()
+    server = ensure_server(runs_dir)
+    thread.join()
+    assert is_healthy(server)
+    assert server_process(runs_dir).pid not in killed
+
+
+@pytest.mark.slow
+def test_server_that_its_starter_could_not_record_is_replaced(runs_dir: Path) -> None:
+    """Two servers on one database would wait for each other."""
+    ensure_server(runs_dir)
+    orphan = server_process(runs_dir)
+    Record(home_of(runs_dir), "server").path.unlink()
+    ensure_server(runs_dir)
+    assert server_process(runs_dir).pid != orphan.pid
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+
+IMMEDIATE = """
+import asyncio, sqlite3, sys
+import flows.service.prefect_server
+from prefect.server.database import provide_database_interface
+from sqlalchemy import text
+
+async def main() -> None:
+    async with provide_database_interface().session_context(begin_transaction=True) as session:
+        await session.execute(text("select 1"))
+        other = sqlite3.connect(sys.argv[1], timeout=0)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            print(error)
+
+asyncio.run(main())
+"""
+
+
+def test_transaction_of_the_server_holds_the_write_lock_from_its_beginning(runs_dir: Path) -> None:
+    """One that takes the lock at its first write is refused where another one wrote since its first read."""
+    environment = {**os.environ, **server_environment(home_of(runs_dir), port=0, auth="")}
+    command = [sys.executable, "-c", IMMEDIATE, str(home_of(runs_dir) / "prefect.db")]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "database is locked"

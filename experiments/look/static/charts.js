@@ -1,0 +1,118 @@
+// Draws each figure.chart: its specification comes from its address (data-source) or from the JSON inside it (a report).
+// Vega's expressions are interpreted, so that no policy must allow eval; styles are in design.css.
+"use strict";
+(() => {
+  const drawn = new Map();
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function config() {
+    const ink = colour("--ink"), faint = colour("--faint"), line = colour("--line");
+    return {
+      background: null, font: "system-ui, sans-serif", aria: false, view: { stroke: line },
+      axis: { labelColor: faint, titleColor: ink, gridColor: line, gridOpacity: 0.6, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500 },
+      legend: { labelColor: ink, orient: "top", labelFontSize: 12, labelLimit: 240, columns: document.documentElement.clientWidth < 640 ? 2 : 5 },
+      header: { labelColor: ink, labelFontSize: 12 }, rule: { color: faint }, text: { color: faint },
+    };
+  }
+
+  // The specification with the reader's options: smooth (points), seeds, log_x, log_y.
+  function changed(spec, options, width) {
+    const own = structuredClone(spec);
+    for (const param of own.params || []) if (param.name === "showSeeds") param.value = Boolean(options.seeds);
+    for (const step of own.transform || []) if (step.window && options.smooth) step.frame = [1 - options.smooth, 0];
+    const fields = { log_x: "x", log_y: "value" };
+    for (const [name, field] of Object.entries(fields)) {
+      if (options[name]) own.transform = [{ filter: `datum.${field} > 0` }, ...(own.transform || [])];
+    }
+    for (const layer of own.layer || own.spec?.layer || []) {
+      for (const axis of ["x", "y"]) {
+        const channel = layer.encoding?.[axis];
+        if (channel?.type === "quantitative" && options[`log_${axis}`]) channel.scale = { ...channel.scale, type: "log" };
+      }
+    }
+    if (own.facet) {
+      own.columns = width < 700 ? 1 : own.columns;
+      own.spec.width = Math.max(160, Math.floor(width / own.columns) - 90);
+    }
+    return own;
+  }
+
+  async function draw(figure) {
+    const state = drawn.get(figure), place = figure.querySelector(".chart-place");
+    if (!state?.spec || !place.clientWidth) return;
+    const options = {
+      mode: "vega-lite", renderer: "svg", actions: false, ast: true, expr: vegaInterpreter.expressionInterpreter,
+      logLevel: vega.Error, defaultStyle: false, tooltip: { disableDefaultStyle: true }, config: config(),
+    };
+    state.view?.finalize();
+    const result = await vegaEmbed(place, changed(state.spec, state.options, place.clientWidth), options);
+    state.view = result.view;
+    figure.dataset.drawn = Number(figure.dataset.drawn || 0) + 1;
+  }
+
+  const LABELS = { seeds: "single seeds", log_x: "log x", log_y: "log y", smooth: "smooth" };
+  function tools(figure) {
+    const state = drawn.get(figure), place = figure.querySelector(".chart-tools");
+    const offered = state.spec.usermeta?.options || [];
+    if (!place || place.childElementCount || !offered.length) return;
+    for (const name of offered) {
+      const label = document.createElement("label");
+      const control = document.createElement(name === "smooth" ? "select" : "input");
+      if (name === "smooth") {
+        const first = 1 - (state.spec.transform?.find((step) => step.window)?.frame[0] ?? 0);
+        for (const number of [...new Set([1, first, 3, 5, 10, 20])].sort((a, b) => a - b)) control.add(new Option(number === 1 ? "off" : `${number} points`, number, false, number === first));
+      } else control.type = "checkbox";
+      control.addEventListener("change", () => {
+        state.options[name] = name === "smooth" ? Number(control.value) : control.checked;
+        draw(figure);
+      });
+      label.append(control, ` ${LABELS[name]}`);
+      place.append(label);
+    }
+    const hint = document.createElement("span");
+    hint.className = "small";
+    hint.textContent = "Click the legend to single out lines, drag to move, Ctrl and wheel to zoom, double-click to reset.";
+    place.append(hint);
+  }
+
+  async function load(figure) {
+    const state = drawn.get(figure);
+    if (!figure.isConnected) { state.view?.finalize(); drawn.delete(figure); return; }
+    try {
+      const separator = figure.dataset.source.includes("?") ? "&" : "?";
+      const answer = await fetch(`${figure.dataset.source}${separator}seen=${state.version}`);
+      if (answer.status === 200) {
+        const update = await answer.json();
+        state.version = update.version;
+        state.spec = update.spec;
+        figure.querySelector(".chart-empty")?.toggleAttribute("hidden", Boolean(update.spec));
+        if (update.spec) { tools(figure); await draw(figure); }
+      }
+    } catch (error) { if (!(error instanceof TypeError)) throw error; /* the server is away; app.js shows a notice */ }
+    if (figure.dataset.every) setTimeout(() => load(figure), 1000 * Number(figure.dataset.every));
+  }
+
+  function start(root) {
+    const figures = [...root.querySelectorAll("figure.chart")];
+    if (root.matches?.("figure.chart")) figures.push(root);
+    for (const figure of figures) {
+      if (drawn.has(figure)) continue;
+      const inside = figure.querySelector('script[type="application/json"]');
+      drawn.set(figure, { spec: inside ? JSON.parse(inside.textContent) : null, options: {}, version: "", view: null });
+      if (inside) { tools(figure); draw(figure); } else if (figure.dataset.source) load(figure);
+    }
+  }
+
+  const redraw = () => { for (const figure of drawn.keys()) draw(figure); };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  let timer = 0, width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    clearTimeout(timer);
+    timer = setTimeout(redraw, 200);
+  });
+  document.addEventListener("htmx:load", (event) => start(event.detail.elt));
+  document.addEventListener("toggle", (event) => { if (event.target.open) for (const figure of event.target.querySelectorAll("figure.chart")) draw(figure); }, true);
+  start(document);
+})();

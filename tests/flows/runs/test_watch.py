@@ -1,0 +1,102 @@
+"""What a grid command waits for, with a schedule that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from flows.planning.plans import Plan
+from flows.records.watcher import QuietWatcher
+from flows.runs import grid
+from flows.runs.experiment import run_experiment
+from flows.runs.grid import watch
+from flows.service.schedule import ScheduledRun
+from hacpo_core.errors import ServerError
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.lock import ExperimentLock
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "ASK_EVERY_S", -1.0)
+    monkeypatch.setattr(grid, "LOOK_EVERY_S", 0.0)
+
+
+@dataclass
+class FakeSchedule:
+    """Answers with prepared states of the experiment's newest flow run, one after the other."""
+
+    plan: Plan
+    answers: list[Callable[[], str | None]]
+    started: list[str] = field(default_factory=list)
+    num_starts: int = 0
+
+    def runs(self) -> dict[str, ScheduledRun]:
+        state = self.answers.pop(0)()
+        run = ScheduledRun(str(self.num_starts), self.plan.id, state or "", "", "normal", 1)
+        return {} if state is None else {self.plan.id: run}
+
+    def start(self, experiment: str, priority: str) -> ScheduledRun:
+        self.started.append(priority)
+        self.num_starts += 1
+        return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "", priority, 0)
+
+
+def trained(plan: Plan) -> Callable[[], str]:
+    def train() -> str:
+        run_experiment(plan, DirectRunner(), QuietWatcher())
+        return "Completed"
+
+    return train
+
+
+def watched(schedule: FakeSchedule) -> dict[str, str]:
+    return watch([schedule.plan], schedule, lambda: schedule, lambda: None, priority="high")  # type: ignore[arg-type]
+
+
+def test_grid_queues_an_experiment_whose_process_was_left_over_by_a_cancelled_run(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """An earlier command cancelled the run, and its process ends only while this command waits."""
+    plan = small_plan("gspo", "train.num_steps=1", runs_dir=tmp_path)
+    with ExitStack() as leftover:
+        leftover.enter_context(ExperimentLock(plan.root))
+
+        def ends() -> str:
+            leftover.close()
+            return "Cancelled"
+
+        schedule = FakeSchedule(plan, [lambda: "Cancelled", ends, lambda: "Running", trained(plan)])
+        assert watched(schedule) == {}
+    assert schedule.started == ["high"], "once"
+
+
+def test_grid_queues_an_experiment_that_a_killed_command_trained(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    plan = small_plan("gspo", "train.num_steps=1", runs_dir=tmp_path)
+    schedule = FakeSchedule(plan, [lambda: None, trained(plan)])
+    assert watched(schedule) == {}
+    assert schedule.started == ["high"]
+
+
+def test_grid_reports_an_experiment_that_is_cancelled_while_it_waits(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    plan = small_plan("gspo", runs_dir=tmp_path)
+    schedule = FakeSchedule(plan, [lambda: "Running", lambda: "Cancelled"])
+    assert watched(schedule) == {plan.id: "cancelled"}
+    assert schedule.started == []
+
+
+def test_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    plan = small_plan("gspo", "train.num_steps=1", runs_dir=tmp_path)
+
+    def is_silent() -> str:
+        raise ServerError("the Prefect server does not answer")
+
+    assert watched(FakeSchedule(plan, [is_silent, trained(plan)])) == {}

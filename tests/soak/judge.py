@@ -1,0 +1,78 @@
+"""What must be true after a round, however it was disturbed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.planning.plans import Plan, find_plan
+from flows.records.folders import experiment_ids
+from flows.records.states import standing_of
+from flows.records.tracked import unsent_experiments
+from flows.service.schedule import Schedule
+from flows.service.server import find_server
+from hacpo_core.store.lock import is_locked
+from tests.experiments_outcome import mlflow_points, outcome
+from tests.soak.site import Site
+
+QUIET_S = 90.0
+"""time in which the services may put their records in order after the last command"""
+
+
+def result_of(plan: Plan, points: Counter[tuple[str, str, int, float]]) -> dict[str, Any]:
+    """What two trainings of an experiment must share: bits, accuracies and MLflow's points."""
+    own = {point: number for point, number in points.items() if point[0].partition("/")[0] == plan.id}
+    return {**outcome(plan), "MLflow": own}
+
+
+def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is wrong in a runs folder whose last command ended with success.
+
+    Args:
+        site: of the round.
+        expected: `result_of` the undisturbed experiments, by id.
+    """
+    found = [f"{name} is {_state(site, name)}, not done" for name in expected if _state(site, name) != "done"]
+    found += [f"{name} was not asked for" for name in set(experiment_ids(site.runs_dir)) - set(expected)]
+    found += _queue(site)
+    sender = [sys.executable, "-m", "flows.runs.tracking", "--runs-dir", str(site.runs_dir)]
+    if unsent_experiments(site.runs_dir):  # the next chance
+        subprocess.run(sender, env=site.environment(), capture_output=True)
+    found += [f"{root.name} is not completely in MLflow" for root in unsent_experiments(site.runs_dir)]
+    database = site.runs_dir / "mlflow.db"
+    points = mlflow_points(database) if database.exists() else Counter()
+    for name, value in expected.items():
+        if _state(site, name) == "done":
+            got = result_of(find_plan(site.runs_dir, name), points)
+            found += [f"{name}: {key} differs" for key in sorted({*got, *value}) if got.get(key) != value.get(key)]
+            if is_locked(site.experiments / name):
+                found.append(f"{name} is locked")
+    return found
+
+
+def _state(site: Site, name: str) -> str:
+    return standing_of(site.experiments / name).state
+
+
+def _queue(site: Site) -> list[str]:
+    """Flow runs that are still queued or running, once the reconciler had time to look."""
+    server = find_server(site.runs_dir)
+    if server is None:
+        return []
+    schedule, deadline = Schedule(server, site.runs_dir), time.monotonic() + QUIET_S
+    while live := [run for run in schedule.runs().values() if run.is_live]:
+        if time.monotonic() > deadline:
+            return [f"the flow run of {run.experiment} is {run.state}" for run in live]
+        time.sleep(1.0)
+    return []
+
+
+def read_reference(runs_dir: Path) -> dict[str, dict[str, Any]]:
+    """`result_of` every experiment of an undisturbed runs folder, by id."""
+    points = mlflow_points(runs_dir / "mlflow.db")
+    return {name: result_of(find_plan(runs_dir, name), points) for name in experiment_ids(runs_dir)}

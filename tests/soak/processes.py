@@ -1,0 +1,43 @@
+"""The processes that a round of the campaign started, by what they are."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+
+MARK = "HACPO_SOAK_MARK"
+"""environment variable that all processes of a round inherit"""
+_ROLES = {
+    "flows.service.prefect_server": "server",
+    "flows.service.reconciler": "reconciler",
+    "flows.runs.tracking": "late sender",
+    "prefect.engine": "run",
+    "prefect": "Prefect's worker",
+    "worker": "worker",
+    "grid": "command",
+    "train": "command",
+    "resume": "command",
+}
+
+
+def marked(mark: str) -> Iterator[psutil.Process]:
+    """Live processes of a round."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_live = process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid()
+            if is_live and process.environ().get(MARK) == mark:
+                yield process
+
+
+def by_role(mark: str) -> dict[str, list[psutil.Process]]:
+    """Live processes of a round by role; "helper" is a verifier, a fork server or the like."""
+    roles: dict[str, list[psutil.Process]] = defaultdict(list)
+    for process in marked(mark):
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            roles[next((role for word, role in _ROLES.items() if word in words), "helper")].append(process)
+    return roles

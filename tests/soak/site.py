@@ -1,0 +1,100 @@
+"""A runs folder of one round: its commands, its small disk, and what is left when it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from flows.service.processes import home_of
+from tests.soak.processes import MARK, marked
+
+HOOK = Path(__file__).parent / "hook"
+ROOT = Path(__file__).parents[2]
+DISK_MIB = 512
+
+
+class Site:
+    """A runs folder on a small disk of its own where the machine allows that."""
+
+    def __init__(self, runs_dir: Path, models: Path) -> None:
+        self.runs_dir, self.mark = runs_dir, uuid.uuid4().hex
+        self.timers: list[threading.Timer] = []
+        runs_dir.mkdir(parents=True)
+        size = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(runs_dir)]
+        self.is_small_disk = subprocess.run(["mount", *size], capture_output=True).returncode == 0
+        (runs_dir / "models").symlink_to(models)
+
+    @property
+    def experiments(self) -> Path:
+        return self.runs_dir / "experiments"
+
+    def environment(self, point: str = "") -> dict[str, str]:
+        """Of the round's processes; `point` as in `hook/sitecustomize.py`, without the file."""
+        path = os.pathsep.join([str(HOOK), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        point = f"{point}:{self.runs_dir}.fired" if point else ""
+        return {
+            **os.environ,
+            MARK: self.mark,
+            "PYTHONPATH": path,
+            "HACPO_SOAK_POINT": point,
+            "PREFECT_LOGGING_LEVEL": "ERROR",
+        }
+
+    def start(self, arguments: Sequence[str], *, point: str = "") -> subprocess.Popen[bytes]:
+        """Start a `hacpo` command; its output goes to a file beside the runs folder."""
+        with self.output.open("ab") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "flows.cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self.environment(point),
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> Path:
+        return self.runs_dir.with_suffix(".out")
+
+    def last_lines(self, number: int = 3) -> list[str]:
+        """Of what the commands printed."""
+        return self.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-number:]
+
+    def stop(self) -> None:
+        """End all services as a person would."""
+        for timer in self.timers:
+            timer.join()
+        subprocess.run(
+            [sys.executable, "-m", "flows.cli", "server", "stop", "--runs-dir", str(self.runs_dir)],
+            env=self.environment(),
+            capture_output=True,
+        )
+
+    def leftovers(self, *, limit_s: float = 60.0) -> list[str]:
+        """Processes that live on, and temporary files."""
+        deadline = time.monotonic() + limit_s
+        while (living := list(marked(self.mark))) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        found = []
+        for process in living:
+            with suppress(psutil.NoSuchProcess):
+                found.append(f"process {process.cmdline()}")
+        files = [*self.experiments.rglob("*.tmp*"), *home_of(self.runs_dir).glob("*.tmp*")]
+        return found + [f"file {path.relative_to(self.runs_dir)}" for path in files]
+
+    def remove(self) -> None:
+        """End what is left by force, and unmount the disk."""
+        for process in list(marked(self.mark)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if self.is_small_disk:
+            subprocess.run(["umount", "--lazy", str(self.runs_dir)], check=True)

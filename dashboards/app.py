@@ -23,6 +23,7 @@ from dashboards.pages.compare import compare_routes
 from dashboards.pages.grid import grid_routes
 from dashboards.pages.login import login_routes
 from dashboards.pages.run import run_routes
+from dashboards.pages.runs import runs_routes
 from dashboards.pages.samples import find_answers, samples_routes
 from dashboards.security import Access, Guard
 from dashboards.site import Site, part
@@ -62,7 +63,7 @@ def create_app(
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.state.site = site
-    for routes in (grid_routes, run_routes, compare_routes, samples_routes, login_routes):
+    for routes in (grid_routes, runs_routes, run_routes, compare_routes, samples_routes, login_routes):
         app.include_router(routes(site))
 
     @app.get("/links")

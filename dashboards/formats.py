@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 from flows.records.progress import Spent
 
@@ -37,6 +38,18 @@ def count(value: float | None) -> str:
 def score(value: float | None) -> str:
     """Format an accuracy or a reward: 0.731."""
     return "—" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def elapsed(seconds: float) -> str:
+    """Format a time that has passed: "3.2 s", "40 s", "12 min", "1,250.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.{1 if 0 < seconds < 10 else 0}f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
+
+
+def clock(seconds: float) -> str:
+    """Format a time as its UTC day and minute: "25 Nov 10:31"."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M")
 
 
 def short(text: str, most: int = 140) -> str:

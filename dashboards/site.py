@@ -21,6 +21,7 @@ from dashboards.models.answers import AnswerReader
 from dashboards.models.changes import Changes, version_of
 from dashboards.models.curves import CurveReader
 from dashboards.models.listing import Runs, UnknownError
+from dashboards.models.runs_table import RunTables, cell_text
 from dashboards.models.scheduling import Scheduling
 from dashboards.security import PICTURE_CSP, is_loopback
 from experiments.look import CHART_SCRIPTS
@@ -64,8 +65,13 @@ class Site:
     mlflow_url: Callable[[], str] = lambda: ""
     curves: CurveReader = field(default_factory=CurveReader)
     answers: AnswerReader = field(default_factory=AnswerReader)
+    tables: RunTables = field(init=False)
     _changes: dict[str, Changes] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """Read tables from the same listing."""
+        self.tables = RunTables(self.runs)
 
     def changes(self, name: str) -> Changes:
         """Versions of the parts of a grid's page. Only existing grids are passed, so the number of entries is small."""
@@ -165,6 +171,9 @@ def environment() -> Environment:
         "count": formats.count,
         "score": formats.score,
         "short": formats.short,
+        "cell": cell_text,
+        "elapsed": formats.elapsed,
+        "clock": formats.clock,
         "path": lambda text: quote(str(text), safe=""),
         "oob": _out_of_band,
         "version": version_of,

@@ -34,8 +34,8 @@ COLUMNS: Mapping[str, str] = {
     "reward": "mean reward of the last step, mean over agents; reward.AGENT for one",
     "accuracy": "at the last evaluation, mean over agents and benchmarks; accuracy.BENCHMARK(.AGENT) for one",
     "tokens": "tokens sampled, all agents",
-    "hours": "hours of the phases, all agents, without evaluations",
-    "gpu_hours": "GPU-hours, all agents, without evaluations",
+    "time_s": "seconds of the phases, all agents, without evaluations",
+    "gpu_s": "GPU-seconds, all agents, without evaluations",
     "updated": "time of the last change, seconds since 1970",
     "tags": "tags of this run; also tag, for conditions",
     "note": "note on this run",
@@ -226,8 +226,8 @@ def _measured(column: str, progress: Progress) -> float | None:
     return {
         "step": progress.step,
         "tokens": spent.tokens,
-        "hours": spent.seconds / 3600,
-        "gpu_hours": spent.gpu_s / 3600,
+        "time_s": spent.seconds,
+        "gpu_s": spent.gpu_s,
         "updated": progress.updated_at,
     }.get(column)
 
@@ -291,8 +291,9 @@ def cell_text(value: Any, digits: int = 4) -> str:
     if value is None:
         return ""
     if isinstance(value, Summary):
-        width = "" if math.isnan(value.half_width) else f" ± {value.half_width:.2g}"
-        return f"{value.mean:.{digits}g}{width}"
+        is_large = abs(value.mean) >= 1000
+        width = "" if math.isnan(value.half_width) else f" ± {value.half_width:{',.0f' if is_large else '.2g'}}"
+        return f"{value.mean:{',.0f' if is_large else f'.{digits}g'}}{width}"
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -122,14 +122,23 @@ def test_refusal_is_shown_for_a_selection(tab: Any, served: str, runs_dir: Path,
     assert schedule.asked == [("start", failed, "normal")]
 
 
-def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> None:
+def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=12, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
-    assert tab.locator(".chart canvas").count() == 9
-    assert tab.locator("#curves").get_attribute("data-last") == "12"
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 12)
+    tab.locator("#choose summary").click()
+    tab.get_by_label("search").fill("entropy next-token")
+    assert tab.locator("#metrics .metric:visible").count() == 1
+    assert tab.locator("#metric-count").inner_text() == "1 found"
+    tab.get_by_label("search").fill("norm")
+    tab.get_by_role("checkbox", name="update/grad_norm").check()
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 13)
+    assert "shown=update%2Fgrad_norm" in tab.url
+    chart = tab.locator("figure.chart", has_text="update/grad_norm")
+    before = int(chart.get_attribute("data-drawn"))
     write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), range(13, 16))
     write_run(runs_dir, step=15, state="missing")
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-last") == "15")
+    wait_until(lambda: int(chart.get_attribute("data-drawn")) > before)
     wait_until(lambda: "step 15 of 40" in tab.locator("#status").inner_text())
     tab.get_by_label("from step").fill("1")
     tab.get_by_role("button", name="Show").click()

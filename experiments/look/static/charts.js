@@ -8,7 +8,7 @@
   function config() {
     const ink = colour("--ink"), faint = colour("--faint"), line = colour("--line");
     return {
-      background: null, font: "system-ui, sans-serif", aria: false, view: { stroke: line },
+      background: null, font: "system-ui, sans-serif", aria: false, mark: { aria: false }, view: { stroke: line },
       axis: { labelColor: faint, titleColor: ink, gridColor: line, gridOpacity: 0.6, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500 },
       legend: { labelColor: ink, orient: "top", labelFontSize: 12, labelLimit: 240, columns: document.documentElement.clientWidth < 640 ? 2 : 5 },
       header: { labelColor: ink, labelFontSize: 12 }, rule: { color: faint }, text: { color: faint },
@@ -89,7 +89,7 @@
         if (update.spec) { tools(figure); await draw(figure); }
       }
     } catch (error) { if (!(error instanceof TypeError)) throw error; /* the server is away; app.js shows a notice */ }
-    if (figure.dataset.every) setTimeout(() => load(figure), 1000 * Number(figure.dataset.every));
+    if (Number(figure.dataset.every)) setTimeout(() => load(figure), 1000 * Number(figure.dataset.every));
   }
 
   function start(root) {

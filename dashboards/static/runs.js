@@ -15,10 +15,15 @@ document.body.addEventListener("htmx:afterSettle", (event) => {
   if (event.target.id !== "table" && event.detail.target?.id !== "table") return;
   for (const box of boxes()) box.checked = kept.has(box.value);
   for (const row of rows()) row.classList.toggle("changed", texts.has(row.id) && texts.get(row.id) !== row.textContent);
-  const address = new URLSearchParams(location.search), form = document.getElementById("query");
-  if (address.get("columns")) form.elements.columns.value = address.get("columns");
-  form.elements.add.value = "";
   count();
+});
+// An added column moves from its field to the columns, unless another one is being typed by then.
+document.body.addEventListener("htmx:afterRequest", (event) => {
+  if (event.detail.elt.id !== "query" || !event.detail.successful) return;
+  const { add, columns } = event.target.elements, added = event.detail.requestConfig.formData.get("add");
+  if (!added) return;
+  columns.value = `${columns.value},${added}`;
+  if (add.value === added) add.value = "";
 });
 document.addEventListener("change", (event) => { if (event.target.name === "experiment") count(); });
 document.getElementById("pick-all").addEventListener("click", () => {

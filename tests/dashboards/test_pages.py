@@ -422,10 +422,12 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     text = page.get(f"/samples/{answered}").text
     assert "1 of 2" in text and "advantage +1.000" in text and "ratio 0.7500, clipped" in text
     assert text.index('aria-label="qwen-tiny"') < text.index('aria-label="llama-tiny"')
-    assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?filter=disagreement").text
-    assert "matches this filter" in page.get(f"/samples/{answered}?filter=unscored").text
+    for address in ("right=qwen-tiny&wrong=llama-tiny", "right=any&wrong=any", "text=THREE", "verdict=wrong"):
+        assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?{address}").text
+    assert "matches this filter" in page.get(f"/samples/{answered}?verdict=unscored&step=").text
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
-    assert page.get(f"/samples/{answered}?filter=x").status_code == 422
+    assert page.get(f"/samples/{answered}?verdict=x").status_code == 422
+    assert page.get(f"/samples/{answered}?step=two").status_code == 422
 
 
 def test_start_reads_the_newest_answers_and_a_visitor_not_again(
@@ -433,9 +435,9 @@ def test_start_reads_the_newest_answers_and_a_visitor_not_again(
 ) -> None:
     read: list[tuple[str, int]] = []
 
-    def noted(runs_dir: Path, experiment: str, step: int, version: int) -> StepAnswers:
+    def noted(runs_dir: Path, experiment: str, step: int, benchmark: str, version: int) -> StepAnswers:
         read.append((experiment, step))
-        return inner(runs_dir, experiment, step, version)
+        return inner(runs_dir, experiment, step, benchmark, version)
 
     inner = answers._read
     monkeypatch.setattr(answers, "_read", noted)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 
 from dashboards.formats import count, duration, hours
-from dashboards.models.answers import Answered, group
+from dashboards.models.answers import ANY, Answered, Filter, group
 from dashboards.models.changes import Changes
 from dashboards.models.comparison import TOGETHER, Comparer, as_csv
 from dashboards.models.curves import (
@@ -28,6 +31,7 @@ from dashboards.models.curves import (
 from dashboards.models.listing import Runs
 from dashboards.models.settings import Setting, differences, read_field_values
 from dashboards.models.timeline import JOINT, TimedPhase, lay_out, timeline, waits
+from dashboards.models.tokens import pieces
 from dashboards.models.tracebacks import frames
 from dashboards.pictures import curves_svg, results_svg
 from flows.records.progress import Spent
@@ -316,25 +320,45 @@ def ids(problems: tuple[Answered, ...]) -> list[str]:
     return [one.problem_id for one in problems]
 
 
-def test_filters() -> None:
-    found = group(
-        frame_of(
-            {
-                "both": ("correct", "correct"),
-                "strong only": ("correct", "wrong"),
-                "strong too": ("correct", "wrong"),
-                "weak only": ("wrong", "correct"),
-                "none": ("wrong", "unscored"),
-            }
-        ),
-        ["strong", "weak"],
-    )
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(), ["both", "strong only", "strong too", "weak only", "none"]),
+        (Filter(right="strong", wrong="weak"), ["strong only", "strong too"]),
+        (Filter(right=ANY, wrong=ANY), ["strong only", "strong too", "weak only"]),
+        (Filter(wrong="weak"), ["strong only", "strong too"]),
+        (Filter(verdict="unscored"), ["none"]),
+        (Filter(verdict="wrong", agent="strong"), ["weak only", "none"]),
+        (Filter(text="STRONG O"), ["strong only"]),
+        (Filter(text="is asked", verdict="unscored"), ["none"]),
+        (Filter(text="XXXX"), ["weak only", "none"]),
+        (Filter(tag="ordinary", text="none"), ["none"]),
+        (Filter(tag="search"), []),
+    ],
+)
+def test_filter_finds_problems_by_what_an_agent_answered(wanted: Filter, expected: list[str]) -> None:
+    verdicts = {
+        "both": ("correct", "correct"),
+        "strong only": ("correct", "wrong"),
+        "strong too": ("correct", "wrong"),
+        "weak only": ("wrong", "correct"),
+        "none": ("wrong", "unscored"),
+    }
+    found = group(frame_of(verdicts), ["strong", "weak"])
     assert found.by_strength == ("weak", "strong")
-    assert ids(found.select("disagreement")) == ["strong only", "strong too", "weak only"]
-    assert ids(found.select("weaker")) == ["weak only"]
-    assert ids(found.select("unscored")) == ["none"]
-    assert ids(found.select("longest"))[:2] == ["none", "weak only"]
-    assert len(found.select("all")) == 5
+    assert ids(found.select(wanted, {"none": "What is asked"})) == expected
+
+
+def test_longest_response_that_fits_comes_first() -> None:
+    found = group(frame_of({"a": ("correct", "wrong"), "bbb": ("wrong", "wrong")}), ["strong", "weak"])
+    assert ids(found.select(Filter(verdict="wrong", is_longest_first=True), {})) == ["bbb", "a"]
+
+
+def test_tokens_that_spell_one_character_together_are_one_piece() -> None:
+    tokenizer = Tokenizer(BPE({"a": 0, "Ã": 1, "©": 2}, []))  # the last two are the bytes of é
+    tokenizer.decoder = ByteLevel()
+    found = pieces(tokenizer, [0, 1, 2], [-0.001, -2.0, -3.0])
+    assert [(piece.text, piece.logprob, piece.kind) for piece in found] == [("a", -0.001, 0), ("é", -5.0, 5)]
 
 
 def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:

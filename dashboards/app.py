@@ -22,6 +22,7 @@ from dashboards.models.scheduling import Scheduling, connector
 from dashboards.pages.compare import compare_routes
 from dashboards.pages.grid import grid_routes
 from dashboards.pages.login import login_routes
+from dashboards.pages.overview import overview_routes
 from dashboards.pages.run import run_routes
 from dashboards.pages.runs import runs_routes
 from dashboards.pages.samples import find_answers, samples_routes
@@ -63,7 +64,8 @@ def create_app(
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.state.site = site
-    for routes in (grid_routes, runs_routes, run_routes, compare_routes, samples_routes, login_routes):
+    routers = (overview_routes, grid_routes, runs_routes, run_routes, compare_routes, samples_routes, login_routes)
+    for routes in routers:
         app.include_router(routes(site))
 
     @app.get("/links")

@@ -20,9 +20,15 @@ def duration(seconds: float | None) -> str:
 
 
 def hours(spent: Spent) -> str:
-    """Format the GPU-hours, or, if no GPU was used, the hours of the phases on the CPU."""
-    value, unit = (spent.gpu_s, "GPU-h") if spent.gpu_s > 0 else (spent.seconds, "CPU phase-h")
-    return f"{value / 3600:.{2 if value < 36000 else 0}f} {unit}"
+    """Format the GPU time, or, if no GPU was used, the time of the phases on the CPU: "3.5 h GPU", "40 s CPU"."""
+    return f"{elapsed(spent.gpu_s)} GPU" if spent.gpu_s > 0 else f"{elapsed(spent.seconds)} CPU"
+
+
+def elapsed(seconds: float) -> str:
+    """Format a time that has passed: "3.2 s", "40 s", "12 min", "1,250.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.{1 if 0 < seconds < 10 else 0}f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
 
 
 def count(value: float | None) -> str:
@@ -40,11 +46,14 @@ def score(value: float | None) -> str:
     return "—" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
-def elapsed(seconds: float) -> str:
-    """Format a time that has passed: "3.2 s", "40 s", "12 min", "1,250.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.{1 if 0 < seconds < 10 else 0}f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
+def signed(value: float) -> str:
+    """Format a difference: "+1.2", "−0.3"."""
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def digits(value: float) -> str:
+    """Format an accuracy as its first two digits: 0.731 is "73", 1 is "100"."""
+    return f"{100 * value:.0f}"
 
 
 def clock(seconds: float) -> str:

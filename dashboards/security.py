@@ -24,6 +24,10 @@ _CSP = (
 )
 PICTURE_CSP = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 """policy for SVG files, which have inline styles and no scripts"""
+REPORT_CSP = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; sandbox allow-scripts"
+)
+"""policy for a report, whose own policy lists its scripts; it runs in an origin of its own"""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,10 +19,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from dashboards import formats
 from dashboards.models.answers import AnswerReader
 from dashboards.models.changes import Changes, version_of
+from dashboards.models.comparison import Comparison
 from dashboards.models.curves import CurveReader
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs_table import RunTables, cell_text
 from dashboards.models.scheduling import Scheduling
+from dashboards.models.verdicts import Judge
 from dashboards.security import PICTURE_CSP, is_loopback
 from experiments.look import CHART_SCRIPTS
 from experiments.look import STATIC as LOOK
@@ -66,6 +68,7 @@ class Site:
     curves: CurveReader = field(default_factory=CurveReader)
     answers: AnswerReader = field(default_factory=AnswerReader)
     tables: RunTables = field(init=False)
+    judge: Judge = field(default_factory=Judge)
     _changes: dict[str, Changes] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -172,6 +175,8 @@ def environment() -> Environment:
         "score": formats.score,
         "short": formats.short,
         "cell": cell_text,
+        "digits": formats.digits,
+        "signed": formats.signed,
         "elapsed": formats.elapsed,
         "clock": formats.clock,
         "path": lambda text: quote(str(text), safe=""),
@@ -179,13 +184,22 @@ def environment() -> Environment:
         "version": version_of,
     }
     templates.filters |= dict(filters)
-    templates.globals |= {"asset": asset, "with_interval": with_interval, "chart_scripts": CHART_SCRIPTS}
+    templates.globals |= {"asset": asset, "with_interval": with_interval, "query": _query}
+    templates.globals["chart_scripts"] = CHART_SCRIPTS
     return templates
+
+
+def _query(comparison: Comparison | None, agent: str, cost: str, column: int) -> str:
+    """Address parameters of a comparison."""
+    if comparison is None:
+        return ""
+    own = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent, "cost": cost}
+    return urlencode(own | ({"benchmark": comparison.columns[column]} if comparison.columns else {}))
 
 
 def _out_of_band(cell: Markup) -> Markup:
     """Mark a part for htmx's out-of-band swap: it replaces the element with the same id."""
-    return Markup(str(cell).replace("<div ", '<div hx-swap-oob="true" ', 1))
+    return Markup(str(cell).replace(' id="', ' hx-swap-oob="true" id="', 1))
 
 
 @cache

@@ -15,6 +15,7 @@ from flows.records.states import Standing
 from flows.service.schedule import ScheduledRun
 
 _CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
+_BY_URGENCY = ("failed", "running", "queued", "missing", "unavailable", "done")
 CANCELLING = "being cancelled"
 StandingOf = Callable[[str], Standing]
 
@@ -29,10 +30,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One experiment in one row and seed of a grid; `key` is its element id in the page."""
+    """The experiments of one row and seed of a grid; `key` is its element id in the page.
+
+    There are several in the row of a method that trains each agent alone; the state is then that of the one that most
+    needs a look, and steps and costs are sums.
+    """
 
     key: str
-    experiment: str
+    experiments: tuple[str, ...]
     seed: int
     state: str
     reason: str
@@ -42,6 +47,16 @@ class MatrixCell:
     seconds_left: float | None
     spent: Spent
     priority: str
+
+    @property
+    def experiment(self) -> str:
+        """Its experiment, the first if there are several."""
+        return self.experiments[0]
+
+    @property
+    def value(self) -> float | None:
+        """Mean accuracy of its agents; None before the first evaluation."""
+        return statistics.fmean(score.value for score in self.scores) if self.scores else None
 
     @property
     def remark(self) -> str:
@@ -56,12 +71,18 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """A method, or one agent of a method that trains agents separately; one cell or None per seed."""
+    """A method, or one agent of it; one cell or None per seed.
 
+    `is_part` marks the trainings of single agents below the row of their method, which shows them together.
+    """
+
+    key: str
     method: str
     label: str
     agent: str
     cells: tuple[MatrixCell | None, ...]
+    is_part: bool = False
+    has_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +175,29 @@ def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> Cel
     return CellState("missing", standing.reason)
 
 
-def build_matrix(record: GridRecord, standing_of: StandingOf, schedule: ScheduleView) -> Matrix:
+def build_matrix(
+    record: GridRecord, standing_of: StandingOf, schedule: ScheduleView, *, by_agent: bool = False
+) -> Matrix:
     """Build a grid with the state of every cell.
 
     Args:
         record: the planned grid.
         standing_of: returns the state of an experiment by id; called once each.
         schedule: last known state of the schedule.
+        by_agent: a row per agent of each method, instead of one per method.
     """
     standings = {name: standing_of(name) for name in dict.fromkeys(place.experiment for place in record.places)}
     pairs: dict[str, list[Place]] = {}
     for place in record.places:
         pairs.setdefault(place.pair, []).append(place)
-    sections = tuple(_section(pair, places, record, standings, schedule) for pair, places in pairs.items())
-    unique = {cell.experiment: cell for section in sections for row in section.rows for cell in row.cells if cell}
+    sections = tuple(_section(pair, places, record, standings, schedule, by_agent) for pair, places in pairs.items())
+    unique = {
+        cell.experiment: cell
+        for section in sections
+        for row in section.rows
+        for cell in row.cells
+        if cell is not None and len(cell.experiments) == 1
+    }
     methods = {place.experiment: place.method for place in record.places}
     return Matrix(record.name, record.title, sections, _totals(list(unique.values()), methods, schedule.num_slots))
 
@@ -178,6 +208,7 @@ def _section(
     record: GridRecord,
     standings: Mapping[str, Standing],
     schedule: ScheduleView,
+    by_agent: bool,
 ) -> MatrixSection:
     seeds = tuple(sorted({place.seed for place in places}))
     variants: dict[tuple[str, str], list[Place]] = {}
@@ -186,43 +217,64 @@ def _section(
     rows = []
     for (method, label), own in variants.items():
         num_experiments = Counter(seed for seed, _ in {(place.seed, place.experiment) for place in own})
+        agents = list(dict.fromkeys(place.agent for place in own))
         trains_alone = max(num_experiments.values()) > 1
-        for agent in list(dict.fromkeys(place.agent for place in own)) if trains_alone else [""]:
+        for agent in [*([] if by_agent else [""]), *(agents if by_agent or trains_alone else [])]:
             cells = []
             for seed in seeds:
                 members = [place for place in own if place.seed == seed and agent in ("", place.agent)]
-                cells.append(_cell(members, record, standings, schedule) if members else None)
-            rows.append(MatrixRow(method, label, agent, tuple(cells)))
+                cells.append(_cell(members, agent, record, standings, schedule) if members else None)
+            is_part = bool(agent) and not by_agent
+            key = _key("r", pair, method, label, agent)
+            has_parts = trains_alone and not by_agent and not agent
+            rows.append(MatrixRow(key, method, label, agent, tuple(cells), is_part, has_parts))
     return MatrixSection(pair, seeds, tuple(rows))
 
 
 def _cell(
-    places: Sequence[Place], record: GridRecord, standings: Mapping[str, Standing], schedule: ScheduleView
+    places: Sequence[Place],
+    agent: str,
+    record: GridRecord,
+    standings: Mapping[str, Standing],
+    schedule: ScheduleView,
 ) -> MatrixCell:
-    first = places[0]
-    standing, run = standings[first.experiment], schedule.runs.get(first.experiment)
-    cell_state = judge(standing, run, first.unavailable)
-    progress, is_training = standing.progress, cell_state.state == "running" and cell_state.reason != CANCELLING
-    agents = [place.agent for place in places]
+    first, names = places[0], tuple(dict.fromkeys(place.experiment for place in places))
+    unavailable = {place.experiment: place.unavailable for place in places}
+    states = {name: judge(standings[name], schedule.runs.get(name), unavailable[name]) for name in names}
+    shown = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
+    progress = [own for name in names if (own := standings[name].progress) is not None]
+    left = [
+        own.seconds_left
+        for name in names
+        if (own := standings[name].progress) is not None
+        and own.seconds_left is not None
+        and states[name].state == "running"
+        and states[name].reason != CANCELLING
+    ]
+    run = schedule.runs.get(shown)
+    num_steps = [own.num_steps for own in progress]
     return MatrixCell(
-        key=cell_key(first),
-        experiment=first.experiment,
+        key=_key("c", first.pair, first.method, first.label, agent, str(first.seed), *names),
+        experiments=names,
         seed=first.seed,
-        state=cell_state.state,
-        reason=cell_state.reason,
-        step=progress.step if progress is not None else 0,
-        num_steps=progress.num_steps if progress is not None else 0,
-        scores=scores_of(progress.evaluations, agents, record.benchmarks) if progress is not None else (),
-        seconds_left=progress.seconds_left if progress is not None and is_training else None,
-        spent=total_spent(progress),
-        priority=run.priority if run is not None and cell_state.state == "queued" else "",
+        state=states[shown].state,
+        reason=states[shown].reason,
+        step=sum(own.step for own in progress),
+        num_steps=sum(num_steps) + (len(names) - len(num_steps)) * max(num_steps, default=0),
+        scores=tuple(
+            score
+            for own in progress
+            for score in scores_of(own.evaluations, [place.agent for place in places], record.benchmarks)
+        ),
+        seconds_left=max(left, default=None),
+        spent=Spent.sum(total_spent(own) for own in progress),
+        priority=run.priority if run is not None and states[shown].state == "queued" else "",
     )
 
 
-def cell_key(place: Place) -> str:
-    """Element id of a cell in the page, the same at every request."""
-    text = "\n".join((place.pair, place.method, place.label, place.agent, str(place.seed), place.experiment))
-    return f"c{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+def _key(kind: str, *names: str) -> str:
+    """Element id in the page, the same at every request."""
+    return kind + hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
 def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:

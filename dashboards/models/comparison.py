@@ -5,35 +5,36 @@ All data come from the grid's record and the experiments' progress files.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pandas as pd
 
 from dashboards.models.cells import StandingOf
+from experiments.look.charts import inert
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
-from experiments.report.statistics import Summary, summarize
+from experiments.report.statistics import Summary, paired_t, summarize
 from experiments.report.tables import Printed, printed_in
 from flows.records.gridfile import GridRecord, Place
 from flows.records.progress import Evaluated, Spent
 
 TOGETHER = "all agents"
 """the mean over a pair's agents"""
-_COLUMNS = [
-    *("grid", "pair", "agent", "method", "label", "benchmark", "mean", "half_width_95", "seeds", "seeds_planned"),
-    *("paper", "tokens_sampled", "gpu_hours", "phase_hours"),
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value over seeds, and the paper's value if there is one."""
+    """A value over seeds, and the paper's value if there is one.
+
+    `is_best` marks the agent's best method, and those that are not significantly worse (paired t test over seeds).
+    """
 
     summary: Summary | None
     printed: float | None
+    is_best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,19 @@ class Comparer:
         for agents in groups:
             lines.append(self._line(Variant(BEFORE), agents, columns, printed))
             lines += [self._line(variant, agents, columns, printed) for variant in self._variants]
+            best = {column: self._best(agents, self._of_column(column)) for column in columns}
+            lines = [
+                line
+                if line.variant.method == BEFORE or line.agent != _name_of(agents)
+                else replace(
+                    line,
+                    figures=tuple(
+                        replace(figure, is_best=line.variant in best[column])
+                        for column, figure in zip(columns, line.figures, strict=True)
+                    ),
+                )
+                for line in lines
+            ]
         experiments: dict[tuple[str, str, int], set[str]] = {}
         for place in self._places:
             experiments.setdefault((place.method, place.label, place.seed), set()).add(place.experiment)
@@ -148,6 +162,48 @@ class Comparer:
             has_gpu=self._has_gpu,
         )
 
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Methods of the pair, in grid order."""
+        return self._variants
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Agents of the pair, in grid order."""
+        return self._agents
+
+    def finals(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str] = ()) -> dict[int, float]:
+        """Mean accuracy of these agents after training by seed; only seeds whose runs are complete.
+
+        Args:
+            variant: method.
+            agents: to average.
+            benchmarks: to average; default: those of the comparison.
+        """
+        values = {}
+        for seed in self._seeds(variant):
+            team = self._of(variant, seed, agents)
+            if team and all(agent.last is not None for agent in team):
+                chosen = benchmarks or self.benchmarks
+                values[seed] = statistics.fmean(agent.value(agent.last, chosen) for agent in team)
+        return {seed: value for seed, value in values.items() if not math.isnan(value)}
+
+    def _of_column(self, column: str) -> tuple[str, ...]:
+        return self.benchmarks if column == AVERAGE else (column,)
+
+    def _best(self, agents: Sequence[str], benchmarks: Sequence[str]) -> set[Variant]:
+        """The best method, and those that are not significantly worse at 5 %."""
+        values = {v: own for v in self._variants if (own := self.finals(v, agents, benchmarks))}
+        if not values:
+            return set()
+        best = max(values, key=lambda variant: statistics.fmean(values[variant].values()))
+        found = {best}
+        for variant, own in values.items():
+            common = sorted(own.keys() & values[best].keys())
+            if len(common) > 1 and paired_t([own[seed] - values[best][seed] for seed in common]).p_value >= 0.05:
+                found.add(variant)
+        return found
+
     def _line(
         self,
         variant: Variant,
@@ -155,7 +211,7 @@ class Comparer:
         columns: Sequence[str],
         printed: Printed,
     ) -> ComparisonLine:
-        name = agents[0] if len(agents) == 1 else TOGETHER
+        name = _name_of(agents)
         is_before = variant.method == BEFORE
         variants = self._variants if is_before else (variant,)
         runs = [(v, seed, self._of(v, seed, agents)) for v in variants for seed in self._seeds(v)]
@@ -166,7 +222,7 @@ class Comparer:
         seeds, done = {seed for seed, _ in complete}, [team for _, team in complete]
         figures = []
         for column in columns:
-            benchmarks = self.benchmarks if column == AVERAGE else (column,)
+            benchmarks = self._of_column(column)
             values = [
                 statistics.fmean(agent.value(0 if is_before else agent.last, benchmarks) for agent in team)
                 for team in done
@@ -188,6 +244,35 @@ class Comparer:
             gpu_hours=_mean([spent.gpu_s / 3600 for spent in costs]),
             hours=_mean([spent.seconds / 3600 for spent in costs]),
         )
+
+    def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[Point]]:
+        """Points of every seed, for those that `curve` averages."""
+        runs = {seed: team for seed in self._seeds(variant) if (team := self._of(variant, seed, agents))}
+        done = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
+        return {seed: list(_path(team, benchmarks).values()) for seed, team in (done or runs).items()}
+
+    @property
+    def default_column(self) -> str:
+        """The benchmark that was evaluated at the most steps, so that curves have points; the first of equals."""
+        steps = {
+            name: {e.step for run in self._trained.values() for e in run.evaluations if e.benchmark == name}
+            for name in self.benchmarks
+        }
+        return max(self.benchmarks, key=lambda name: len(steps[name]), default="")
+
+    def examples(self) -> dict[Variant, str]:
+        """An experiment of each method, to compare configurations."""
+        return {Variant(place.method, place.label): place.experiment for place in reversed(self._places)}
+
+    def costs(self, variant: Variant, agents: Sequence[str]) -> dict[int, Spent]:
+        """Summed cost of these agents by complete seed."""
+        found = {}
+        for seed in self._seeds(variant):
+            team = self._of(variant, seed, agents)
+            ends = [_last(agent) for agent in team] if team else [None]
+            if None not in ends:
+                found[seed] = Spent.sum(end.spent for end in ends if end is not None)
+        return found
 
     def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
         """Training curve: mean accuracy over agents against their summed cost.
@@ -214,6 +299,10 @@ class Comparer:
                 )
             )
         return points
+
+
+def _name_of(agents: Sequence[str]) -> str:
+    return agents[0] if len(agents) == 1 else TOGETHER
 
 
 def _trained(place: Place, standing_of: StandingOf) -> _Trained:
@@ -246,25 +335,24 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def as_csv(comparison: Comparison) -> str:
     """The table as CSV, one line per agent, method and benchmark."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for line in comparison.lines:
-        for name, figure in zip(comparison.columns, line.figures, strict=True):
-            summary = figure.summary
-            numbers = (
-                summary.mean if summary else None,
-                summary.half_width if summary and not math.isnan(summary.half_width) else None,
-                line.num_seeds,
-                line.num_planned,
-                figure.printed,
-                *(line.tokens, line.gpu_hours, line.hours),
-            )
-            names = (comparison.grid, comparison.pair, line.agent, line.variant.method, line.variant.label, name)
-            writer.writerow([_escaped(name) for name in names] + ["" if n is None else f"{n:.6g}" for n in numbers])
-    return out.getvalue()
-
-
-def _escaped(name: str) -> str:
-    """The name, escaped so that spreadsheets do not read it as a formula."""
-    return f"'{name}" if name[:1] in "=+-@\t" and name else name
+    rows = [
+        {
+            "grid": inert(comparison.grid),
+            "pair": inert(comparison.pair),
+            "agent": inert(line.agent),
+            "method": inert(line.variant.method),
+            "label": inert(line.variant.label),
+            "benchmark": inert(name),
+            "mean": figure.summary.mean if figure.summary is not None else math.nan,
+            "half_width_95": figure.summary.half_width if figure.summary is not None else math.nan,
+            "seeds": line.num_seeds,
+            "seeds_planned": line.num_planned,
+            "paper": figure.printed,
+            "tokens_sampled": line.tokens,
+            "gpu_hours": line.gpu_hours,
+            "phase_hours": line.hours,
+        }
+        for line in comparison.lines
+        for name, figure in zip(comparison.columns, line.figures, strict=True)
+    ]
+    return str(pd.DataFrame(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n"))

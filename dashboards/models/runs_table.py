@@ -17,6 +17,7 @@ from dashboards.models.conditions import read_conditions
 from dashboards.models.listing import Runs
 from dashboards.models.scheduling import ScheduleView
 from dashboards.models.settings import read_field_values
+from experiments.look.charts import inert
 from experiments.report.statistics import Summary, summarize
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import Progress
@@ -316,11 +317,6 @@ def as_csv(table: Table) -> str:
                 summary = value if isinstance(value, Summary) else None
                 cells += [summary.mean, summary.half_width, summary.num_seeds] if summary is not None else ["", "", ""]
             else:
-                cells.append(_inert(value if isinstance(value, int | float) else cell_text(value)))
+                cells.append(value if isinstance(value, int | float) else inert(cell_text(value)))
         writer.writerow(cells)
     return text.getvalue()
-
-
-def _inert(value: Any) -> Any:
-    """A text that a spreadsheet would read as a formula, quoted."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
@@ -16,6 +16,9 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
 _IDLE_AFTER_S = 30.0
 """the schedule is not queried if there was no request for this long"""
+_OLD_S = 10.0
+"""an answer that is older is not shown unmarked"""
+OLD = "The schedule's state below is from an earlier visit; it is being read again."
 NO_SERVER = "No Prefect server runs for this folder, so nothing can be started from here; `hacpo worker` starts one."
 NO_WORKER = "No worker is online; queued experiments start once `hacpo worker` runs on a machine."
 
@@ -37,22 +40,27 @@ class ScheduleView:
 class Scheduling:
     """A cache of the schedule; one thread refreshes it while there are requests."""
 
-    def __init__(self, connect: Callable[[], Schedule | None], *, period_s: float = PERIOD_S) -> None:
-        self._connect, self._period_s = connect, period_s
+    def __init__(
+        self, connect: Callable[[], Schedule | None], *, period_s: float = PERIOD_S, old_s: float = _OLD_S
+    ) -> None:
+        self._connect, self._period_s, self._old_s = connect, period_s, old_s
         self._view = ScheduleView()
-        self._looked_at = 0.0
+        self._looked_at = self._asked_at = 0.0
         self._wanted, self._answered = threading.Event(), threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def view(self, *, wait_s: float = 0.0) -> ScheduleView:
-        """The last known state; the first call waits up to `wait_s` for it."""
+        """The last known state; if it is missing or old, wait up to `wait_s` for another, and mark it if none comes."""
         self._looked_at = time.monotonic()
+        if self._asked_at and self._looked_at - self._asked_at > self._old_s:
+            self._answered.clear()
+            self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="schedule", daemon=True)
             self._thread.start()
-        self._answered.wait(wait_s)
-        return self._view
+        is_new = self._answered.wait(wait_s)
+        return self._view if is_new or not self._asked_at else replace(self._view, notice=OLD)
 
     def refresh(self, *, wait_s: float = 0.0) -> None:
         """Query the schedule at once, after a change."""
@@ -72,6 +80,7 @@ class Scheduling:
             if time.monotonic() - self._looked_at < _IDLE_AFTER_S:
                 self._wanted.clear()
                 self._view = self._ask()
+                self._asked_at = time.monotonic()
                 self._answered.set()
             self._wanted.wait(self._period_s)
 

@@ -1,8 +1,9 @@
-"""Page that compares a grid's methods on one pair: table, figures, downloads."""
+"""Page that compares a grid's methods on one pair: verdict, curves, table, configuration; downloads of each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -11,14 +12,24 @@ from starlette.responses import Response
 
 from dashboards.models.changes import version_of
 from dashboards.models.comparison import TOGETHER, Comparer, Comparison, as_csv
+from dashboards.models.comparison_charts import (
+    COSTS,
+    curves_chart,
+    hours_label,
+    parallel_chart,
+    results_chart,
+    verdict_chart,
+)
 from dashboards.models.listing import ALL_RUNS, UnknownError
-from dashboards.pictures import COST_LABELS, curves_svg, hours_label, results_svg
-from dashboards.security import PICTURE_CSP
-from dashboards.site import Site, part
+from dashboards.models.settings import ABSENT, read_field_values
+from dashboards.models.verdicts import Answer
+from dashboards.site import FILE_KINDS, Site, chart_response, part
+from experiments.look.charts import Chart
 from experiments.report.cells import Variant
 
-Scheme = Literal["light", "dark"]
-_CostUnit = Literal["tokens", "hours"]
+_CostUnit = Literal["tokens", "hours", "steps"]
+_Charts = Literal["verdict", "curves", "results", "parallel"]
+_DEFAULT_COST: _CostUnit = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +38,7 @@ class Selection:
 
     comparer: Comparer
     comparison: Comparison
+    answer: Answer
     pairs: tuple[str, ...]
     """all pairs of the grid"""
     column: int
@@ -50,15 +62,17 @@ def _selected(
         return None
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
-    comparer = Comparer(record, pair or pairs[0], site.runs.standing)
+    judged = site.judge.judged(record, cache(site.runs.standing))
+    comparer = judged.comparers[pair or pairs[0]]
     comparison = comparer.comparison()
     if benchmark and benchmark not in comparison.columns:
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
     if agent and agent not in (TOGETHER, *comparison.agents):
         raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
-    column = comparison.columns.index(benchmark) if benchmark else max(len(comparison.columns) - 1, 0)
+    shown = benchmark or comparer.default_column
+    column = comparison.columns.index(shown) if shown else 0
     agents = (agent,) if agent and agent != TOGETHER else comparison.agents
-    return Selection(comparer, comparison, pairs, column, agents)
+    return Selection(comparer, comparison, judged.answer, pairs, column, agents)
 
 
 _Selected = Annotated[Selection | None, Depends(_selected)]
@@ -69,36 +83,64 @@ def compare_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/compare")
-    def show(request: Request, selection: _Selected, cost: _CostUnit = "tokens") -> Response:
+    def show(request: Request, selection: _Selected, cost: _CostUnit = _DEFAULT_COST) -> Response:
         return site.page(request, "compare.html", **_context(site, selection, cost))
 
     @router.get("/compare/changes")
-    def changes(selection: _Selected, cost: _CostUnit = "tokens", seen: str = "") -> Response:
+    def changes(selection: _Selected, cost: _CostUnit = _DEFAULT_COST, grid: str = "", seen: str = "") -> Response:
+        if selection is not None and not grid:  # the page was opened before there was anything to compare
+            return Response(status_code=204, headers={"HX-Refresh": "true"})
         return part("results.html", _context(site, selection, cost, seen), seen)
 
     @router.get("/compare/table.csv")
     def table(selection: _Selected) -> Response:
-        return _download(as_csv(_not_empty(selection).comparison), "text/csv; charset=utf-8", "comparison.csv")
+        if selection is None or not selection.comparison.columns:
+            raise UnknownError("nothing has been evaluated yet")
+        headers = {"content-disposition": 'attachment; filename="hacpo_comparison.csv"'}
+        return Response(as_csv(selection.comparison), media_type="text/csv; charset=utf-8", headers=headers)
 
-    @router.get("/compare/results.svg")
-    def results(selection: _Selected, scheme: Scheme = "light", download: bool = False) -> Response:
-        chosen = _not_empty(selection)
-        svg = results_svg(chosen.comparison, column=chosen.column, scheme=scheme)
-        return _picture(svg, "results.svg" if download else "")
-
-    @router.get("/compare/curves.svg")
-    def curves(
-        selection: _Selected, cost: _CostUnit = "tokens", scheme: Scheme = "light", download: bool = False
+    @router.get("/compare/{chart}.{kind}")
+    def draw(
+        chart: _Charts, kind: FILE_KINDS, selection: _Selected, cost: _CostUnit = _DEFAULT_COST, seen: str = ""
     ) -> Response:
-        chosen = _not_empty(selection)
-        points = {
-            variant: chosen.comparer.curve(variant, chosen.agents, chosen.benchmarks)
-            for variant in chosen.comparison.variants
-        }
-        svg = curves_svg(chosen.comparison, points, cost=cost, printed=_printed(chosen), scheme=scheme)
-        return _picture(svg, "curves.svg" if download else "")
+        drawn = _chart(site, selection, chart, cost) if selection is not None else None
+        return chart_response(drawn, kind, seen)
 
     return router
+
+
+def _chart(site: Site, selection: Selection, chart: _Charts, cost: _CostUnit) -> Chart | None:
+    comparer, comparison = selection.comparer, selection.comparison
+    if not comparison.columns:
+        return None
+    if chart == "verdict":
+        return verdict_chart(selection.answer, comparison.pair)
+    if chart == "results":
+        return results_chart(comparison, selection.column)
+    if chart == "parallel":
+        return parallel_chart(comparer, comparison, _fields(site, selection))
+    printed = _printed(selection)
+    return curves_chart(comparer, comparison, selection.agents, selection.benchmarks, cost, printed)
+
+
+def _fields(site: Site, selection: Selection) -> dict[Variant, dict[str, str]]:
+    """Fields in which the methods' configurations differ, apart from their agents and seeds."""
+    examples = selection.comparer.examples()
+    known = set(site.runs.names())
+    values = {variant: read_field_values(site.runs.root(name)) for variant, name in examples.items() if name in known}
+    names = dict.fromkeys(name for own in values.values() for name in own)
+    differing = [
+        name
+        for name in names
+        if not name.startswith("pair.")
+        and name not in ("seed", "method.name")
+        and len({own.get(name, ABSENT) for own in values.values()}) > 1
+    ]
+    return {
+        variant: {name: own[name] for name in differing if name in own}
+        for variant in selection.comparison.variants
+        if (own := values.get(variant)) is not None
+    }
 
 
 def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str | None = None) -> dict[str, Any]:
@@ -107,7 +149,7 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
     Args:
         site: readers.
         selection: None if the grid is empty.
-        cost: key of COST_LABELS.
+        cost: key of COSTS.
         seen: version that the browser has, whose choices are sent again if they have changed; None: a whole page.
     """
     comparison = selection.comparison if selection is not None else None
@@ -118,36 +160,25 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
         "agent": TOGETHER if selection is None or len(selection.agents) != 1 else selection.agents[0],
         "together": TOGETHER,
         "cost": cost,
-        "costs": COST_LABELS | ({"hours": hours_label(comparison)} if comparison is not None else {}),
+        "costs": COSTS | ({"hours": hours_label(comparison)} if comparison is not None else {}),
     }
     names = version_of(choices, (comparison.columns, comparison.agents) if comparison is not None else ())
-    extent = selection.comparer.extent() if selection is not None else []
     is_choice_new = seen is not None and seen.partition(".")[0] != names
-    return choices | {
-        "comparison": comparison,
-        "version": f"{names}.{version_of(comparison, extent)}",
-        "is_choice_new": is_choice_new,
-    }
-
-
-def _not_empty(selection: Selection | None) -> Selection:
-    if selection is None or not selection.comparison.columns:
-        raise UnknownError("nothing has been evaluated yet")
-    return selection
+    fields = _fields(site, selection) if selection is not None else {}
+    results = {"comparison": comparison, "answer": selection.answer if selection is not None else Answer(None)}
+    return (
+        choices
+        | results
+        | {
+            "fields": fields,
+            "field_names": list(dict.fromkeys(name for own in fields.values() for name in own)),
+            "version": f"{names}.{version_of(results, fields)}",
+            "is_choice_new": is_choice_new,
+        }
+    )
 
 
 def _printed(selection: Selection) -> dict[Variant, float]:
     """The paper's values for the selected agent; empty for several agents, for which it has none."""
     lines = [line for line in selection.comparison.lines if (line.agent,) == selection.agents]
     return {line.variant: value for line in lines if (value := line.figures[selection.column].printed) is not None}
-
-
-def _picture(svg: str, name: str) -> Response:
-    response = _download(svg, "image/svg+xml", name)
-    response.headers["content-security-policy"] = PICTURE_CSP
-    return response
-
-
-def _download(text: str, kind: str, name: str) -> Response:
-    headers = {"content-disposition": f'attachment; filename="hacpo_{name}"'} if name else {}
-    return Response(text, media_type=kind, headers=headers)

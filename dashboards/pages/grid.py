@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
@@ -13,18 +15,28 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.cells import Matrix, beginning, build_matrix, judge
-from dashboards.models.listing import ALL_RUNS
+from dashboards.models.cells import Matrix, MatrixRow, beginning, build_matrix, judge, total_spent
+from dashboards.models.comparison import Comparer
+from dashboards.models.failures import failure_groups
+from dashboards.models.listing import ALL_RUNS, UnknownError
+from dashboards.models.rows import summaries
+from dashboards.models.verdicts import Answer
 from dashboards.pages.forms import read_form
+from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, macro
+from experiments.report.cells import Variant
+from flows.records.gridfile import GridRecord
 from flows.service.deployments import PRIORITIES
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
+from hacpo_core.store.steps import StepStore
 
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
 FIRST_ANSWER_S = 0.3
-FIRST_CELLS = 150
-"""number of cells in the first response; a browser takes half a second to render a thousand"""
+FIRST_CELLS = 400
+"""number of cells in the first response"""
+_Rows = Literal["mean", "each"]
+_Name = Annotated[str, Query(max_length=200)]
 _UNKNOWN = "there is no such experiment"
 
 
@@ -40,53 +52,58 @@ def grid_routes(site: Site) -> APIRouter:
     """The page, its updates, and actions."""
     router = APIRouter()
 
-    @router.get("/")
-    def latest(request: Request) -> Response:
-        grids = site.runs.grids()
-        return show(request, grids[0].name if grids else ALL_RUNS)
-
     @router.get("/grid/{name}")
-    def show(request: Request, name: str) -> Response:
-        matrix = _matrix(site, name)
-        chooser, notice = site.runs.chooser(), site.scheduling.view().notice
-        shown = beginning(matrix, FIRST_CELLS)
-        is_whole = shown == matrix
-        parts = _parts(shown, chooser, notice)
+    def show(request: Request, name: str, baseline: _Name = "", agents: _Rows = "mean") -> Response:
+        view = _view(site, name, baseline, agents)
+        shown = beginning(view.matrix, FIRST_CELLS)
+        is_whole = shown == view.matrix
+        texts = _texts(site, view, shown)
         # Without a version, the page requests the whole matrix as soon as the first part is rendered.
-        version = site.changes(name).note(parts).version if is_whole else ""
+        version = site.changes(view.key).note(texts).version if is_whole else ""
         return site.page(
             request,
             "grid.html",
-            matrix=shown,
-            texts=parts,
-            version=version,
+            **_context(view, shown, texts, version),
             is_whole=is_whole,
-            chooser=chooser,
-            notice=notice,
             priorities=PRIORITIES,
+            has_report=report_of(site, name).is_file(),
         )
 
     @router.get("/grid/{name}/changes")
-    def changes(name: str, since: Annotated[str, Query(max_length=64)] = "") -> Response:
-        matrix = _matrix(site, name)
-        chooser, notice = site.runs.chooser(), site.scheduling.view().notice
-        parts = _parts(matrix, chooser, notice)
-        difference = site.changes(name).note(parts, since)
+    def changes(
+        name: str,
+        since: Annotated[str, Query(max_length=64)] = "",
+        baseline: _Name = "",
+        agents: _Rows = "mean",
+    ) -> Response:
+        view = _view(site, name, baseline, agents)
+        texts = _texts(site, view, view.matrix)
+        difference = site.changes(view.key).note(texts, since)
         if difference.version == since:
             return Response(status_code=204)
-        changed = set(difference.changed)
+        own = {"answer", "totals", "failures", "notice"}
         return HTMLResponse(
             fragment(
                 "grid_changes.html",
-                matrix=matrix,
-                texts=parts,
-                version=difference.version,
-                cells=[cell for cell in matrix.cells() if cell.key in changed],
+                **_context(view, view.matrix, texts, difference.version),
+                changed=difference.changed,
+                cells=[key for key in difference.changed if key not in own],
                 is_whole=difference.is_whole,
-                chooser=chooser if "chooser" in changed else None,
-                notice=notice,
             )
         )
+
+    @router.get("/drawer")
+    def drawer(experiment: Annotated[list[str], Query(max_length=32)]) -> Response:
+        runs = [_drawn(site, name) for name in experiment]
+        title = experiment[0] if len(experiment) == 1 else f"{len(experiment)} trainings of single agents"
+        return HTMLResponse(fragment("drawer.html", title=title, runs=runs, priorities=PRIORITIES))
+
+    @router.get("/grid/{name}/report.html")
+    def report(name: str) -> Response:
+        path = report_of(site, name)
+        if not path.is_file():
+            raise UnknownError(f"the grid {name} has no report; write it with `hacpo report {name}`")
+        return Response(path.read_bytes(), media_type="text/html", headers={"content-security-policy": REPORT_CSP})
 
     @router.post("/actions")
     async def act(request: Request) -> Response:
@@ -100,16 +117,110 @@ def grid_routes(site: Site) -> APIRouter:
     return router
 
 
-def _matrix(site: Site, name: str) -> Matrix:
+@dataclass(frozen=True, slots=True)
+class View:
+    """A grid as a request asks for it; `baseline` is None if there are fewer than two methods."""
+
+    record: GridRecord
+    matrix: Matrix
+    answer: Answer
+    comparers: Mapping[str, Comparer]
+    variants: Mapping[str, Variant]
+    """methods that rows are compared with, by their key in the address"""
+    baseline: str
+    agents: str
+    notice: str
+
+    @property
+    def key(self) -> str:
+        """Name of this view's parts."""
+        return f"{self.record.name}?{self.baseline}?{self.agents}"
+
+
+def report_of(site: Site, name: str) -> Path:
+    """The report of a grid, where `hacpo report` writes it."""
+    return site.runs.runs_dir / "reports" / site.runs.grid(name).name / "report.html"
+
+
+def _view(site: Site, name: str, baseline: str, agents: str) -> View:
     schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
-    return build_matrix(site.runs.grid(name), site.runs.standing, schedule)
+    record = site.runs.grid(name)
+    standing_of = cache(site.runs.standing)  # read once for a request
+    matrix = build_matrix(record, standing_of, schedule, by_agent=agents == "each")
+    judged = site.judge.judged(record, standing_of)
+    answer = judged.answer if name != ALL_RUNS else Answer(None)
+    every = [answer.ours, *answer.baselines] if answer.ours is not None else []
+    variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in every if v is not None}
+    if baseline and baseline not in variants:
+        raise UnknownError(f"the grid {name} has no method {baseline!r} to compare with")
+    default = next((key for key, v in variants.items() if v == (answer.best or answer.ours)), "")
+    return View(record, matrix, answer, judged.comparers, variants, baseline or default, agents, schedule.notice)
 
 
-def _parts(matrix: Matrix, chooser: Sequence[tuple[str, str]], notice: str) -> dict[str, str]:
-    """Parts of the page that can change, as text by name: rendered cells, totals, list of grids, notice."""
-    live = macro("cell.html", "live")
-    others = {"totals": repr(matrix.totals), "chooser": repr(chooser), "notice": notice}
-    return {cell.key: live(cell) for cell in matrix.cells()} | others
+def _context(view: View, shown: Matrix, texts: Mapping[str, str], version: str) -> dict[str, Any]:
+    seeds = {section.seeds for section in shown.sections}
+    return {
+        "matrix": shown,
+        "texts": texts,
+        "titles": {row.key: row_title(row) for section in shown.sections for row in section.rows},
+        "baselines": {key: variant.title for key, variant in view.variants.items()},
+        "baseline": view.baseline,
+        "agents": view.agents,
+        "num_seeds": max((len(own) for own in seeds), default=0),
+        "seeds": next(iter(seeds)) if len(seeds) == 1 else (),
+        "version": version,
+        "notice": view.notice,
+    }
+
+
+def row_title(row: MatrixRow) -> str:
+    """Name of a row: its method, and its agent if the row is that of one."""
+    title = Variant(row.method or "run", row.label).title
+    return f"{title} · {row.agent}" if row.agent else title
+
+
+def _texts(site: Site, view: View, shown: Matrix) -> dict[str, str]:
+    """Parts of the page that can change, rendered, by name."""
+    live, beside = macro("cell.html", "live"), macro("cell.html", "summary")
+    standing_of = site.runs.standing
+    found = summaries(shown, view.comparers, view.variants.get(view.baseline))
+    groups = failure_groups(view.matrix.cells(), standing_of)
+    texts: dict[str, str] = {
+        "answer": fragment("answer.html", answer=view.answer, num_pairs=len(view.matrix.sections)),
+        "totals": fragment("totals.html", matrix=view.matrix, stacked=macro("macros.html", "stacked")),
+        "failures": fragment("failures.html", groups=groups),
+        "notice": view.notice,
+    }
+    for section in shown.sections:
+        values = [cell.value for row in section.rows for cell in row.cells if cell is not None and cell.state == "done"]
+        known = [value for value in values if value is not None]
+        low, high = min(known, default=0.0), max(known, default=0.0)
+        for row in section.rows:
+            title = row_title(row)
+            texts |= {cell.key: live(cell, title, low, high) for cell in row.cells if cell is not None}
+            texts[row.key] = beside(row, found[row.key])
+    return texts
+
+
+def _drawn(site: Site, experiment: str) -> dict[str, Any]:
+    """Template values for an experiment in the drawer, which need not have started."""
+    places = {place.experiment for record in site.runs.grids() for place in record.places}
+    if experiment not in places:
+        site.runs.root(experiment)
+    standing = site.runs.standing(experiment)
+    state = judge(standing, site.scheduling.view().runs.get(experiment), "")
+    lines: dict[str, list[float]] = {}
+    if standing.progress is not None:
+        root = site.runs.root(experiment)
+        steps = site.curves.read(root, StepStore(root).last_step()).agents
+        for _, agents in sorted(steps.items()):
+            for agent, values in agents.items():
+                lines.setdefault(f"{agent} reward", []).append(values["reward/mean"])
+        for evaluation in sorted(standing.progress.evaluations, key=lambda own: own.step):
+            lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", []).append(evaluation.value)
+    progress = standing.progress
+    own = {"experiment": experiment, "state": state, "progress": progress, "spent": total_spent(progress)}
+    return own | {"lines": lines}
 
 
 def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:

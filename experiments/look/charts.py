@@ -40,7 +40,7 @@ class Chart:
 
     def csv(self) -> str:
         """The table as CSV; names that a spreadsheet would read as a formula are quoted."""
-        table = self.table.map(lambda value: _inert(value) if isinstance(value, str) else value)
+        table = self.table.map(lambda value: inert(value) if isinstance(value, str) else value)
         return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
@@ -50,7 +50,8 @@ def _json_value(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _inert(name: str) -> str:
+def inert(name: str) -> str:
+    """The name, quoted if a spreadsheet would read it as a formula."""
     return f"'{name}" if name[:1] in "=+-@\t" and name else name
 
 
@@ -207,7 +208,8 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
         x: label of the axis.
         facet: column with one panel per value; "": one panel.
     """
-    row = {"field": "label", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 260}}
+    order = list(dict.fromkeys(table["label"]))
+    row = {"field": "label", "type": "nominal", "title": None, "sort": order, "axis": {"labelLimit": 260}}
     scale = {"domain": list(_VERDICTS), "range": list(_VERDICTS.values())}
     hue = {"field": "verdict", "type": "nominal", "title": None, "scale": scale}
     shape = {
@@ -249,7 +251,7 @@ def intervals(
         facet: column with one panel per value; "": one panel.
     """
     colour, _ = scales(strokes)
-    row = {"field": "line", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 260}}
+    row = {"field": "line", "type": "nominal", "title": None, "sort": list(strokes), "axis": {"labelLimit": 260}}
     hue = {"field": "line", "type": "nominal", "scale": colour, "legend": None}
     along = {"type": "quantitative", "title": x, "scale": {"zero": False, "padding": 12}}
     tooltip: list[Spec] = [{"field": "line", "title": "method"}]
@@ -279,13 +281,10 @@ def parallel(
         strokes: by line.
     """
     colour, _ = scales(strokes)
-    across = {
-        "field": "axis",
-        "type": "nominal",
-        "title": None,
-        "sort": list(axes),
-        "axis": {"labelAngle": 0, "labelPadding": 16},
-    }
+    # A dot in a field's name means a nested field to Vega-Lite.
+    table, axes = table.rename(columns=lambda column: column.replace(".", " ")), [a.replace(".", " ") for a in axes]
+    labels = {"labelAngle": 0, "labelPadding": 16, "labelLimit": 140}
+    across = {"field": "axis", "type": "nominal", "title": None, "sort": axes, "axis": labels}
     up = {"field": "height", "type": "quantitative", "axis": None}
     ends: list[Spec] = [
         {"transform": [{"aggregate": [{"op": op, "field": "value", "as": "end"}], "groupby": ["axis"]}],

@@ -95,6 +95,24 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(mean, t_quantile(num - 1) * float(np.std(values, ddof=1)) / math.sqrt(num), num)
 
 
+def paired_t(differences: Sequence[float]) -> Difference:
+    """Mean difference of paired values, one per seed, with a t interval and a two-sided p-value.
+
+        mean(d) ± t(n - 1) s / sqrt(n),   p = 2 T(n - 1)(-|mean(d)| sqrt(n) / s)
+
+    Args:
+        differences: at least two.
+    """
+    from scipy.special import stdtr
+
+    summary, num = summarize(differences), len(differences)
+    std = float(np.std(differences, ddof=1))
+    error = std / math.sqrt(num)
+    p_value = 2 * float(stdtr(num - 1, -abs(summary.mean) / error)) if error > _NOISE else float(summary.mean == 0)
+    low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+    return Difference(summary.mean, low, high, p_value, num, 0, 0, error, std)
+
+
 def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> Difference:
     """Mean paired difference over agents, seeds, problems and benchmarks, with interval and p-value.
 

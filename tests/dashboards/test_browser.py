@@ -10,6 +10,7 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.records.failures import Failure
+from flows.records.gridfile import GridRecord, Place, save_grid
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots, wait_until
 from tests.dashboards.conftest import RememberingSchedule
@@ -61,6 +62,7 @@ def full(runs_dir: Path) -> dict[str, str]:
     for step in (39, 40):
         write_answers(runs_dir / "experiments" / done, step, answers)
     return {
+        "overview": "/",
         "grid": "/grid/small_grid",
         "run": f"/run/{failed}?against={done}",
         "compare": "/compare?grid=small_grid",
@@ -74,53 +76,112 @@ def open_page(tab: Any, url: str) -> None:
     tab.wait_for_load_state("networkidle")
 
 
-def test_cell_advances_while_selection_focus_and_menu_stay(
+def cell_of(tab: Any, experiment: str) -> Any:
+    return tab.locator(f'button.cell[data-ids="{experiment}"]')
+
+
+def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
+    write_grid(runs_dir, agents=AGENTS)
+    open_page(tab, served)
+    assert "win +5.0" in tab.locator(".forest tr").inner_text().replace("\t", " ")
+    tab.get_by_role("link", name="A small grid", exact=True).click()
+    assert "HACPO against GSPO" in tab.locator("#answer").inner_text()
+    opener = tab.get_by_role("button", name="agents of GSPO")
+    assert tab.locator("tr.part").first.is_hidden()
+    opener.click()
+    assert tab.locator("tr.part").first.is_visible() and opener.get_attribute("aria-expanded") == "true"
+    tab.get_by_role("link", name="compare methods").click()
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
+    tab.locator("#curves").get_by_label("single seeds").check()
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "2")
+    tab.locator("#curves").get_by_label("log x").check()
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "3")
+    assert tab.locator("#verdict svg.marks").count() == 1
+    with tab.expect_download() as started:
+        tab.get_by_label("CSV of verdict").click()
+    assert "win" in Path(started.value.path()).read_text(encoding="utf-8")
+    assert tab.complaints == []
+
+
+def test_find_why_it_failed_and_retry_by_keyboard(
     tab: Any, served: str, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
+    write_run(runs_dir, seed=2)
+    failure = Failure("EngineError", "out of memory", '  File "/a.py", line 3, in go\n    run()\n')
+    failed = [write_run(runs_dir, seed=seed, step=7, state="failed", failure=failure) for seed in (0, 1)]
+    open_page(tab, f"{served}/grid/all")
+    assert "2 × EngineError: out of memory" in tab.locator(".failures").inner_text().replace("\n", " ")
+    cell_of(tab, failed[0]).focus()
+    assert failed[0] in tab.locator("#peek").inner_text()
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Space")
+    assert tab.locator("#num-selected").inner_text() == "1"
+    assert tab.locator("#act button[value=retry]").is_visible()
+    assert tab.locator("#act button[value=cancel]").is_hidden()  # it does not fit
+    tab.keyboard.press("r")
+    wait_until(lambda: "retry: requested for 1" in tab.locator("#outcome").inner_text())
+    assert schedule.asked == [("start", failed[1], "normal")]
+    wait_until(lambda: cell_of(tab, failed[1]).get_attribute("data-state") == "queued")
+    assert tab.evaluate("document.activeElement.dataset.ids") == failed[1]
+    asked: list[str] = []
+    tab.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    tab.keyboard.press("c")
+    wait_until(lambda: ("cancel", failed[1]) in schedule.asked)
+    assert len(asked) == 1 and "Cancel" in asked[0]
+    tab.keyboard.press("ArrowLeft")
+    tab.keyboard.press("Enter")
+    drawer = tab.locator("#drawer")
+    wait_until(lambda: drawer.is_visible())
+    assert drawer.locator("button[name=action]").all_inner_texts() == ["Retry"]
+    assert tab.evaluate("document.getElementById('drawer').contains(document.activeElement)")
+    tab.keyboard.press("Escape")
+    assert not drawer.is_visible()
+    assert tab.complaints == []
+
+
+def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
     other = write_run(runs_dir, seed=1, step=1, state="failed", failure=Failure("E", "m", ""))
-    root = runs_dir / "experiments" / name
-    lock = hold_lock(root)
-    open_page(tab, f"{served}/")
+    lock = hold_lock(runs_dir / "experiments" / name)
+    open_page(tab, f"{served}/grid/all")
     tab.evaluate("window.untouched = true")
-    cell = tab.locator("td", has=tab.get_by_label(f"open {name}")).locator(".live")
-    assert "3/40" in cell.inner_text() and "running" in cell.inner_text()
-    tab.locator(f'input[value="{other}"]').check()
-    tab.locator(f'input[value="{name}"]').focus()
+    cell = cell_of(tab, name)
+    assert cell.inner_text() == "▸7" and "step 3 of 40" in str(cell.get_attribute("aria-label"))
+    tab.get_by_role("button", name="failed", exact=True).click()
+    cell.focus()
     write_run(runs_dir, step=17, state="missing")
-    wait_until(lambda: "17/40" in cell.inner_text())
-    assert tab.evaluate("document.activeElement.value") == name
-    assert tab.locator(f'input[value="{other}"]').is_checked() and tab.locator("#num-selected").inner_text() == "1"
-    tab.get_by_label(f"actions for {name}").click()
+    wait_until(lambda: cell.inner_text() == "▸42")
+    wait_until(lambda: "changed" in str(cell.get_attribute("class")))  # marked for a moment
+    assert tab.evaluate("document.activeElement.dataset.ids") == name
+    assert cell_of(tab, other).get_attribute("aria-pressed") == "true"
     lock.close()
     write_run(runs_dir, step=20, state="failed", failure=Failure("KilledError", "its process died", ""))
-    wait_until(lambda: "KilledError" in cell.inner_text())
-    assert tab.locator("#menu").is_visible()
-    tab.locator("#menu").get_by_role("button", name="Retry failed").click()
-    wait_until(lambda: "retry: requested for 1" in tab.locator("#menu-outcome").inner_text())
-    assert schedule.asked == [("start", name, "normal")]
-    tab.keyboard.press("Escape")
-    assert not tab.locator("#menu").is_visible()
-    wait_until(lambda: "queued" in cell.inner_text())
-    assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == f"actions for {name}"
+    wait_until(lambda: "KilledError" in str(cell.get_attribute("aria-label")))
     write_run(runs_dir, seed=9)  # the matrix grows
-    wait_until(lambda: tab.locator("td .live").count() == 3)
-    assert tab.locator(f'input[value="{other}"]').is_checked()
-    assert tab.evaluate("document.activeElement.getAttribute('aria-label')") == f"actions for {name}"
+    wait_until(lambda: tab.locator("button.cell").count() == 3)
+    assert cell_of(tab, other).get_attribute("aria-pressed") == "true"
+    assert tab.evaluate("document.activeElement.dataset.ids") == name
     assert tab.evaluate("window.untouched") is True  # never loaded again
     assert tab.complaints == []
 
 
-def test_refusal_is_shown_for_a_selection(tab: Any, served: str, runs_dir: Path, schedule: RememberingSchedule) -> None:
-    failed = write_run(runs_dir, step=1, state="failed", failure=Failure("E", "m", ""))
-    write_run(runs_dir, seed=1)
-    open_page(tab, served)
-    tab.get_by_role("button", name="all", exact=True).click()
-    tab.locator("#actions").get_by_role("button", name="Retry failed").click()
-    outcome = tab.locator("#outcome")
-    wait_until(lambda: "requested for 1" in outcome.inner_text())
-    assert "refused, it is done; only failed experiments are retried" in outcome.inner_text()
-    assert schedule.asked == [("start", failed, "normal")]
+def test_five_methods_six_seeds_three_pairs_fit_one_screen(browser: Any, served: str, runs_dir: Path) -> None:
+    places = []
+    for pair in ("tiny", "small", "medium"):
+        for method in ("grpo", "gspo", "gspo_x2", "naive", "hacpo"):
+            for seed in range(6):
+                name = write_run(runs_dir, pair=pair, method=method, seed=seed, last=0.5 + 0.01 * seed)
+                places += [Place(pair, method, "", seed, agent, name) for agent in ("qwen", "llama")]
+    save_grid(runs_dir, GridRecord("big", "Five methods", "plain", ["dev"], places))
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    tab = context.new_page()
+    open_page(tab, f"{served}/grid/big")
+    assert tab.locator("button.cell").count() == 90
+    boxes = [tab.locator("button.cell").nth(number).bounding_box() for number in (0, 89)]
+    assert boxes[0]["y"] >= 0 and boxes[1]["y"] + boxes[1]["height"] <= 900
+    assert all(box["width"] >= 24 and box["height"] >= 24 for box in boxes)
+    assert tab.locator('button.cell[tabindex="0"]').count() == 1  # one tab stop
+    context.close()
 
 
 def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, served: str, runs_dir: Path) -> None:
@@ -174,14 +235,12 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
     tab: Any, served: str, runs_dir: Path, full: dict[str, str]
 ) -> None:
     open_page(tab, served + full["compare"])
-    tab.evaluate("document.getElementById('results').untouched = true")
-    tab.locator("#table-csv").focus()
+    wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "1")
     tab.locator("#choice-cost").select_option("hours")  # chosen, not yet asked for
     tab.locator("#table-csv").focus()
-    tab.wait_for_timeout(6000)
-    assert tab.evaluate("document.getElementById('results').untouched") is True
     write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
     wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
+    wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "2")
     assert tab.evaluate("document.activeElement.id") == "table-csv"
     assert tab.locator("#choice-cost").input_value() == "hours"
     live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
@@ -199,12 +258,11 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
 
 def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_dir: Path) -> None:
     open_page(tab, f"{served}/compare")
-    assert "Nothing to compare yet" in tab.locator("#results").inner_text()
+    assert "Nothing to compare yet" in tab.locator("main").inner_text()
     write_grid(runs_dir)
     wait_until(lambda: tab.locator("#results tbody tr").count() == 9)
     assert tab.locator("#choice-grid").input_value() == "small_grid"
-    for picture in tab.locator("#results img").all():
-        wait_until(lambda picture=picture: picture.evaluate("img => img.naturalWidth > 0"))
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 4)
     assert tab.complaints == []
 
 
@@ -278,10 +336,11 @@ def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[s
     for _ in range(60):
         tab.keyboard.press("Tab")
         seen.add(tab.evaluate(FOCUSED))
-    assert {"BUTTON pick", "BUTTON action", "INPUT experiment", "BUTTON more", "DIV scroll"} <= seen
+    assert {"BUTTON pick", "SELECT baseline", "BUTTON open", "SUMMARY "} <= seen
+    assert any(name.startswith("BUTTON cell") for name in seen)
 
 
-@pytest.mark.parametrize("name", ["grid", "runs", "run", "compare", "samples", "empty", "error"])
+@pytest.mark.parametrize("name", ["overview", "grid", "runs", "run", "compare", "samples", "empty", "error"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_is_accessible_and_fits_a_phone(
     name: str, scheme: str, browser: Any, served: str, runs_dir: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -329,4 +388,4 @@ def test_log_in_in_a_browser(tab: Any, runs_dir: Path, schedule: RememberingSche
         wait_until(lambda: "Wrong token" in tab.locator("#answer").inner_text())
         tab.get_by_label("Token").fill("a token of the test")
         tab.keyboard.press("Enter")
-        wait_until(lambda: tab.locator(".matrix").count() == 1)
+        wait_until(lambda: tab.locator("#overview").count() == 1)

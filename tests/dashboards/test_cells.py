@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,13 @@ import pytest
 
 from dashboards.models.cells import Matrix, MatrixCell, Score, beginning, build_matrix, judge, scores_of
 from dashboards.models.listing import Runs, UnknownError
-from dashboards.models.scheduling import ScheduleView
+from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
 from flows.records.failures import Failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.progress import Evaluated, Spent, read_progress
 from flows.records.states import Standing
 from flows.service.schedule import WorkerRecord
-from tests.dashboards.conftest import scheduled
+from tests.dashboards.conftest import RememberingSchedule, scheduled
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
 
 FAILED = Standing("failed", None, Failure("EngineError", "out of memory", ""))
@@ -80,9 +81,16 @@ def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:
     write_grid(runs_dir)
     (section,) = matrix_of(runs_dir, "small_grid").sections
     assert (section.pair, section.seeds) == ("tiny", (0, 1, 2))
-    assert [(row.method, row.agent) for row in section.rows] == [("gspo", "qwen"), ("gspo", "llama"), ("hacpo", "")]
-    hacpo = section.rows[2].cells[1]
-    assert hacpo is not None
+    assert [(row.method, row.agent) for row in section.rows] == [
+        ("gspo", ""),
+        ("gspo", "qwen"),
+        ("gspo", "llama"),
+        ("hacpo", ""),
+    ]
+    together, alone, hacpo = (section.rows[row].cells[1] for row in (0, 1, 3))
+    assert together is not None and alone is not None and hacpo is not None
+    assert len(together.experiments) == 2 and alone.experiments == together.experiments[:1]
+    assert (together.step, together.num_steps, together.state) == (80, 80, "done")
     assert hacpo.scores == (Score("qwen", pytest.approx(0.71)), Score("llama", pytest.approx(0.61)))
     assert (hacpo.step, hacpo.num_steps, hacpo.spent.tokens) == (40, 40, 80_000)
 
@@ -145,16 +153,13 @@ def test_beginning_cuts_inside_a_section_and_keeps_the_totals(runs_dir: Path) ->
     def shape(most: int) -> list[tuple[int, int]]:
         return [(len(section.rows), len(section.seeds)) for section in beginning(whole, most).sections]
 
-    assert [len(section.rows) for section in whole.sections] == [3, 3]
+    assert [len(section.rows) for section in whole.sections] == [4, 4]
     assert (shape(2), shape(7), shape(13)) == (
         [(1, 2)],
         [(2, 3), (1, 1)],
-        [
-            (3, 3),
-            (1, 3),
-        ],
+        [(4, 3), (1, 1)],
     )
-    assert beginning(whole, 18) == whole
+    assert beginning(whole, 24) == whole
     assert beginning(whole, 2).totals == whole.totals
 
 
@@ -209,3 +214,24 @@ def test_only_listed_names_become_paths(name: str, runs_dir: Path) -> None:
         Runs(runs_dir).root(name)
     with pytest.raises(UnknownError):
         Runs(runs_dir).grid(name)
+
+
+def test_schedule_of_an_earlier_visit_is_read_again_or_marked() -> None:
+    schedule, may_answer, asked = RememberingSchedule(), threading.Event(), []
+
+    def connect() -> RememberingSchedule:
+        asked.append(1)
+        assert may_answer.wait(60)
+        return schedule
+
+    may_answer.set()
+    scheduling = Scheduling(connect, period_s=3600.0, old_s=0.0)  # type: ignore[arg-type, return-value]
+    try:
+        assert scheduling.view(wait_s=60).runs == {}
+        schedule.known = {"a": scheduled("a", "Scheduled")}
+        assert list(scheduling.view(wait_s=60).runs) == ["a"]  # every answer is old at once, so it asks again
+        may_answer.clear()
+        assert scheduling.view(wait_s=0.0).notice == OLD
+    finally:
+        may_answer.set()
+        scheduling.close()

@@ -40,7 +40,7 @@ def act(page: TestClient, action: str, *experiments: str) -> str:
 
 
 def version_of(text: str) -> str:
-    found = re.search(r"changes\?since=([^\"]+)\"", text)
+    found = re.search(r"changes\?since=([^&\"]+)&", text)
     assert found is not None
     return found[1]
 
@@ -63,7 +63,8 @@ def test_without_a_run_the_page_says_what_to_type(page: TestClient, runs_dir: Pa
 def test_one_run_is_on_the_page_without_a_grid(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir)
     text = page.get("/").text
-    assert f'href="/run/{name}"' in text and "<b>1</b> of <b>1</b> done" in text
+    assert f'href="/run/{name}"' in text and "<b>1</b> of 1 done" in text
+    assert name in page.get("/grid/all").text
 
 
 @pytest.mark.parametrize(
@@ -88,31 +89,44 @@ def test_malformed_file_counts_as_missing_and_the_pages_stay(
     path.write_text(text.replace(old, new), encoding="utf-8")
     for address in ("/", f"/run/{broken}", "/compare"):
         assert page.get(address).status_code == 200
-    assert page.get("/").text.count('type="checkbox"') == 2
+    assert page.get("/grid/all").text.count('class="cell ') == 2
     assert f"{path} is corrupt and counts as missing" in caplog.text
 
 
-def test_first_page_is_the_latest_grid_and_others_are_offered(page: TestClient, runs_dir: Path) -> None:
+def test_first_page_answers_for_every_grid(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir, name="older")
-    write_grid(runs_dir, name="newer")
+    write_grid(runs_dir, name="newer", seeds=(7,))
+    write_run(runs_dir, seed=50, step=3, state="failed", failure=Failure("E", "at 0x12345678", "trace"))
+    write_run(runs_dir, seed=51, step=3, state="failed", failure=Failure("E", "at 0x87654321", "trace"))
     text = page.get("/").text
-    assert 'href="/grid/newer" aria-current="page"' in text
-    assert 'href="/grid/older"' in text and 'href="/grid/all"' in text
-    assert "<b>9</b> of <b>9</b> done" in text
+    assert text.index('href="/grid/newer"') < text.index('href="/grid/older"') < text.index('id="grid-all"')
+    assert "<b>9</b> of 9 done" in text and "not yet: fewer than two seeds are done" in text
+    assert '<span class="verdict win">win</span> +5.0' in text  # paired by seed, 0.05 apart in each of three
+    assert "<b>2 ×</b>" in text and text.count("Retry these") == 1
+    assert page.get(poll_of(text, "overview")).status_code == 204
     assert page.get("/grid/nope").status_code == 404
+
+
+def test_verdict_and_difference_stand_beside_the_cells(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir)
+    text = page.get("/grid/small_grid").text
+    assert "HACPO against GSPO, the best baseline: " in text and "+5.0 points, 95 % interval" in text
+    assert "0.710 ± 0.025" not in text and "0.660 ± 0.025" in text  # the mean of the agents
+    assert "0.710 ± 0.025" in page.get("/grid/small_grid?agents=each").text
+    assert "−5.0" in page.get("/grid/small_grid?baseline=hacpo").text
+    assert page.get("/grid/small_grid?baseline=nope").status_code == 404
 
 
 def test_changes_send_one_cell_and_nothing_when_nothing_changed(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir)
-    since = version_of(page.get("/").text)
+    since = version_of(page.get("/grid/small_grid").text)
     path = f"/grid/small_grid/changes?since={since}"
     assert page.get(path).status_code == 204
     name = write_run(runs_dir, seed=1, step=12, state="missing")
     (runs_dir / "experiments" / name / "result.json").unlink()
     with hold_lock(runs_dir / "experiments" / name):
         text = page.get(path).text
-    assert text.count('hx-swap-oob="true"') == 1 and 'class="live running"' in text and "12/40" in text
-    assert 'type="checkbox"' not in text  # what a person touches is not replaced
+    assert text.count('class="cell ') == 1 and 'class="cell running p3"' in text and "step 12 of 40" in text
     assert version_of(text) != since
 
 
@@ -121,17 +135,17 @@ def test_new_run_sends_the_matrix_again(page: TestClient, runs_dir: Path) -> Non
     since = version_of(page.get("/grid/all").text)
     write_run(runs_dir, seed=5)
     text = page.get(f"/grid/all/changes?since={since}").text
-    assert 'id="matrix" hx-swap-oob="innerHTML"' in text and text.count('type="checkbox"') == 2
+    assert 'id="matrix" hx-swap-oob="innerHTML"' in text and text.count('class="cell ') == 2
 
 
 def test_large_grid_paints_its_beginning_and_asks_for_the_rest(page: TestClient, runs_dir: Path) -> None:
     for pair in ("a", "b", "c"):
-        for seed in range(80):
+        for seed in range(150):
             write_run(runs_dir, pair=pair, seed=seed, step=0)
     text = page.get("/grid/all").text
-    assert text.count('type="checkbox"') == 150 and "<b>240</b> of <b>240</b> done" in text
-    assert 'since=" hx-trigger="load delay:50ms, every 2s"' in text
-    assert page.get("/grid/all/changes?since=").text.count('type="checkbox"') == 240
+    assert text.count('class="cell ') == 400 and "<b>450</b> of <b>450</b> done" in text
+    assert 'agents=mean" hx-trigger="load delay:50ms, every 2s"' in text
+    assert page.get("/grid/all/changes?since=").text.count('class="cell ') == 450
 
 
 def test_thousand_cells_of_one_pair_come_in_two_parts(
@@ -141,9 +155,9 @@ def test_thousand_cells_of_one_pair_come_in_two_parts(
     places = [Place("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
     save_grid(runs_dir, GridRecord("thousand", "A thousand", "plain", ["dev"], places))
     schedule.known = {name: scheduled(name, "Completed") for name in names}
-    text = page.get("/").text
-    assert text.count('type="checkbox"') == 100 and "of <b>1000</b> done" in text
-    assert page.get("/grid/thousand/changes").text.count('type="checkbox"') == 1000
+    text = page.get("/grid/thousand").text
+    assert text.count('class="cell ') == 400 and "of <b>1000</b> done" in text
+    assert page.get("/grid/thousand/changes").text.count('class="cell ') == 1000
 
 
 def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
@@ -191,7 +205,7 @@ def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path)
     for connect, words in ((silent, "does not answer (ConnectionError)"), (lambda: None, "No Prefect server runs")):
         page = TestClient(create_app(runs_dir, connect=connect), base_url=ORIGIN)
         text = page.get("/").text
-        assert words in text and "<b>1</b> of <b>1</b> done" in text
+        assert words in text and "<b>1</b> of 1 done" in text
         name = next((runs_dir / "experiments").iterdir()).name
         assert "refused, " in act(page, "retry", name)
 
@@ -344,14 +358,14 @@ def test_notice_and_new_grids_arrive_without_a_changed_cell(
     page: TestClient, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
     write_grid(runs_dir)
-    first = version_of(page.get("/").text)
+    first = version_of(page.get("/grid/small_grid").text)
     schedule.alive = []
     page.app.state.site.scheduling.refresh(wait_s=5)  # type: ignore[attr-defined]
     text = page.get(f"/grid/small_grid/changes?since={first}").text
-    assert "No worker is online" in text and 'id="chooser"' not in text
+    assert "No worker is online" in text and 'id="matrix"' not in text
+    seen = poll_of(page.get("/").text, "overview")
     write_grid(runs_dir, name="another")
-    text = page.get(f"/grid/small_grid/changes?since={version_of(text)}").text
-    assert 'href="/grid/another"' in text and 'id="matrix"' not in text
+    assert 'href="/grid/another"' in page.get(seen).text
 
 
 def test_curve_is_sent_when_it_changed_and_as_files(page: TestClient, runs_dir: Path) -> None:
@@ -376,10 +390,16 @@ def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
     assert "0.710 ± 0.025" in text and "mean accuracy and the summed tokens" in text
     table = page.get("/compare/table.csv?grid=small_grid&pair=tiny")
     assert table.headers["content-disposition"] == 'attachment; filename="hacpo_comparison.csv"'
-    for name in ("results", "curves"):
-        picture = page.get(f"/compare/{name}.svg?grid=small_grid&pair=tiny&download=true")
+    for name in ("verdict", "results", "curves", "parallel"):
+        address = f"/compare/{name}.KIND?grid=small_grid&pair=tiny"
+        picture = page.get(address.replace("KIND", "svg"))
         assert picture.headers["content-type"] == "image/svg+xml" and picture.text.startswith("<svg")
         assert "script-src" not in picture.headers["content-security-policy"]
+        drawn = page.get(address.replace("KIND", "json")).json()
+        assert "hacpo" in json.dumps(drawn["spec"]).lower()
+        assert page.get(f"{address.replace('KIND', 'json')}&seen={drawn['version']}").status_code == 204
+    assert page.get("/compare/verdict.png?grid=small_grid").content.startswith(b"\x89PNG")
+    assert "HACPO − GSPO,5" in page.get("/compare/verdict.csv?grid=small_grid").text
     for wrong in ("pair=x", "benchmark=x", "agent=x", "grid=x"):
         assert page.get(f"/compare?{wrong}").status_code == 404
     assert page.get("/compare?cost=x").status_code == 422
@@ -388,16 +408,25 @@ def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
 def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None:
     poll = poll_of(page.get("/compare").text, "results")
     record = write_grid(runs_dir, step=30, state="missing")
-    text = page.get(poll).text
-    assert "small_grid" in poll_of(text, "results") and '<select id="choice-grid"' in text
+    assert page.get(poll).headers["HX-Refresh"] == "true"
+    text = page.get("/compare").text
+    assert '<select id="choice-grid"' in text
     poll = poll_of(text, "results")
     assert page.get(poll).status_code == 204
+    curves = page.get("/compare/curves.json?grid=small_grid").json()
     write_run(runs_dir, seed=1, step=30, state="missing", last=0.9)  # its curve changes, the table does not
-    text = page.get(poll).text
-    assert "/compare/curves.svg" in text and 'id="choice' not in text
+    assert page.get(poll).status_code == 204
+    assert page.get(f"/compare/curves.json?grid=small_grid&seen={curves['version']}").status_code == 200
     save_grid(runs_dir, replace(record, name="another"))
-    text = page.get(poll_of(text, "results")).text
+    text = page.get(poll).text
     assert '<option value="another">' in text and "hx-swap-oob" in text
+
+
+def test_best_is_bold_whichever_it_is(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir, methods=("hacpo", "gspo"), alone=())  # the second is 0.1 better, in every seed
+    rows = re.findall(r"<tr>.*?</tr>", page.get("/compare?grid=small_grid").text, flags=re.S)
+    bold = [row for row in rows if 'class="best"' in row]
+    assert len(bold) == 3 and all("GSPO" in row for row in bold)
 
 
 def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path) -> None:

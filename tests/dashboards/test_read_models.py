@@ -18,6 +18,7 @@ from dashboards.formats import count, duration, hours
 from dashboards.models.answers import ANY, Answered, Filter, group
 from dashboards.models.changes import Changes
 from dashboards.models.comparison import TOGETHER, Comparer, as_csv
+from dashboards.models.comparison_charts import curves_chart, parallel_chart, results_chart
 from dashboards.models.curves import (
     CurveReader,
     Pause,
@@ -33,7 +34,7 @@ from dashboards.models.settings import Setting, differences, read_field_values
 from dashboards.models.timeline import JOINT, TimedPhase, lay_out, timeline, waits
 from dashboards.models.tokens import pieces
 from dashboards.models.tracebacks import frames
-from dashboards.pictures import curves_svg, results_svg
+from experiments.look.pictures import svg
 from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
 
@@ -295,14 +296,26 @@ def test_csv_has_a_line_per_value_and_no_formula(runs_dir: Path) -> None:
     assert (float(ours["mean"]), ours["seeds"], ours["paper"]) == (pytest.approx(0.61), "3", "")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pictures_name_all_methods_and_escape(scheme: str, runs_dir: Path) -> None:
+def test_charts_name_all_methods_and_escape(runs_dir: Path) -> None:
     made = comparer(runs_dir, agents=("a<b>&$x$", "llama"))
     found = made.comparison()
-    points = {one: made.curve(one, found.agents, found.benchmarks) for one in found.variants}
-    svg = curves_svg(found, points, cost="tokens", printed={found.variants[0]: 0.5}, scheme=scheme)
-    assert svg.startswith("<svg") and "<b>" not in svg
-    assert "<b>" not in results_svg(found, column=0, scheme=scheme)
+    curves = curves_chart(made, found, found.agents, found.benchmarks, "tokens", {found.variants[0]: 0.5})
+    results = results_chart(found, 0)
+    assert curves is not None and results is not None
+    for chart in (curves, results):
+        drawn = svg(chart)
+        assert drawn.startswith("<svg") and "<b>" not in drawn
+        assert set(chart.table["line"]) >= {"GSPO", "HACPO"}
+
+
+def test_ablations_have_an_axis_for_each_field_that_differs(runs_dir: Path) -> None:
+    made = comparer(runs_dir)
+    found = made.comparison()
+    fields = {variant: {"method.objective.cross_floor": str(0.1 * n)} for n, variant in enumerate(found.variants)}
+    chart = parallel_chart(made, found, fields)
+    assert chart is not None
+    assert list(chart.table["method objective cross_floor"]) == [0.0] * 3 + [0.1] * 3
+    assert svg(chart).startswith("<svg")
 
 
 def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
@@ -373,4 +386,5 @@ def test_words() -> None:
         "unknown", "0 s", "50 s", "10 min", "2.5 h", "4.6 days",
     ]  # fmt: skip
     assert [count(n) for n in (None, 950, 12_300, 4_500_000)] == ["—", "950", "12.3k", "4.5M"]
-    assert hours(Spent(0, 7200, 3600)) == "1.00 GPU-h" and hours(Spent(0, 7200, 0)) == "2.00 CPU phase-h"
+    costs = [Spent(0, 7200, 5400), Spent(0, 1500, 0), Spent(0, 3.2, 0)]
+    assert [hours(spent) for spent in costs] == ["1.5 h GPU", "25 min CPU", "3.2 s CPU"]

@@ -28,6 +28,6 @@ def test_benchmarks_answers_are_shown_with_reference_and_without_effects(small_p
     step = page.get(f"/samples/{planned.id}").text
     address = html.unescape(step.partition('<button class="plain-button" hx-get="')[2].partition('"')[0])
     tokens = page.get(address).text
-    assert re.search(r'<span class="p\d" title="[^"]* nats">', tokens)
+    assert re.search(r'<span class="lp\d" title="[^"]* nats">', tokens)
     missing = address.replace("sample=0", "sample=99")
     assert page.get(missing).status_code == 404

@@ -84,7 +84,7 @@ def test_page_that_was_killed_leaves_nothing_and_is_replaced(start: Start, runs_
     write_run(runs_dir)
     (runs_dir / "mlflow.db").touch()
     first = start()
-    assert get(address(first)).count('class="matrix"') == 1
+    assert get(address(first)).count('id="overview"') == 1
     mlflow = Record(runs_dir / "prefect", "mlflow-page")
     wait_until(lambda: mlflow.process() is not None)
     child = mlflow.read()

@@ -27,26 +27,34 @@
     for (const layer of own.layer || own.spec?.layer || []) {
       for (const axis of ["x", "y"]) {
         const channel = layer.encoding?.[axis];
-        if (channel?.type === "quantitative" && options[`log_${axis}`]) channel.scale = { ...channel.scale, type: "log" };
+        if (channel?.type === "quantitative" && options[`log_${axis}`]) { channel.scale = { ...channel.scale, type: "log" }; delete channel.scale.zero; }
       }
     }
     if (own.facet) {
-      own.columns = width < 700 ? 1 : own.columns;
+      const panels = new Set((own.data?.values || []).map((row) => row[own.facet.field])).size;
+      own.columns = Math.max(1, Math.min(panels, Math.floor(width / 380)));
       own.spec.width = Math.max(160, Math.floor(width / own.columns) - 90);
     }
     return own;
   }
 
-  async function draw(figure) {
+  // One drawing of a figure at a time: a view must not be ended while another one starts in its place.
+  function draw(figure) {
+    const state = drawn.get(figure);
+    if (state) state.last = state.last.then(() => embed(figure));
+    return state?.last;
+  }
+
+  async function embed(figure) {
     const state = drawn.get(figure), place = figure.querySelector(".chart-place");
     if (!state?.spec || !place.clientWidth) return;
     const options = {
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, expr: vegaInterpreter.expressionInterpreter,
       logLevel: vega.Error, defaultStyle: false, tooltip: { disableDefaultStyle: true }, config: config(),
     };
-    state.view?.finalize();
-    const result = await vegaEmbed(place, changed(state.spec, state.options, place.clientWidth), options);
-    state.view = result.view;
+    state.embedded?.finalize();
+    state.embedded = await vegaEmbed(place, changed(state.spec, state.options, place.clientWidth), options);
+    await state.embedded.view.runAsync();
     figure.dataset.drawn = Number(figure.dataset.drawn || 0) + 1;
   }
 
@@ -77,7 +85,7 @@
 
   async function load(figure) {
     const state = drawn.get(figure);
-    if (!figure.isConnected) { state.view?.finalize(); drawn.delete(figure); return; }
+    if (!figure.isConnected) { state.embedded?.finalize(); drawn.delete(figure); return; }
     try {
       const separator = figure.dataset.source.includes("?") ? "&" : "?";
       const answer = await fetch(`${figure.dataset.source}${separator}seen=${state.version}`);
@@ -98,7 +106,7 @@
     for (const figure of figures) {
       if (drawn.has(figure)) continue;
       const inside = figure.querySelector('script[type="application/json"]');
-      drawn.set(figure, { spec: inside ? JSON.parse(inside.textContent) : null, options: {}, version: "", view: null });
+      drawn.set(figure, { spec: inside ? JSON.parse(inside.textContent) : null, options: {}, version: "", embedded: null, last: Promise.resolve() });
       if (inside) { tools(figure); draw(figure); } else if (figure.dataset.source) load(figure);
     }
   }

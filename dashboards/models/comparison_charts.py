@@ -1,0 +1,146 @@
+"""Charts of a comparison: verdicts, accuracy against cost, accuracy after training, parallel coordinates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from dashboards.models.comparison import TOGETHER, Comparer, Comparison, Point
+from dashboards.models.verdicts import Answer
+from experiments.look import charts
+from experiments.look.charts import Chart
+from experiments.look.palette import Stroke, method_strokes
+from experiments.report.cells import Variant
+
+COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours", "steps": "steps"}
+
+
+def hours_label(comparison: Comparison) -> str:
+    """Label of the hours of a comparison."""
+    return "GPU-hours" if comparison.has_gpu else "hours of phases (no GPU was used)"
+
+
+def strokes_of(comparison: Comparison) -> dict[str, Stroke]:
+    """Colour and dashes of each method."""
+    return method_strokes(variant.title for variant in comparison.variants)
+
+
+def verdict_chart(answer: Answer, pair: str) -> Chart | None:
+    """Differences of the method of interest from each other method, a panel per agent and one for all."""
+    chosen = [verdict for verdict in answer.verdicts if verdict.pair == pair]
+    rows = [
+        {
+            "agent": verdict.agent,
+            "label": f"{verdict.ours.title} − {verdict.theirs.title}",
+            "value": verdict.difference.value,
+            "low": verdict.difference.low,
+            "high": verdict.difference.high,
+            "verdict": verdict.word,
+            "p_holm": verdict.corrected_p,
+            "seeds": verdict.difference.num_seeds,
+            "note": f"{verdict.word}: {verdict.text}",
+        }
+        for verdict in sorted(chosen, key=lambda verdict: verdict.agent != TOGETHER)
+    ]
+    if not rows:
+        return None
+    return charts.forest("verdict", "", pd.DataFrame(rows), x="difference, points", facet="agent")
+
+
+def curves_chart(
+    comparer: Comparer, comparison: Comparison, agents: Sequence[str], benchmarks: Sequence[str], cost: str,
+    printed: Mapping[Variant, float],
+) -> Chart | None:  # fmt: skip
+    """Accuracy against cost: mean over seeds with its interval, single seeds, and the paper's values at the end."""
+    rows: list[dict[str, object]] = []
+    for variant in comparison.variants:
+        points = comparer.curve(variant, agents, benchmarks)
+        rows += _rows(variant, "mean", "", points, cost, comparison)
+        for seed, path in comparer.paths(variant, agents, benchmarks).items():
+            rows += _rows(variant, "seed", str(seed), path, cost, comparison)
+        if variant in printed and points:
+            end = _rows(variant, "paper", "", points[-1:], cost, comparison)[0]
+            rows.append(end | {"value": printed[variant], "low": math.nan, "high": math.nan})
+    if not rows:
+        return None
+    label = hours_label(comparison) if cost == "hours" else COSTS[cost]
+    strokes = strokes_of(comparison)
+    return charts.curves(
+        "curves", "", pd.DataFrame(rows), x=label, y="accuracy", strokes=strokes, reference="paper's accuracy"
+    )
+
+
+def _rows(
+    variant: Variant, kind: str, seed: str, points: Iterable[Point], cost: str, comparison: Comparison
+) -> list[dict[str, object]]:
+    hours = "gpu_hours" if comparison.has_gpu else "hours"
+    field = {"tokens": "tokens", "hours": hours, "steps": "step"}[cost]
+    return [
+        {
+            "line": variant.title,
+            "kind": kind,
+            "seed": seed,
+            "step": point.step,
+            "x": getattr(point, field),
+            "value": point.value,
+            "low": point.value - point.half_width,
+            "high": point.value + point.half_width,
+        }
+        for point in points
+    ]
+
+
+def results_chart(comparison: Comparison, column: int) -> Chart | None:
+    """Accuracy after training by agent and method, with the paper's values."""
+    rows = [
+        {
+            "agent": line.agent,
+            "line": line.variant.title,
+            "benchmark": comparison.columns[column],
+            "value": figure.summary.mean,
+            "low": figure.summary.mean - figure.summary.half_width,
+            "high": figure.summary.mean + figure.summary.half_width,
+            "paper": figure.printed if figure.printed is not None else math.nan,
+            "seeds": line.num_seeds,
+            "tokens_sampled": line.tokens,
+            "gpu_hours": line.gpu_hours,
+            "phase_hours": line.hours,
+        }
+        for line in comparison.lines
+        for figure in [line.figures[column]]
+        if figure.summary is not None
+    ]
+    if not rows:
+        return None
+    strokes = method_strokes(["before training", *(variant.title for variant in comparison.variants)])
+    label = f"accuracy, {comparison.columns[column]}"
+    return charts.intervals("results", "", pd.DataFrame(rows), x=label, strokes=strokes, facet="agent")
+
+
+def parallel_chart(
+    comparer: Comparer, comparison: Comparison, fields: Mapping[Variant, Mapping[str, str]]
+) -> Chart | None:
+    """A line per seed across the numeric fields in which the methods differ, the costs, and every benchmark."""
+    numeric = [name for name in dict.fromkeys(n for own in fields.values() for n in own) if _is_numeric(name, fields)]
+    rows = []
+    for variant in comparison.variants:
+        costs = comparer.costs(variant, comparison.agents)
+        accuracies = {name: comparer.finals(variant, comparison.agents, [name]) for name in comparison.benchmarks}
+        for seed in sorted(set.intersection(set(costs), *(set(own) for own in accuracies.values()))):
+            row: dict[str, object] = {"line": variant.title, "id": f"{variant.title}, seed {seed}"}
+            row |= {name: float(fields.get(variant, {}).get(name, "nan")) for name in numeric}
+            row |= {"tokens": costs[seed].tokens, "seconds": costs[seed].seconds}
+            rows.append(row | {name: own[seed] for name, own in accuracies.items()})
+    axes = [*numeric[:6], "tokens", "seconds", *comparison.benchmarks]
+    if not rows:
+        return None
+    return charts.parallel("parallel", "", pd.DataFrame(rows), axes=axes, strokes=strokes_of(comparison))
+
+
+def _is_numeric(name: str, fields: Mapping[Variant, Mapping[str, str]]) -> bool:
+    try:
+        return all(math.isfinite(float(own[name])) for own in fields.values() if name in own)
+    except ValueError:
+        return False

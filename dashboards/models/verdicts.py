@@ -1,0 +1,162 @@
+"""A grid's answer so far: its method of interest against each baseline, paired by seed."""
+
+from __future__ import annotations
+
+import operator
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dashboards.formats import signed
+from dashboards.models.cells import StandingOf
+from dashboards.models.comparison import TOGETHER, Comparer
+from experiments.report.cells import Variant
+from experiments.report.statistics import Difference, holm, paired_t
+from flows.records.gridfile import GridRecord
+from flows.records.states import Standing
+
+EVERY_PAIR = ""
+"""stands for all pairs of a grid together"""
+_BASELINES = ("gspo", "grpo", "gspo_x2", "naive")
+_TWICE_THE_TOKENS = "gspo_x2"
+LEAST_SEEDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Difference of two methods in points (1/100), for a pair (or EVERY_PAIR) and an agent (or TOGETHER).
+
+    `corrected_p` is corrected by Holm over the verdicts of the same kind: single agents, pairs, or all pairs.
+    """
+
+    pair: str
+    agent: str
+    ours: Variant
+    theirs: Variant
+    difference: Difference
+    corrected_p: float
+
+    @property
+    def word(self) -> str:
+        """Whether it is a win or a loss (the corrected p-value is below 0.05), or a tie."""
+        if self.corrected_p >= 0.05:
+            return "tie"
+        return "win" if self.difference.value > 0 else "loss"
+
+    @property
+    def text(self) -> str:
+        """Points, interval and p-value."""
+        d = self.difference
+        p = "< 0.001" if self.corrected_p < 0.001 else f"= {self.corrected_p:.3f}"
+        return (
+            f"{signed(d.value)} points, 95 % interval {signed(d.low)} to {signed(d.high)}, p {p}, {d.num_seeds} seeds"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The verdicts of a grid; `ours` is None if the grid has fewer than two methods."""
+
+    ours: Variant | None
+    baselines: tuple[Variant, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    best: Variant | None = None
+    """the baseline with the highest accuracy"""
+
+    def of(self, pair: str = EVERY_PAIR, agent: str = TOGETHER) -> dict[Variant, Verdict]:
+        """Verdicts of one pair and agent, by baseline."""
+        return {v.theirs: v for v in self.verdicts if (v.pair, v.agent) == (pair, agent)}
+
+    @property
+    def headlines(self) -> list[tuple[str, Variant, Verdict | None]]:
+        """What is compared, the baseline, and the verdict (None: not yet): best baseline, and twice the tokens."""
+        if self.ours is None:
+            return []
+        overall = self.of()
+        double = next((variant for variant in self.baselines if variant.method == _TWICE_THE_TOKENS), None)
+        if double is not None and double == self.best:
+            return [("the best baseline, with twice the tokens", double, overall.get(double))]
+        shown = [("the best baseline", self.best), ("with twice the tokens", double)]
+        return [(what, variant, overall.get(variant)) for what, variant in shown if variant is not None]
+
+
+def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
+    """HACPO if a grid has it, else its first method that is not a baseline, else its first one."""
+    if len(variants) < 2:
+        return None
+    own = [variant for variant in variants if variant.method not in _BASELINES]
+    plain = [variant for variant in own if variant == Variant("hacpo")]
+    return (plain or own or list(variants))[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A grid's comparers by pair, and its answer."""
+
+    comparers: Mapping[str, Comparer]
+    answer: Answer
+
+
+class Judge:
+    """Judges grids; a grid is judged again only if one of its experiments has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[GridRecord, tuple[Standing, ...], Judged]] = {}
+
+    def judged(self, record: GridRecord, standing_of: StandingOf) -> Judged:
+        """The comparers and the answer of a grid."""
+        standings = tuple(standing_of(place.experiment) for place in record.places)
+        known = self._known.get(record.name)
+        if known is not None and known[0] == record and all(map(operator.is_, known[1], standings)):
+            return known[2]
+        comparers = {
+            pair: Comparer(record, pair, standing_of) for pair in dict.fromkeys(place.pair for place in record.places)
+        }
+        found = Judged(comparers, answer_of(comparers))
+        self._known[record.name] = record, standings, found
+        return found
+
+
+def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
+    """The verdicts of a grid; places with fewer than LEAST_SEEDS common complete seeds have none.
+
+    Args:
+        comparers: of the grid's pairs.
+    """
+    variants = list(dict.fromkeys(variant for comparer in comparers.values() for variant in comparer.variants))
+    ours = method_of_interest(variants)
+    if ours is None:
+        return Answer(None)
+    baselines = [variant for variant in variants if variant != ours]
+    places = [(pair, agent) for pair, comparer in comparers.items() for agent in comparer.agents]
+    kinds: list[list[tuple[str, str]]] = [places, [(pair, TOGETHER) for pair in comparers], [(EVERY_PAIR, TOGETHER)]]
+    verdicts: list[Verdict] = []
+    for kind in kinds:
+        found = [
+            (*place, theirs, paired_t([100 * (a[seed] - b[seed]) for seed in sorted(a.keys() & b.keys())]))
+            for place in kind
+            for theirs in baselines
+            for a, b in [(_values(comparers, *place, ours), _values(comparers, *place, theirs))]
+            if len(a.keys() & b.keys()) >= LEAST_SEEDS
+        ]
+        corrected = holm([difference.p_value for *_, difference in found])
+        verdicts += [
+            Verdict(pair, agent, ours, theirs, difference, p)
+            for (pair, agent, theirs, difference), p in zip(found, corrected, strict=True)
+        ]
+    means = {variant: _values(comparers, EVERY_PAIR, TOGETHER, variant).values() for variant in baselines}
+    measured = {variant: statistics.fmean(values) for variant, values in means.items() if values}
+    best = max(measured, key=lambda variant: measured[variant]) if measured else None
+    return Answer(ours, tuple(baselines), tuple(verdicts), best)
+
+
+def _values(comparers: Mapping[str, Comparer], pair: str, agent: str, variant: Variant) -> dict[int, float]:
+    """Accuracy after training by seed; over all pairs: the mean over those that have the method, on common seeds."""
+    chosen = comparers.values() if pair == EVERY_PAIR else [comparers[pair]]
+    values = [
+        comparer.finals(variant, comparer.agents if agent == TOGETHER else (agent,))
+        for comparer in chosen
+        if variant in comparer.variants
+    ]
+    seeds = set.intersection(*(set(own) for own in values)) if values else set()
+    return {seed: statistics.fmean(own[seed] for own in values) for seed in seeds}

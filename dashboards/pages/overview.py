@@ -1,0 +1,108 @@
+"""First page: a card per grid with its progress, its answer so far and its failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dashboards.models.cells import MatrixTotals, build_matrix
+from dashboards.models.changes import version_of
+from dashboards.models.failures import FailureGroup, failure_groups
+from dashboards.models.listing import ALL_RUNS
+from dashboards.models.verdicts import Answer, Verdict
+from dashboards.site import Site, fragment, part
+from experiments.report.cells import Variant
+from flows.records.gridfile import GridRecord
+
+FIRST_ANSWER_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The newest sign of life of a grid's experiments."""
+
+    experiment: str
+    step: int
+    at: float
+    """seconds since the epoch"""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A grid on the first page; `span` is the largest absolute end of an interval, in points."""
+
+    name: str
+    title: str
+    totals: MatrixTotals
+    answer: Answer
+    failures: tuple[FailureGroup, ...]
+    last: Event | None
+
+    @property
+    def rows(self) -> list[tuple[Variant, Verdict | None]]:
+        """Every baseline, with its verdict over all pairs and agents (None: not yet)."""
+        overall = self.answer.of()
+        return [(variant, overall.get(variant)) for variant in self.answer.baselines]
+
+    @property
+    def span(self) -> float:
+        """Largest distance from zero on the axis of the forest plot, in points."""
+        differences = [verdict.difference for verdict in self.answer.of().values()]
+        # An interval of two seeds may be very wide; the axis follows the values, and intervals are cut.
+        return max(
+            [1.0, *(1.5 * abs(d.value) for d in differences), *(min(d.high - d.value, 15.0) for d in differences)]
+        )
+
+
+def overview_routes(site: Site) -> APIRouter:
+    """The page and its updates."""
+    router = APIRouter()
+
+    @router.get("/")
+    def show(request: Request) -> Response:
+        return site.page(request, "overview.html", overview=fragment("cards.html", **_context(site)))
+
+    @router.get("/overview")
+    def changes(seen: str = "") -> Response:
+        return part("cards.html", _context(site), seen)
+
+    return router
+
+
+def _context(site: Site) -> dict[str, Any]:
+    schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
+    records = site.runs.grids()
+    placed = {place.experiment for record in records for place in record.places}
+    others = sum(name not in placed for name in site.runs.names())
+    if others:
+        records = [*records, site.runs.grid(ALL_RUNS)]
+    shown = [_card(site, record) for record in records]
+    context: dict[str, Any] = {
+        "cards": shown,
+        "num_others": others,
+        "num_workers": len(schedule.workers),
+        "num_slots": schedule.num_slots,
+        "notice": schedule.notice,
+        "runs_dir": str(site.runs.runs_dir),
+    }
+    return context | {"version": version_of(context)}
+
+
+def _card(site: Site, record: GridRecord) -> Card:
+    standing_of = cache(site.runs.standing)  # read once for a request
+    matrix = build_matrix(record, standing_of, site.scheduling.view())
+    progress = {name: standing_of(name).progress for name in {place.experiment for place in record.places}}
+    events = [Event(name, own.step, own.updated_at) for name, own in progress.items() if own is not None]
+    return Card(
+        record.name,
+        record.title,
+        matrix.totals,
+        site.judge.judged(record, standing_of).answer if record.name != ALL_RUNS else Answer(None),
+        tuple(failure_groups(matrix.cells(), standing_of)),
+        max(events, key=lambda event: event.at, default=None),
+    )

@@ -162,7 +162,7 @@ def _pages(runs_dir: Path, names: list[str]) -> dict[str, str]:
         "changes": "/grid/thousand/changes",
         "run": f"/run/{names[0]}",
         "live run": f"/run/{names[5]}",
-        "curves": f"/run/{names[0]}/curves.json",
+        "curves": f"/run/{names[0]}/curve.json?metric=reward/mean",
         "compare": "/compare?grid=thousand",
         "compare section": "/compare?grid=section",
         "samples": f"/samples/{newest}?step=1",

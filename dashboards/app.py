@@ -24,6 +24,7 @@ from dashboards.pages.grid import grid_routes
 from dashboards.pages.login import login_routes
 from dashboards.pages.overview import overview_routes
 from dashboards.pages.run import run_routes
+from dashboards.pages.runs import runs_routes
 from dashboards.pages.samples import find_answers, samples_routes
 from dashboards.security import Access, Guard
 from dashboards.site import Site, part
@@ -63,7 +64,8 @@ def create_app(
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.state.site = site
-    for routes in (overview_routes, grid_routes, run_routes, compare_routes, samples_routes, login_routes):
+    routers = (overview_routes, grid_routes, runs_routes, run_routes, compare_routes, samples_routes, login_routes)
+    for routes in routers:
         app.include_router(routes(site))
 
     @app.get("/links")

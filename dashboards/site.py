@@ -22,6 +22,7 @@ from dashboards.models.changes import Changes, version_of
 from dashboards.models.comparison import Comparison
 from dashboards.models.curves import CurveReader
 from dashboards.models.listing import Runs, UnknownError
+from dashboards.models.runs_table import RunTables, cell_text
 from dashboards.models.scheduling import Scheduling
 from dashboards.models.verdicts import Judge
 from dashboards.security import PICTURE_CSP, is_loopback
@@ -66,9 +67,14 @@ class Site:
     mlflow_url: Callable[[], str] = lambda: ""
     curves: CurveReader = field(default_factory=CurveReader)
     answers: AnswerReader = field(default_factory=AnswerReader)
+    tables: RunTables = field(init=False)
     judge: Judge = field(default_factory=Judge)
     _changes: dict[str, Changes] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """Read tables from the same listing."""
+        self.tables = RunTables(self.runs)
 
     def changes(self, name: str) -> Changes:
         """Versions of the parts of a grid's page. Only existing grids are passed, so the number of entries is small."""
@@ -168,6 +174,7 @@ def environment() -> Environment:
         "count": formats.count,
         "score": formats.score,
         "short": formats.short,
+        "cell": cell_text,
         "digits": formats.digits,
         "signed": formats.signed,
         "elapsed": formats.elapsed,

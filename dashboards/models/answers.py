@@ -1,4 +1,4 @@
-"""The agents' responses in a training step, by problem, with filters and the effect on each learner."""
+"""The agents' responses in a training step or on a benchmark, by problem, with filters and effects on each learner."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ import pandas as pd
 from dashboards.models.listing import UnknownError
 from flows.planning.plans import find_plan
 from flows.records.folders import experiments_dir
-from flows.runs.samples import step_samples
+from flows.runs.samples import benchmark_samples, step_samples
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)
-FILTERS = {
-    "all": "all problems",
-    "disagreement": "some agents have a correct response, others none",
-    "weaker": "only the weakest agent has a correct response",
-    "unscored": "a response without a verdict",
-    "longest": "all problems, longest response first",
-}
+ANY = "any"
+"""stands for some agent in `Filter.right` and `Filter.wrong`"""
+ORDINARY_TAG = "ordinary"
+"""stands for responses without a tag"""
 _MOST_CACHED_STEPS = 8
 """number of steps kept in memory"""
 
@@ -64,28 +61,55 @@ class Response:
     extracted: str
     reason: str
     effects: tuple[Effect, ...]
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which problems are shown; "" means any.
+
+    Attributes:
+        right: an agent that has a correct response, or ANY.
+        wrong: another agent that has a wrong response and no correct one, or ANY.
+        verdict, agent, tag, text: some response has this verdict, is of this agent, has this tag, and contains this
+            text, in any case; the text may also stand in the problem's id or in the problem.
+        is_longest_first: order by the longest of these responses.
+    """
+
+    right: str = ""
+    wrong: str = ""
+    verdict: str = ""
+    agent: str = ""
+    tag: str = ""
+    text: str = ""
+    is_longest_first: bool = False
+
+    def accepts(self, response: Response, text_is_elsewhere: bool) -> bool:
+        """Whether a response has all that is asked of one."""
+        return (
+            self.verdict in ("", response.status)
+            and self.agent in ("", response.agent)
+            and self.tag in ("", response.tag or ORDINARY_TAG)
+            and (text_is_elsewhere or self.text.casefold() in response.text.casefold())
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A problem and the responses to it, by agent."""
+    """A problem and the responses to it, by agent; `question` and `gold` are "" where they are not stored with them."""
 
     problem_id: str
     responses: Mapping[str, tuple[Response, ...]]
+    question: str = ""
+    gold: str = ""
 
     def num_correct(self, agent: str) -> int:
         """Number of the agent's correct responses."""
         return sum(response.status == "correct" for response in self.responses[agent])
 
-    @property
-    def longest(self) -> int:
-        """Length of the longest response, characters."""
-        return max((len(r.text) for responses in self.responses.values() for r in responses), default=0)
-
-    @property
-    def has_unscored(self) -> bool:
-        """Whether any response is unscored."""
-        return any(r.status == "unscored" for responses in self.responses.values() for r in responses)
+    def is_only_wrong(self, agent: str) -> bool:
+        """Whether the agent has a wrong response and no correct one."""
+        return not self.num_correct(agent) and any(response.status == "wrong" for response in self.responses[agent])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,29 +119,48 @@ class StepAnswers:
     problems: tuple[Answered, ...]
     by_strength: tuple[str, ...]
 
-    def select(self, name: str) -> tuple[Answered, ...]:
-        """Problems selected by a filter (key of FILTERS)."""
-        if name == "longest":
-            return tuple(sorted(self.problems, key=lambda problem: -problem.longest))
-        return tuple(problem for problem in self.problems if self._passes(problem, name))
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the responses, if there is any besides none."""
+        found = dict.fromkeys(r.tag for problem in self.problems for own in problem.responses.values() for r in own)
+        return tuple(tag or ORDINARY_TAG for tag in found) if any(found) else ()
 
-    def _passes(self, problem: Answered, name: str) -> bool:
-        correct = {agent for agent in problem.responses if problem.num_correct(agent)}
-        if name == "disagreement":
-            return 0 < len(correct) < len(problem.responses)
-        if name == "weaker":
-            return len(problem.responses) > 1 and correct == {self.by_strength[0]}
-        return problem.has_unscored if name == "unscored" else True
+    def select(self, wanted: Filter, texts: Mapping[str, str]) -> tuple[Answered, ...]:
+        """Problems that a filter lets through.
+
+        Args:
+            wanted: the filter.
+            texts: of problems, by id; may be incomplete.
+        """
+        found = []
+        for problem in self.problems:
+            elsewhere = f"{problem.problem_id}\n{problem.question}\n{texts.get(problem.problem_id, '')}".casefold()
+            is_elsewhere = wanted.text.casefold() in elsewhere
+            fitting = [r for own in problem.responses.values() for r in own if wanted.accepts(r, is_elsewhere)]
+            if fitting and _disagrees(problem, wanted):
+                found.append((max(len(r.text) for r in fitting), problem))
+        if wanted.is_longest_first:
+            found.sort(key=lambda pair: -pair[0])
+        return tuple(problem for _, problem in found)
+
+
+def _disagrees(problem: Answered, wanted: Filter) -> bool:
+    """Whether an agent is right, and another one wrong, as the filter asks."""
+    right = [agent for agent in problem.responses if wanted.right in (agent, ANY) and problem.num_correct(agent)]
+    wrong = [agent for agent in problem.responses if wanted.wrong in (agent, ANY) and problem.is_only_wrong(agent)]
+    return (bool(right) or not wanted.right) and (bool(wrong) or not wanted.wrong)
 
 
 def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepAnswers:
-    """Group the rows of `flows.runs.samples.step_samples` by problem and agent."""
+    """Group rows of `flows.runs.samples` by problem and agent."""
     by_problem: dict[str, dict[str, list[Response]]] = {}
+    stored: dict[str, tuple[str, str]] = {}
     for row in frame.to_dict(orient="records"):
         responses = by_problem.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})
         responses[row["agent"]].append(_response({str(name): value for name, value in row.items()}, agents))
+        stored[str(row["problem_id"])] = str(row.get("question", "")), str(row.get("answer", ""))
     problems = tuple(
-        Answered(name, {agent: tuple(own) for agent, own in responses.items()})
+        Answered(name, {agent: tuple(own) for agent, own in responses.items()}, *stored[name])
         for name, responses in by_problem.items()
     )
     strength = {agent: _share_correct(problems, agent) for agent in agents}
@@ -131,7 +174,7 @@ def _share_correct(problems: Sequence[Answered], agent: str) -> float:
 
 def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
     effects = []
-    for k in agents:
+    for k in agents if f"advantage_for_{agents[0]}" in row else ():
         ratio = float(row.get(f"ratio_for_{k}", math.nan))
         is_used = not math.isnan(ratio)
         stopped = float(row[f"stopped_for_{k}"]) if is_used else 0.0
@@ -144,8 +187,9 @@ def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
         is_cut=row["finish_reason"] == "length",
         status=row["status"],
         extracted=extracted if isinstance(extracted, str) else "",
-        reason=row["reason"] if isinstance(row["reason"], str) else "",
+        reason=reason if isinstance(reason := row.get("reason"), str) else "",
         effects=tuple(effects),
+        tag=str(row.get("tag", "")),
     )
 
 
@@ -157,22 +201,22 @@ class AnswerReader:
         self._texts = lru_cache(_MOST_CACHED_STEPS)(_problem_texts)
         self._mutex = threading.Lock()  # concurrent requests read only once
 
-    def read(self, runs_dir: Path, experiment: str, step: int) -> StepAnswers:
-        """The responses of a step.
+    def read(self, runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepAnswers:
+        """The responses of a training step, or with a benchmark those to its problems after that step.
 
         Raises:
-            UnknownError: the step does not exist, is incomplete or corrupt.
+            UnknownError: there are none, or they are incomplete or damaged.
         """
         path = StepStore(experiments_dir(runs_dir) / experiment).folder(step) / MANIFEST
         if not path.is_file():
             raise UnknownError(f"{experiment} has no step {step}")
         with self._mutex:
-            return self._answers(runs_dir, experiment, step, path.stat().st_mtime_ns)
+            return self._answers(runs_dir, experiment, step, benchmark, path.stat().st_mtime_ns)
 
-    def problem_text(self, runs_dir: Path, experiment: str, problem_id: str) -> str:
-        """Text of a problem; "" if the data file is not available."""
+    def problem_texts(self, runs_dir: Path, experiment: str) -> Mapping[str, str]:
+        """Texts of the training problems by id; empty if the data file is not available."""
         with self._mutex:
-            return self._texts(runs_dir, experiment).get(problem_id, "")
+            return self._texts(runs_dir, experiment)
 
 
 def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
@@ -184,9 +228,10 @@ def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
     return {problem.id: problem.messages[-1].content for problem in problems}
 
 
-def _read(runs_dir: Path, experiment: str, step: int, _version: int) -> StepAnswers:
+def _read(runs_dir: Path, experiment: str, step: int, benchmark: str, _version: int) -> StepAnswers:
     try:
         plan = find_plan(runs_dir, experiment)
-        return group(step_samples(plan, step), list(plan.config.pair.agents))
+        frame = benchmark_samples(plan, benchmark, step) if benchmark else step_samples(plan, step)
+        return group(frame, list(plan.config.pair.agents))
     except HacpoError as error:
         raise UnknownError(f"the responses of step {step} cannot be shown: {error}") from error

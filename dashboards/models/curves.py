@@ -1,88 +1,73 @@
-"""Training curves of a run, read from its step store; digests are checked, and each file is parsed once."""
+"""Curves of a run's metrics, read from its step store; digests are checked, and each file is parsed once."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from experiments.look.charts import Chart, curves
+from experiments.look.palette import agent_strokes
 from flows.records.progress import Evaluated
 from hacpo_core.errors import StoreError
+from hacpo_core.phases.definitions import definition
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 MOST_RUNS = 16
 """number of runs whose metrics are kept in memory"""
-
-
-@dataclass(frozen=True, slots=True)
-class ChartSpec:
-    """A chart and the metrics that it shows."""
-
-    id: str
-    title: str
-    about: str
-    metrics: Mapping[str, str]
-    """maps a metric's name, or a prefix that ends in "_", to the text after the agent's name in the legend"""
-
-
-CHARTS = (
-    ChartSpec("reward", "Reward", "mean verified reward of the step's responses", {"reward/mean": ""}),
-    ChartSpec("capability", "Capability", "mean reward of the last K steps", {"capability/smoothed": ""}),
-    ChartSpec(
-        "omega", "Capability ratio ω", "bounded ratio to each other agent (Eq. 8)", {"capability/ratio_to_": "/"}
-    ),
-    ChartSpec("s_hete", "s_hete", "mean sequence ratio of the other agents' responses", {"ratio_cross/mean": ""}),
-    ChartSpec(
-        "s_hete_shares",
-        "s_hete at its bounds",
-        "share of the other agents' rows below the floor, and above the upper bound (1 under HACPO)",
-        {"clip_cross/below_share": "below", "clip_cross/above_share": "above"},
-    ),
-    ChartSpec("length", "Response length", "mean, tokens", {"response/length_tokens": ""}),
-    ChartSpec(
-        "sampler",
-        "Sampler against learner",
-        "mean absolute difference of token log-probabilities, nats",
-        {"sampler/logprob_difference_mean": ""},
-    ),
-    ChartSpec(
-        "cosine",
-        "Gradient cosine",
-        "cosine between the gradients of J_homo and J_hete (positive by Theorem 4.3)",
-        {"update/gradient_cosine": ""},
-    ),
+JOINT = "all agents"
+"""the line of metrics that are not of a single agent"""
+FIRST_SHOWN = (
+    "reward/mean",
+    "capability/smoothed",
+    "capability/ratio_to_",
+    "ratio_cross/mean",
+    "clip_cross/below_share",
+    "clip_cross/above_share",
+    "response/length_tokens",
+    "update/entropy_nats",
+    "sampler/logprob_difference_mean",
+    "update/gradient_cosine",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Values at the steps of the chart; None where nothing was measured."""
-
-    label: str
-    values: list[float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart's lines over steps."""
-
-    id: str
-    title: str
-    about: str
-    steps: list[int]
-    lines: list[Curve]
+"""metrics that are shown unless others are chosen; a name that ends in "_" stands for all that begin with it"""
+ABOUT_ACCURACY = "each benchmark's main metric before, during and after training"
+_OPTIONS = ("smooth", "log_y")
 
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """Committed metrics of a run by step; `num_torn` counts steps with corrupt files."""
+    """Committed metrics of a run by step, agent and name.
+
+    Attributes:
+        agents: by step; metrics of no single agent are under `JOINT`.
+        at: time of each step's commit, s since 1970.
+        num_torn: steps with damaged files.
+    """
 
     agents: dict[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    at: dict[int, float] = field(default_factory=dict)
     num_torn: int = 0
+
+    def names(self) -> list[str]:
+        """Names of all metrics, sorted by area and name."""
+        return sorted({name for agents in self.agents.values() for values in agents.values() for name in values})
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric that a run has logged; `about` is "" for an estimator's own."""
+
+    name: str
+    about: str
+    is_shown: bool
 
 
 class CurveReader:
@@ -93,15 +78,15 @@ class CurveReader:
         self._known: OrderedDict[Path, dict[int, tuple[int, Any]]] = OrderedDict()
         self._mutex = threading.Lock()
 
-    def read(self, root: Path, num_steps: int) -> StepMetrics:
-        """Metrics of steps 1 to `num_steps`."""
+    def read(self, root: Path, num_steps: int, *, first: int = 1) -> StepMetrics:
+        """Metrics of steps `first` to `num_steps`."""
         with self._mutex:
             known = self._known.setdefault(root, {})
             self._known.move_to_end(root)
             while len(self._known) > self._most_runs:
                 self._known.popitem(last=False)
-        store, by_step, num_torn = StepStore(root), {}, 0
-        for step in range(1, num_steps + 1):
+        store, by_step, at, num_torn = StepStore(root), {}, {}, 0
+        for step in range(max(first, 1), num_steps + 1):
             try:
                 stamp = (store.folder(step) / MANIFEST).stat().st_mtime_ns
             except OSError:
@@ -112,61 +97,86 @@ class CurveReader:
             if isinstance(value, StoreError):
                 num_torn += 1
             elif value is not None:
-                by_step[step] = value
-        return StepMetrics(by_step, num_torn)
+                by_step[step], at[step] = value
+        return StepMetrics(by_step, at, num_torn)
 
 
 def _step_metrics(store: StepStore, step: int) -> Any:
-    """Metrics of the agents; None if the step is incomplete, the error if the file is corrupt."""
+    """Metrics of the agents and their time; None if the step is incomplete, the error if the file is damaged."""
     try:
         value = store.metrics(step)
-        return value["agents"]
     except StoreError as error:
         return error if "metrics" in store.committed(step) else None
+    agents = value["agents"]
+    of_agents = {name for values in agents.values() for name in values}
+    joint = {name: number for name, number in value["run"].items() if name not in of_agents}
+    joint.pop("progress/step", None)
+    return (agents | ({JOINT: joint} if joint else {})), value["timestamp_ms"] / 1000
 
 
-def charts(metrics: StepMetrics, evaluations: Sequence[Evaluated], since: int = 0) -> list[Chart]:
-    """Charts of the run page.
-
-    Args:
-        metrics: of the steps.
-        evaluations: of all agents.
-        since: omit steps up to this one.
-    """
-    steps = [step for step in sorted(metrics.agents) if step > since]
-    reward_chart, *others = [_chart(spec, metrics, steps) for spec in CHARTS]
-    return [reward_chart, accuracy_chart(evaluations), *others]
+def by_area(names: Sequence[str], shown: Sequence[str]) -> dict[str, list[Metric]]:
+    """The metrics grouped by area, the part of the name before "/"."""
+    areas: dict[str, list[Metric]] = {}
+    for name in names:
+        areas.setdefault(name.partition("/")[0], []).append(Metric(name, definition(name), name in shown))
+    return areas
 
 
-def _chart(spec: ChartSpec, metrics: StepMetrics, steps: list[int]) -> Chart:
-    lines: dict[str, list[float | None]] = {}
-    for place, step in enumerate(steps):
-        for agent, values in metrics.agents[step].items():
-            for label, value in _lines(agent, values, spec.metrics):
-                lines.setdefault(label, [None] * len(steps))[place] = value if math.isfinite(value) else None
-    return Chart(spec.id, spec.title, spec.about, steps, [Curve(label, values) for label, values in lines.items()])
+def chosen(names: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """The metrics to show: those asked for that exist, or else the first ones."""
+    found = [name for name in dict.fromkeys(asked) if name in names]
+    if found:
+        return found
+    return [name for first in FIRST_SHOWN for name in names if name == first or _begins(name, first)]
 
 
-def _lines(agent: str, values: Mapping[str, float], metrics: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    for prefix, label in metrics.items():
-        for name, value in values.items():
-            if name == prefix:
-                yield f"{agent} {label}".strip(), value
-            elif prefix.endswith("_") and name.startswith(prefix):
-                yield f"{agent} {label} {name.removeprefix(prefix)}", value
+def _begins(name: str, first: str) -> bool:
+    return first.endswith("_") and name.startswith(first)
 
 
-def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart:
-    """Accuracy of every agent on every evaluated benchmark, over steps."""
-    steps = sorted({evaluation.step for evaluation in evaluations})
-    lines: dict[str, list[float | None]] = {}
-    for evaluation in evaluations:
-        values = lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", [None] * len(steps))
-        values[steps.index(evaluation.step)] = evaluation.value if math.isfinite(evaluation.value) else None
-    return Chart(
-        "accuracy",
-        "Accuracy",
-        "each benchmark's main metric before, during and after training",
-        steps,
-        [Curve(label, values) for label, values in lines.items()],
-    )
+def metric_chart(metrics: StepMetrics, name: str) -> Chart | None:
+    """A metric over steps, a line per agent; None if no agent has it. What is not finite is a gap."""
+    rows = [
+        (agent, step, values[name])
+        for step, agents in sorted(metrics.agents.items())
+        for agent, values in agents.items()
+        if name in values and math.isfinite(values[name])
+    ]
+    return _chart(name.replace("/", "_"), definition(name) or name, name, rows) if rows else None
+
+
+def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart | None:
+    """Accuracy over steps, a line per agent and a panel per benchmark; None before the first evaluation."""
+    found = [each for each in sorted(evaluations, key=lambda each: each.step) if math.isfinite(each.value)]
+    if not found:
+        return None
+    rows = [(each.agent, each.step, each.value) for each in found]
+    return _chart("accuracy", ABOUT_ACCURACY, "accuracy", rows, [each.benchmark for each in found])
+
+
+def _chart(
+    name: str, about: str, label: str, rows: Sequence[tuple[str, int, float]], benchmarks: Sequence[str] = ()
+) -> Chart:
+    table = pd.DataFrame(rows, columns=["line", "x", "value"]).assign(kind="mean", seed="", low=math.nan, high=math.nan)
+    if benchmarks:
+        table["benchmark"] = benchmarks
+    facet = "benchmark" if len(set(benchmarks)) > 1 else ""
+    strokes = agent_strokes(table["line"])
+    chart = curves(name, about, table, x="step", y=label, strokes=strokes, facet=facet, line="agent")
+    return replace(chart, options=_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A gap between two steps that is far longer than usual: an interruption, or a long evaluation."""
+
+    after_step: int
+    seconds: float
+
+
+def pauses(metrics: StepMetrics) -> list[Pause]:
+    """Steps that ended more than a minute, and ten times the median time, after the step before."""
+    steps = sorted(metrics.at)
+    gaps = [(step, metrics.at[after] - metrics.at[step]) for step, after in pairwise(steps)]
+    usual = statistics.median(seconds for _, seconds in gaps) if gaps else 0.0
+    return [Pause(step, seconds) for step, seconds in gaps if seconds > max(60.0, 10 * usual)]

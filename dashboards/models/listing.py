@@ -64,6 +64,10 @@ class Runs:
             raise UnknownError(f"there is no experiment {experiment!r} in {self._folder}")
         return self._folder / experiment
 
+    def root_of(self, experiment: str) -> Path:
+        """Folder of an experiment whose name comes from a grid or the listing."""
+        return self._folder / experiment
+
     def standing(self, experiment: str) -> Standing:
         """State of an experiment; its folder need not exist. The name must come from a grid or the listing."""
         root = self._folder / experiment

@@ -1,31 +1,41 @@
-"""Page of a run: progress, training curves, timeline, configuration, and failure."""
+"""Page of a run: progress, curves, timeline, checkpoints, what happened, notes, configuration, and failure."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter
 from fastapi.params import Query
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.cells import judge, total_spent
 from dashboards.models.changes import version_of
-from dashboards.models.curves import charts
+from dashboards.models.checkpoints import read_checkpoints
+from dashboards.models.curves import ABOUT_ACCURACY, StepMetrics, accuracy_chart, by_area, chosen, metric_chart, pauses
+from dashboards.models.listing import ALL_RUNS
 from dashboards.models.settings import differences, read_field_values
 from dashboards.models.timeline import PHASE_KINDS, timeline
 from dashboards.models.tracebacks import frames
-from dashboards.site import Link, Site, fragment, part
+from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
 from flows.planning.field_table import about
+from flows.records.gridfile import Place
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
+from hacpo_core.phases.definitions import definition
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 
+ACCURACY = "accuracy"
+"""the curve of evaluations; names of metrics have a "/"."""
+NAMED_STEPS = 20
 SHOWN_STEPS = 5
 MOST_OFFERED = 200
+_Shown = Annotated[tuple[str, ...], Query(max_length=100)]
+"""names of metrics"""
 
 
 def run_routes(site: Site) -> APIRouter:
@@ -33,8 +43,9 @@ def run_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/run/{experiment}")
-    def show(request: Request, experiment: str, against: str = "") -> Response:
-        settings = read_field_values(site.runs.root(experiment))
+    def show(request: Request, experiment: str, shown: _Shown = (), against: str = "") -> Response:
+        root = site.runs.root(experiment)
+        settings, metrics = read_field_values(root), _newest_metrics(site, root)
         other = site.runs.root(against).name if against else ""
         phases = _phases(site, experiment, None, None)
         return site.page(
@@ -42,9 +53,14 @@ def run_routes(site: Site) -> APIRouter:
             "run.html",
             experiment=experiment,
             status=fragment("status.html", **_status(site, request, experiment)),
+            curves=fragment("curves.html", **_curves(site, experiment, metrics, shown)),
+            areas=by_area(metrics.names(), chosen(metrics.names(), shown)),
             phases=fragment("timeline.html", **phases),
             steps=phases["timeline"],
-            replays=_replays(site.runs.root(experiment)),
+            grids=[record for record in site.runs.grids() if _has(record.places, experiment)],
+            all_runs=ALL_RUNS,
+            checkpoints=read_checkpoints(root),
+            notes=site.tables.notes(experiment),
             settings=settings,
             about=about(settings),
             against=other,
@@ -56,22 +72,27 @@ def run_routes(site: Site) -> APIRouter:
     def status(request: Request, experiment: str, seen: str = "") -> Response:
         return part("status.html", _status(site, request, experiment), seen)
 
-    @router.get("/run/{experiment}/curves.json")
-    def curves(experiment: str, since: Annotated[int, Query(ge=0)] = 0, seen: str = "") -> Response:
-        root, standing = site.runs.root(experiment), site.runs.standing(experiment)
-        num_steps = StepStore(root).last_step()
-        metrics = site.curves.read(root, num_steps)
-        evaluations = standing.progress.evaluations if standing.progress is not None else []
-        facts = {
-            "last": max(metrics.agents, default=0),
-            "num_torn": metrics.num_torn,
-            "is_done": standing.state == "done",
-        }
-        version = version_of(facts, evaluations)
-        if seen == version:
-            return Response(status_code=204)
-        shown = [asdict(chart) for chart in charts(metrics, evaluations, since)]
-        return JSONResponse({"charts": shown, "version": version, **facts})
+    @router.get("/run/{experiment}/curves")
+    def curves(experiment: str, shown: _Shown = ()) -> Response:
+        context = _curves(site, experiment, _newest_metrics(site, site.runs.root(experiment)), shown)
+        address = urlencode([("shown", name) for name in shown])
+        headers = {"hx-push-url": f"/run/{quote(experiment, safe='')}?{address}"}
+        return HTMLResponse(fragment("curves.html", **context), headers=headers)
+
+    @router.get("/run/{experiment}/happened")
+    def happened(experiment: str) -> Response:
+        root = site.runs.root(experiment)
+        metrics = _metrics(site, root)
+        context = {"pauses": pauses(metrics), "num_torn": metrics.num_torn, "replays": _replays(root)}
+        return HTMLResponse(fragment("happened.html", **context))
+
+    @router.get("/run/{experiment}/curve.{kind}")
+    def curve(experiment: str, metric: str, kind: FILE_KINDS, seen: str = "") -> Response:
+        root = site.runs.root(experiment)
+        if metric != ACCURACY:
+            return chart_response(metric_chart(_metrics(site, root), metric), kind, seen)
+        progress = site.runs.standing(experiment).progress
+        return chart_response(accuracy_chart(progress.evaluations if progress is not None else []), kind, seen)
 
     @router.get("/run/{experiment}/timeline")
     def show_timeline(
@@ -83,6 +104,27 @@ def run_routes(site: Site) -> APIRouter:
         return part("timeline.html", _phases(site, experiment, first, last), seen)
 
     return router
+
+
+def _metrics(site: Site, root: Path) -> StepMetrics:
+    return site.curves.read(root, StepStore(root).last_step())
+
+
+def _newest_metrics(site: Site, root: Path) -> StepMetrics:
+    """Metrics of the last steps, enough for the names: some are measured every ten steps."""
+    last = StepStore(root).last_step()
+    return site.curves.read(root, last, first=last - NAMED_STEPS + 1)
+
+
+def _has(places: Sequence[Place], experiment: str) -> bool:
+    return any(place.experiment == experiment for place in places)
+
+
+def _curves(site: Site, experiment: str, metrics: StepMetrics, shown: Sequence[str]) -> dict[str, Any]:
+    """Template values for the charts of the chosen metrics."""
+    is_done = site.runs.standing(experiment).state == "done"
+    meanings = {ACCURACY: ABOUT_ACCURACY} | {name: definition(name) for name in chosen(metrics.names(), shown)}
+    return {"experiment": experiment, "every": 0 if is_done else 3, "metrics": meanings.items()}
 
 
 def _others(site: Site, experiment: str) -> list[str]:

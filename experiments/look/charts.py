@@ -66,6 +66,7 @@ def curves(
     facet: str = "",
     smooth: int = 1,
     reference: str = "",
+    line: str = "method",
 ) -> Chart:
     """Lines with a band each, and single seeds on demand.
 
@@ -80,6 +81,7 @@ def curves(
         facet: column with one panel per value; "": one panel.
         smooth: number of points of the running mean that is shown at first.
         reference: what "paper" points are, for the hover text.
+        line: what a line is, for the hover text.
     """
     colour, dash = scales(strokes)
     shown = {"condition": {"param": "toggle", "value": 1}, "value": 0.07}
@@ -91,10 +93,10 @@ def curves(
         "axis": {"format": "~s", "labelOverlap": True},
     }
     legend = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 3}
-    up = {"field": "value", "type": "quantitative", "title": y, "scale": {"zero": False}}
+    up = {"field": "value", "type": "quantitative", "title": y, "scale": {"zero": False}, "axis": {"format": ".4~g"}}
     hue = {"field": "line", "type": "nominal", "title": None, "scale": colour, "legend": legend}
     tooltip = [
-        {"field": "line", "title": "method"},
+        {"field": "line", "title": line},
         {"field": "seed", "title": "seed"},
         {"field": "x", "title": x, "format": ",.4~s"},
         {"field": "value", "title": y, "format": ".4~g"},

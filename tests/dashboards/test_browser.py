@@ -57,7 +57,7 @@ def full(runs_dir: Path) -> dict[str, str]:
     failed = write_run(runs_dir, seed=2, agents=AGENTS, step=7, state="failed", with_steps=True, failure=failure)
     (runs_dir / "experiments" / failed / "result.json").unlink()
     done = next(p.name for p in (runs_dir / "experiments").glob("tiny-hacpo-s0-*"))
-    right, wrong = [("it is three", "correct")], [("no idea\n" * 5, "wrong")]
+    right, wrong = [(r"it is $\frac{6}{2}$, so \boxed{3}", "correct")], [("no idea\n" * 5, "wrong")]
     answers = {f"{n}+1": dict(zip(AGENTS, (right, wrong), strict=True)) for n in range(3)}
     for step in (39, 40):
         write_answers(runs_dir / "experiments" / done, step, answers)
@@ -66,6 +66,7 @@ def full(runs_dir: Path) -> dict[str, str]:
         "grid": "/grid/small_grid",
         "run": f"/run/{failed}?against={done}",
         "compare": "/compare?grid=small_grid",
+        "runs": "/runs?q=step%3E0",
         "samples": f"/samples/{done}?step=39",
     }
 
@@ -84,6 +85,7 @@ def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
     open_page(tab, served)
     assert "win +5.0" in tab.locator(".forest tr").inner_text().replace("\t", " ")
     tab.get_by_role("link", name="A small grid", exact=True).click()
+    tab.wait_for_load_state("load")
     assert "HACPO against GSPO" in tab.locator("#answer").inner_text()
     opener = tab.get_by_role("button", name="agents of GSPO")
     assert tab.locator("tr.part").first.is_hidden()
@@ -183,14 +185,23 @@ def test_five_methods_six_seeds_three_pairs_fit_one_screen(browser: Any, served:
     context.close()
 
 
-def test_running_run_draws_new_steps(tab: Any, served: str, runs_dir: Path) -> None:
+def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=12, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
-    assert tab.locator(".chart canvas").count() == 9
-    assert tab.locator("#curves").get_attribute("data-last") == "12"
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 12)
+    tab.locator("#choose summary").click()
+    tab.get_by_label("search").fill("entropy next-token")
+    assert tab.locator("#metrics .metric:visible").count() == 1
+    assert tab.locator("#metric-count").inner_text() == "1 found"
+    tab.get_by_label("search").fill("norm")
+    tab.get_by_role("checkbox", name="update/grad_norm").check()
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 13)
+    assert "shown=update%2Fgrad_norm" in tab.url
+    chart = tab.locator("figure.chart", has_text="update/grad_norm")
+    before = int(chart.get_attribute("data-drawn"))
     write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), range(13, 16))
     write_run(runs_dir, step=15, state="missing")
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-last") == "15")
+    wait_until(lambda: int(chart.get_attribute("data-drawn")) > before)
     wait_until(lambda: "step 15 of 40" in tab.locator("#status").inner_text())
     tab.get_by_label("from step").fill("1")
     tab.get_by_role("button", name="Show").click()
@@ -263,6 +274,10 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
         return str(tab.locator("h2").inner_text())
 
     assert heading() == "0+1"
+    assert tab.locator("math").count() == 2
+    assert tab.locator("mfrac").count() == 1
+    tab.get_by_label("formulas").uncheck()
+    assert r"so \boxed{3}" in tab.locator("pre.math").first.inner_text()
     for key, expected in (("j", "1+1"), ("ArrowRight", "2+1"), ("j", "2+1"), ("k", "1+1"), ("ArrowLeft", "0+1")):
         before = tab.url
         tab.keyboard.press(key)
@@ -278,6 +293,42 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
     assert "step=40" in tab.url
 
 
+def test_wrong_answers_of_the_weaker_agent_to_what_the_stronger_solves(
+    tab: Any, served: str, full: dict[str, str]
+) -> None:
+    open_page(tab, served + full["samples"])
+    tab.locator("select[name=right]").select_option(AGENTS[0])
+    tab.locator("select[name=wrong]").select_option(AGENTS[1])
+    tab.get_by_label("with the text").fill("1+1")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**right=qwen-tiny&wrong=llama-tiny**")
+    assert tab.locator("nav[aria-label=problems]").inner_text().startswith("1 of 1 (of 3 problems)")
+    assert tab.complaints == []
+
+
+def test_filtered_table_of_runs_is_shared_by_its_address_and_a_run_is_tagged(
+    tab: Any, served: str, full: dict[str, str], runs_dir: Path
+) -> None:
+    open_page(tab, f"{served}/runs")
+    tab.get_by_label("filter").fill("method=hacpo seed<2")
+    wait_until(lambda: tab.locator("#table tbody tr").count() == 2)
+    tab.get_by_label("add a column").fill("update/grad_norm")
+    tab.get_by_role("button", name="Show").click()
+    tab.wait_for_url("**update%2Fgrad_norm**")
+    other = tab.context.new_page()
+    open_page(other, tab.url)
+    assert other.locator("#table tbody tr").count() == 2
+    assert other.locator("#table tbody td").last.inner_text() == "0.5"
+    other.close()
+    tab.locator("#table input").first.check()
+    tab.get_by_role("textbox", name="tags").fill("best")
+    tab.get_by_role("button", name="Add tags").click()
+    wait_until(lambda: tab.locator("#table .tag").count() == 1)
+    assert tab.locator("#table input").first.is_checked()
+    assert tab.locator("#num-selected").inner_text() == "1"
+    assert tab.complaints == []
+
+
 def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["grid"])
     tab.keyboard.press("Tab")
@@ -290,7 +341,7 @@ def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[s
     assert any(name.startswith("BUTTON cell") for name in seen)
 
 
-@pytest.mark.parametrize("name", ["overview", "grid", "run", "compare", "samples", "empty", "error"])
+@pytest.mark.parametrize("name", ["overview", "grid", "runs", "run", "compare", "samples", "empty", "error"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_is_accessible_and_fits_a_phone(
     name: str, scheme: str, browser: Any, served: str, runs_dir: Path, tmp_path: Path, request: pytest.FixtureRequest

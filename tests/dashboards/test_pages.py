@@ -269,13 +269,13 @@ def test_run_page_shows_error_timeline_and_difference(page: TestClient, runs_dir
 def test_run_page_says_which_updates_were_repeated_and_how_they_ended(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir)
     path = experiments_dir(runs_dir) / name / REPLAYS_FILE
-    assert "Replays" not in page.get(f"/run/{name}").text
+    assert "No update was replayed" in page.get(f"/run/{name}/happened").text
     found = {"step": 3, "agent": "qwen-tiny", "at": 0.0, "kind": "near", "distance": 0.0123, "digest": "x"}
     path.write_text(json.dumps([found]), encoding="utf-8")
-    text = page.get(f"/run/{name}").text
+    text = page.get(f"/run/{name}/happened").text
     assert '<th scope="row">3</th><td>qwen-tiny</td><td>near</td><td>1.2e-02</td>' in text
     path.write_text("[{", encoding="utf-8")
-    assert page.get(f"/run/{name}").status_code == 200
+    assert page.get(f"/run/{name}/happened").status_code == 200
 
 
 def test_run_page_links_into_prefect_and_mlflow(
@@ -368,12 +368,20 @@ def test_notice_and_new_grids_arrive_without_a_changed_cell(
     assert 'href="/grid/another"' in page.get(seen).text
 
 
-def test_curves_are_json_of_new_steps(page: TestClient, runs_dir: Path) -> None:
+def test_curve_is_sent_when_it_changed_and_as_files(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=6, with_steps=True)
-    found = page.get(f"/run/{name}/curves.json?since=4").json()
-    assert (found["last"], found["is_done"], found["charts"][0]["steps"]) == (6, True, [5, 6])
-    assert [chart["id"] for chart in found["charts"]][:4] == ["reward", "accuracy", "capability", "omega"]
-    assert page.get(f"/run/{name}/curves.json?since=6&seen={found['version']}").status_code == 204
+    address = f"/run/{name}/curve.json?metric=reward/mean"
+    found = page.get(address).json()
+    assert [row["x"] for row in found["spec"]["data"]["values"] if row["line"] == "qwen"] == [1, 2, 3, 4, 5, 6]
+    assert page.get(f"{address}&seen={found['version']}").status_code == 204
+    assert page.get(f"/run/{name}/curve.csv?metric=accuracy").text.startswith("line,x,value,")
+    assert page.get(f"/run/{name}/curve.svg?metric=no/such").status_code == 404
+    chosen = page.get(f"/run/{name}/curves?shown=update/grad_norm&shown=reward/mean")
+    assert chosen.text.count("<figure") == 3
+    assert chosen.headers["hx-push-url"] == f"/run/{name}?shown=update%2Fgrad_norm&shown=reward%2Fmean"
+    shown = page.get(chosen.headers["hx-push-url"]).text
+    assert shown.count("<figure") == 3
+    assert 'title="gradient norm before clipping, mean over the step&#39;s updates"' in shown
 
 
 def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
@@ -443,10 +451,12 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     text = page.get(f"/samples/{answered}").text
     assert "1 of 2" in text and "advantage +1.000" in text and "ratio 0.7500, clipped" in text
     assert text.index('aria-label="qwen-tiny"') < text.index('aria-label="llama-tiny"')
-    assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?filter=disagreement").text
-    assert "matches this filter" in page.get(f"/samples/{answered}?filter=unscored").text
+    for address in ("right=qwen-tiny&wrong=llama-tiny", "right=any&wrong=any", "text=THREE", "verdict=wrong"):
+        assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?{address}").text
+    assert "matches this filter" in page.get(f"/samples/{answered}?verdict=unscored&step=").text
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
-    assert page.get(f"/samples/{answered}?filter=x").status_code == 422
+    assert page.get(f"/samples/{answered}?verdict=x").status_code == 422
+    assert page.get(f"/samples/{answered}?step=two").status_code == 422
 
 
 def test_start_reads_the_newest_answers_and_a_visitor_not_again(
@@ -454,9 +464,9 @@ def test_start_reads_the_newest_answers_and_a_visitor_not_again(
 ) -> None:
     read: list[tuple[str, int]] = []
 
-    def noted(runs_dir: Path, experiment: str, step: int, version: int) -> StepAnswers:
+    def noted(runs_dir: Path, experiment: str, step: int, benchmark: str, version: int) -> StepAnswers:
         read.append((experiment, step))
-        return inner(runs_dir, experiment, step, version)
+        return inner(runs_dir, experiment, step, benchmark, version)
 
     inner = answers._read
     monkeypatch.setattr(answers, "_read", noted)
@@ -492,7 +502,7 @@ def test_nothing_that_was_written_elsewhere_becomes_markup(page: TestClient, run
         text = page.get(path).text
         assert "<script>" not in text and "<img src=x" not in text, path
     assert "&lt;script&gt;alert(1)" in page.get(f"/samples/{answered}?problem=2").text
-    assert "<b>" not in page.get(f"/run/{failed}/curves.json").text
+    assert "<b>" not in page.get(f"/run/{failed}/curves").text
 
 
 def test_templates_hold_no_inline_script_style_or_foreign_address() -> None:

@@ -10,16 +10,29 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 
 from dashboards.formats import count, duration, hours
-from dashboards.models.answers import Answered, group
+from dashboards.models.answers import ANY, Answered, Filter, group
 from dashboards.models.changes import Changes
 from dashboards.models.comparison import TOGETHER, Comparer, as_csv
 from dashboards.models.comparison_charts import curves_chart, parallel_chart, results_chart
-from dashboards.models.curves import CurveReader, charts
+from dashboards.models.curves import (
+    CurveReader,
+    Pause,
+    StepMetrics,
+    accuracy_chart,
+    by_area,
+    chosen,
+    metric_chart,
+    pauses,
+)
 from dashboards.models.listing import Runs
 from dashboards.models.settings import Setting, differences, read_field_values
 from dashboards.models.timeline import JOINT, TimedPhase, lay_out, timeline, waits
+from dashboards.models.tokens import pieces
 from dashboards.models.tracebacks import frames
 from experiments.look.pictures import svg
 from flows.records.progress import Spent
@@ -49,23 +62,37 @@ def test_new_part_asks_for_everything() -> None:
     assert changes.note({"a": "1", "b": "1"}, first.version).is_whole
 
 
-def test_curves_have_a_line_per_agent_and_none_where_nothing_was_measured(runs_dir: Path) -> None:
+def test_metric_has_a_line_per_agent_where_it_was_measured(runs_dir: Path) -> None:
     root = runs_dir / "experiments" / write_run(runs_dir, step=20, with_steps=True)
-    found = {c.id: c for c in charts(CurveReader().read(root, 20), evaluations(["qwen", "llama"], 20))}
-    assert found["reward"].steps == list(range(1, 21))
-    assert [line.label for line in found["omega"].lines] == ["qwen / llama", "llama / qwen"]
-    assert [line.label for line in found["s_hete_shares"].lines][:2] == ["qwen below", "qwen above"]
-    cosine = found["cosine"].lines[0].values
-    assert (cosine[8], cosine[9], cosine[19]) == (None, 0.2, 0.2)
-    accuracy = found["accuracy"]
-    assert accuracy.steps == [0, 10, 20]
-    assert accuracy.lines[1].values == pytest.approx([0.5, 0.525, 0.55])
+    metrics = CurveReader().read(root, 20)
+    cosine = metric_chart(metrics, "update/gradient_cosine")
+    assert cosine is not None
+    assert [(row.line, row.x, row.value) for row in cosine.table.itertuples()] == [
+        ("qwen", 10, 0.2), ("llama", 10, 0.2), ("qwen", 20, 0.2), ("llama", 20, 0.2),
+    ]  # fmt: skip
+    assert cosine.caption == "cosine between the gradients of J_homo and J_hete (Theorem 4.3: positive)"
+    assert metric_chart(metrics, "update/nothing") is None
+    accuracy = accuracy_chart(evaluations(["qwen", "llama"], 20))
+    assert accuracy is not None
+    llama = accuracy.table[accuracy.table.line == "llama"]
+    assert (llama["x"].tolist(), llama["value"].tolist()) == ([0, 10, 20], pytest.approx([0.5, 0.525, 0.55]))
+    assert accuracy_chart([]) is None
 
 
-def test_curves_since_a_step_bring_only_later_ones(runs_dir: Path) -> None:
-    root = runs_dir / "experiments" / write_run(runs_dir, step=5, with_steps=True)
-    found = charts(CurveReader().read(root, 5), [], since=3)
-    assert found[0].steps == [4, 5] and len(found[0].lines[0].values) == 2
+def test_metrics_are_offered_by_area_with_their_meaning(runs_dir: Path) -> None:
+    names = CurveReader().read(runs_dir / "experiments" / write_run(runs_dir, step=1, with_steps=True), 1).names()
+    shown = chosen(names, [])
+    assert shown[:4] == ["reward/mean", "capability/smoothed", "capability/ratio_to_llama", "capability/ratio_to_qwen"]
+    assert chosen(names, ["update/grad_norm", "no/such"]) == ["update/grad_norm"]
+    (first, *_) = by_area(names, shown)["capability"]
+    assert (first.name, first.is_shown) == ("capability/ratio_to_llama", True)
+    assert first.about == "bounded capability ratio w[this, agent] (Eq. 8)"
+
+
+def test_pause_is_far_longer_than_the_usual_step() -> None:
+    at = {step: 10.0 * step for step in range(1, 6)} | {step: 10.0 * step + 110 for step in range(6, 9)}
+    assert pauses(StepMetrics(at=at)) == [Pause(5, 120.0)]
+    assert pauses(StepMetrics(at={1: 0.0, 2: 90.0, 3: 180.0})) == [], "each step takes as long"
 
 
 def test_torn_metrics_are_counted_and_mended_ones_are_read(runs_dir: Path) -> None:
@@ -84,7 +111,9 @@ def test_torn_metrics_are_counted_and_mended_ones_are_read(runs_dir: Path) -> No
 def test_not_a_number_is_a_gap(runs_dir: Path) -> None:
     metrics = CurveReader().read(runs_dir / "experiments" / write_run(runs_dir, step=1, with_steps=True), 1)
     metrics.agents[1]["qwen"]["reward/mean"] = math.nan  # type: ignore[index]
-    assert charts(metrics, [])[0].lines[0].values == [None]
+    chart = metric_chart(metrics, "reward/mean")
+    assert chart is not None
+    assert chart.table["line"].tolist() == ["llama"]
 
 
 def test_timeline_says_who_waited_for_whom(runs_dir: Path) -> None:
@@ -304,25 +333,45 @@ def ids(problems: tuple[Answered, ...]) -> list[str]:
     return [one.problem_id for one in problems]
 
 
-def test_filters() -> None:
-    found = group(
-        frame_of(
-            {
-                "both": ("correct", "correct"),
-                "strong only": ("correct", "wrong"),
-                "strong too": ("correct", "wrong"),
-                "weak only": ("wrong", "correct"),
-                "none": ("wrong", "unscored"),
-            }
-        ),
-        ["strong", "weak"],
-    )
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(), ["both", "strong only", "strong too", "weak only", "none"]),
+        (Filter(right="strong", wrong="weak"), ["strong only", "strong too"]),
+        (Filter(right=ANY, wrong=ANY), ["strong only", "strong too", "weak only"]),
+        (Filter(wrong="weak"), ["strong only", "strong too"]),
+        (Filter(verdict="unscored"), ["none"]),
+        (Filter(verdict="wrong", agent="strong"), ["weak only", "none"]),
+        (Filter(text="STRONG O"), ["strong only"]),
+        (Filter(text="is asked", verdict="unscored"), ["none"]),
+        (Filter(text="XXXX"), ["weak only", "none"]),
+        (Filter(tag="ordinary", text="none"), ["none"]),
+        (Filter(tag="search"), []),
+    ],
+)
+def test_filter_finds_problems_by_what_an_agent_answered(wanted: Filter, expected: list[str]) -> None:
+    verdicts = {
+        "both": ("correct", "correct"),
+        "strong only": ("correct", "wrong"),
+        "strong too": ("correct", "wrong"),
+        "weak only": ("wrong", "correct"),
+        "none": ("wrong", "unscored"),
+    }
+    found = group(frame_of(verdicts), ["strong", "weak"])
     assert found.by_strength == ("weak", "strong")
-    assert ids(found.select("disagreement")) == ["strong only", "strong too", "weak only"]
-    assert ids(found.select("weaker")) == ["weak only"]
-    assert ids(found.select("unscored")) == ["none"]
-    assert ids(found.select("longest"))[:2] == ["none", "weak only"]
-    assert len(found.select("all")) == 5
+    assert ids(found.select(wanted, {"none": "What is asked"})) == expected
+
+
+def test_longest_response_that_fits_comes_first() -> None:
+    found = group(frame_of({"a": ("correct", "wrong"), "bbb": ("wrong", "wrong")}), ["strong", "weak"])
+    assert ids(found.select(Filter(verdict="wrong", is_longest_first=True), {})) == ["bbb", "a"]
+
+
+def test_tokens_that_spell_one_character_together_are_one_piece() -> None:
+    tokenizer = Tokenizer(BPE({"a": 0, "Ã": 1, "©": 2}, []))  # the last two are the bytes of é
+    tokenizer.decoder = ByteLevel()
+    found = pieces(tokenizer, [0, 1, 2], [-0.001, -2.0, -3.0])
+    assert [(piece.text, piece.logprob, piece.kind) for piece in found] == [("a", -0.001, 0), ("é", -5.0, 5)]
 
 
 def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:

@@ -97,7 +97,7 @@
         if (update.spec) { tools(figure); await draw(figure); }
       }
     } catch (error) { if (!(error instanceof TypeError)) throw error; /* the server is away; app.js shows a notice */ }
-    if (figure.dataset.every) setTimeout(() => load(figure), 1000 * Number(figure.dataset.every));
+    if (Number(figure.dataset.every)) setTimeout(() => load(figure), 1000 * Number(figure.dataset.every));
   }
 
   function start(root) {

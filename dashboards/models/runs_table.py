@@ -1,0 +1,322 @@
+"""All runs as a table: columns of one's choice, conditions, order, and groups with mean and interval."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dashboards.models.cells import judge, total_spent
+from dashboards.models.conditions import read_conditions
+from dashboards.models.listing import Runs
+from dashboards.models.scheduling import ScheduleView
+from dashboards.models.settings import read_field_values
+from experiments.look.charts import inert
+from experiments.report.statistics import Summary, summarize
+from flows.records.notes import NOTES_FILE, Notes, read_notes
+from flows.records.progress import Progress
+from flows.records.states import CONFIG_FILE
+from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.store.steps import StepStore
+
+COLUMNS: Mapping[str, str] = {
+    "run": "id of the experiment",
+    "pair": "name of the team of agents",
+    "method": "name of the method",
+    "seed": "seed",
+    "state": "done, running, queued, failed or missing",
+    "step": "steps that are complete",
+    "reward": "mean reward of the last step, mean over agents; reward.AGENT for one",
+    "accuracy": "at the last evaluation, mean over agents and benchmarks; accuracy.BENCHMARK(.AGENT) for one",
+    "tokens": "tokens sampled, all agents",
+    "time_s": "seconds of the phases, all agents, without evaluations",
+    "gpu_s": "GPU-seconds, all agents, without evaluations",
+    "updated": "time of the last change, seconds since 1970",
+    "tags": "tags of this run; also tag, for conditions",
+    "note": "note on this run",
+}
+"""columns that every run has, with their meaning; fields of the configuration and metrics are columns too"""
+DEFAULT_COLUMNS = ("run", "pair", "method", "seed", "state", "step", "reward", "accuracy", "tokens", "tags")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a table shows; all of it stands in the page's address."""
+
+    conditions: str = ""
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    order: str = ""
+    """a column; with a leading "-", descending"""
+    group: tuple[str, ...] = ()
+    has_archived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run, or with `members` a group of runs; `values` as in the table's columns."""
+
+    key: str
+    values: tuple[Any, ...]
+    members: tuple[str, ...] = ()
+    is_archived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a query; `problem` says what is wrong with the query, "" if nothing is."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    num_runs: int
+    problem: str = ""
+
+
+class RunTables:
+    """Reads tables of a folder's runs; a run's files are read again only if they have changed."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._kept: dict[tuple[str, Path], tuple[Any, Any]] = {}
+
+    def table(self, query: Query, schedule: ScheduleView) -> Table:
+        """The rows of a query. A wrong query gives an empty table with its problem."""
+        look = {name: _Run(self, name, schedule) for name in self._runs.names()}
+        try:
+            conditions = read_conditions(query.conditions)
+            asked = [*(c.column for c in conditions), *query.columns, *query.group, query.order.removeprefix("-")]
+            self._check(filter(None, asked), list(look.values()))
+        except ConfigError as error:
+            return Table(query.columns, (), len(look), str(error))
+        chosen = [
+            run
+            for run in look.values()
+            if (query.has_archived or not run.notes.is_archived) and all(c.holds(run.value) for c in conditions)
+        ]
+        columns = query.columns
+        if query.group:
+            columns = (*query.group, "runs", *(c for c in query.columns if c not in (*query.group, "run", "seed")))
+            rows = _groups(chosen, query.group, columns)
+        else:
+            rows = [Row(run.name, tuple(map(run.value, columns)), is_archived=run.notes.is_archived) for run in chosen]
+        order = query.order.removeprefix("-")
+        if order in columns:
+            place = columns.index(order)
+            rows = _sorted(rows, lambda row: row.values[place], descending=query.order.startswith("-"))
+        elif order and not query.group:
+            by_name = {run.name: run for run in chosen}
+            rows = _sorted(rows, lambda row: by_name[row.key].value(order), descending=query.order.startswith("-"))
+        return Table(columns, tuple(rows), len(look))
+
+    def known_columns(self) -> list[str]:
+        """Columns to offer: the general ones, evaluated benchmarks, and fields and metrics of the newest run."""
+        names = self._runs.names()
+        progress = [found for name in names if (found := self._runs.standing(name).progress) is not None]
+        benchmarks = dict.fromkeys(each.benchmark for found in progress for each in found.evaluations)
+        newest = max(names, key=lambda name: self._updated_at(name), default=None)
+        of_newest = [*self.fields(newest), *self.metrics(newest)] if newest is not None else []
+        return [*COLUMNS, *(f"accuracy.{name}" for name in benchmarks), *of_newest]
+
+    def _updated_at(self, name: str) -> float:
+        progress = self._runs.standing(name).progress
+        return progress.updated_at if progress is not None else 0.0
+
+    def _check(self, columns: Iterable[str], runs: Sequence[_Run]) -> None:
+        for column in dict.fromkeys(columns):
+            if column in COLUMNS or column in ("tag", "runs") or not runs:
+                continue
+            if all(run.value(column) is None for run in runs):
+                close = difflib.get_close_matches(column, self.known_columns(), n=2)
+                hint = f"did you mean {' or '.join(close)}?" if close else "the list of columns has all names"
+                raise ConfigError(f"no run has the column {column!r}; {hint}")
+
+    def fields(self, name: str) -> Mapping[str, str]:
+        """Configuration of a run by dotted name."""
+        root = self._runs.root_of(name)
+        found: Mapping[str, str] = self._keep("fields", root, root / CONFIG_FILE, lambda: read_field_values(root))
+        return found
+
+    def notes(self, name: str) -> Notes:
+        """Notes on a run."""
+        root = self._runs.root_of(name)
+        found: Notes = self._keep("notes", root, root / NOTES_FILE, lambda: read_notes(root))
+        return found
+
+    def metrics(self, name: str) -> Mapping[str, float]:
+        """Metrics of a run's last step, mean over agents."""
+        root, progress = self._runs.root_of(name), self._runs.standing(name).progress
+        if progress is None or not progress.step:
+            return {}
+        store = StepStore(root)
+        path = store.folder(progress.step) / "metrics.json"
+        found: Mapping[str, float] = self._keep("metrics", root, path, lambda: _last_metrics(store, progress.step))
+        return found
+
+    def standing(self, name: str) -> Any:
+        """State of a run."""
+        return self._runs.standing(name)
+
+    def _keep(self, kind: str, root: Path, file: Path, read: Callable[[], Any]) -> Any:
+        try:
+            status = file.stat()
+            stamp: Any = (str(file), status.st_mtime_ns, status.st_size)
+        except OSError:
+            stamp = None
+        known = self._kept.get((kind, root))
+        if known is None or known[0] != stamp:
+            known = self._kept[kind, root] = (stamp, read())
+        return known[1]
+
+
+class _Run:
+    """A run's values by column; files are read when a column asks for them."""
+
+    def __init__(self, tables: RunTables, name: str, schedule: ScheduleView) -> None:
+        self._tables, self.name, self._schedule = tables, name, schedule
+        self._standing = tables.standing(name)
+
+    @property
+    def notes(self) -> Notes:
+        return self._tables.notes(self.name)
+
+    def value(self, column: str) -> Any:
+        progress: Progress | None = self._standing.progress
+        if column in ("run", "pair", "method", "seed"):
+            return self._identity(column, progress)
+        if column == "state":
+            return judge(self._standing, self._schedule.runs.get(self.name), "").state
+        if column in ("tag", "tags"):
+            return list(self.notes.tags)
+        if column == "note":
+            return self.notes.note
+        if "/" in column:
+            return self._tables.metrics(self.name).get(column)
+        measured = _measured(column, progress) if progress is not None else None
+        if measured is not None or column in COLUMNS:
+            return measured
+        text = self._tables.fields(self.name).get(column)
+        return _plain(text) if text is not None else None
+
+    def _identity(self, column: str, progress: Progress | None) -> Any:
+        if column == "run":
+            return self.name
+        if progress is not None:
+            return getattr(progress, column)
+        stem, _, seed = self.name.rpartition("-")[0].rpartition("-s")
+        pair, _, method = stem.rpartition("-")
+        return {"pair": pair or self.name, "method": method, "seed": int(seed) if seed.isdigit() else None}[column]
+
+
+def _measured(column: str, progress: Progress) -> float | None:
+    name, _, rest = column.partition(".")
+    if name == "reward":
+        if rest:
+            return progress.rewards.get(rest)
+        return statistics.fmean(progress.rewards.values()) if progress.rewards else None
+    if name == "accuracy":
+        benchmark, _, agent = rest.partition(".")
+        own = [e for e in progress.evaluations if benchmark in ("", e.benchmark) and agent in ("", e.agent)]
+        last = max((e.step for e in own), default=0)
+        return statistics.fmean(e.value for e in own if e.step == last) if own else None
+    spent = total_spent(progress)
+    return {
+        "step": progress.step,
+        "tokens": spent.tokens,
+        "time_s": spent.seconds,
+        "gpu_s": spent.gpu_s,
+        "updated": progress.updated_at,
+    }.get(column)
+
+
+def _last_metrics(store: StepStore, step: int) -> Mapping[str, float]:
+    try:
+        agents: Mapping[str, Mapping[str, float]] = store.metrics(step)["agents"]
+    except StoreError:
+        return {}
+    names = dict.fromkeys(name for values in agents.values() for name in values)
+    return {name: statistics.fmean(v[name] for v in agents.values() if name in v) for name in names}
+
+
+def _plain(text: str) -> Any:
+    try:
+        return float(text) if not text.lstrip("-").isdigit() else int(text)
+    except ValueError:
+        return text
+
+
+def _groups(runs: Sequence[_Run], group: tuple[str, ...], columns: tuple[str, ...]) -> list[Row]:
+    members: dict[tuple[str, ...], list[_Run]] = {}
+    for run in runs:
+        members.setdefault(tuple(cell_text(run.value(column)) for column in group), []).append(run)
+    rows = []
+    for key, own in members.items():
+        values: list[Any] = [*key, len(own)]
+        for column in columns[len(group) + 1 :]:
+            found = [value for run in own if (value := run.value(column)) not in (None, "", [])]
+            is_numeric = found and all(isinstance(value, int | float) for value in found)
+            texts = list(dict.fromkeys(map(cell_text, found)))
+            values.append(summarize(found) if is_numeric else texts[0] if len(texts) == 1 else f"{len(texts)} values")
+        rows.append(Row(" ".join(key), tuple(values), members=tuple(run.name for run in own)))
+    return rows
+
+
+def _sorted(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bool) -> list[Row]:
+    """Rows in order; those without a value are last in both directions."""
+    numbers, texts, unknown = list[tuple[float, Row]](), list[tuple[str, Row]](), list[Row]()
+    for row in rows:
+        found = value(row)
+        number = _sort_number(found)
+        if number is not None:
+            numbers.append((number, row))
+        elif found in (None, "", []):
+            unknown.append(row)
+        else:
+            texts.append((cell_text(found), row))
+    numbers.sort(key=lambda pair: pair[0], reverse=descending)
+    texts.sort(key=lambda pair: pair[0], reverse=descending)
+    return [*(row for _, row in numbers), *(row for _, row in texts), *unknown]
+
+
+def _sort_number(value: Any) -> float | None:
+    number = value.mean if isinstance(value, Summary) else value
+    return float(number) if isinstance(number, int | float) and not math.isnan(number) else None
+
+
+def cell_text(value: Any, digits: int = 4) -> str:
+    """A value as text: numbers with `digits` significant ones, a group's as mean ± half width."""
+    if value is None:
+        return ""
+    if isinstance(value, Summary):
+        is_large = abs(value.mean) >= 1000
+        width = "" if math.isnan(value.half_width) else f" ± {value.half_width:{',.0f' if is_large else '.2g'}}"
+        return f"{value.mean:{',.0f' if is_large else f'.{digits}g'}}{width}"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def as_csv(table: Table) -> str:
+    """The table as CSV with all digits; a group's number becomes mean, half width and count."""
+    wide = [any(isinstance(row.values[n], Summary) for row in table.rows) for n in range(len(table.columns))]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [
+        [column, f"{column} half width", f"{column} runs"] if is_wide else [column]
+        for column, is_wide in zip(table.columns, wide, strict=True)
+    ]
+    writer.writerow([name for group in names for name in group])
+    for row in table.rows:
+        cells: list[Any] = []
+        for value, is_wide in zip(row.values, wide, strict=True):
+            if is_wide:
+                summary = value if isinstance(value, Summary) else None
+                cells += [summary.mean, summary.half_width, summary.num_seeds] if summary is not None else ["", "", ""]
+            else:
+                cells.append(value if isinstance(value, int | float) else inert(cell_text(value)))
+        writer.writerow(cells)
+    return text.getvalue()

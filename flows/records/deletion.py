@@ -1,0 +1,67 @@
+"""Deletes experiments, and says beforehand what would be lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.records.gridfile import GridRecord
+from flows.records.states import standing_of
+from hacpo_core.store.lock import ExperimentLock
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What the deletion of an experiment loses; `grids` are the titles of those that show it."""
+
+    experiment: str
+    state: str
+    step: int
+    num_checkpoints: int
+    num_bytes: int
+    gpu_s: float
+    seconds: float
+    grids: tuple[str, ...]
+
+
+def loss_of(root: Path, grids: Iterable[GridRecord]) -> Loss:
+    """What the deletion of the experiment in this folder would lose."""
+    standing = standing_of(root)
+    spent = standing.progress.spent.values() if standing.progress is not None else ()
+    checkpoints = root / "checkpoints"
+    return Loss(
+        experiment=root.name,
+        state=standing.state,
+        step=standing.progress.step if standing.progress is not None else 0,
+        num_checkpoints=sum(each.is_dir() for each in checkpoints.iterdir()) if checkpoints.is_dir() else 0,
+        num_bytes=sum(_size(Path(folder) / name) for folder, _, names in os.walk(root) for name in names),
+        gpu_s=sum(each.gpu_s for each in spent),
+        seconds=sum(each.seconds for each in spent),
+        grids=tuple(grid.title for grid in grids if any(place.experiment == root.name for place in grid.places)),
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:  # the run may replace files meanwhile
+        return 0
+
+
+def delete_experiment(root: Path) -> None:
+    """Delete an experiment's folder. Its run in MLflow stays, and planning it again starts it from the first step.
+
+    The folder is first moved aside, so that an interrupted deletion leaves no half of an experiment.
+
+    Raises:
+        LockedError: it is being trained.
+    """
+    aside = root.parent.parent / "deleted"
+    with ExperimentLock(root):
+        aside.mkdir(exist_ok=True)
+        shutil.rmtree(aside / root.name, ignore_errors=True)
+        root.rename(aside / root.name)
+    shutil.rmtree(aside / root.name)

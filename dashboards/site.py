@@ -17,14 +17,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dashboards import formats
-from dashboards.models.answers import AnswerReader
 from dashboards.models.changes import Changes, version_of
-from dashboards.models.comparison import Comparison
-from dashboards.models.curves import CurveReader
+from dashboards.models.grids.comparison import Comparison
+from dashboards.models.grids.verdicts import Judge
 from dashboards.models.listing import Runs, UnknownError
+from dashboards.models.runs.answers import AnswerReader
+from dashboards.models.runs.curves import CurveReader
 from dashboards.models.runs_table import RunTables, cell_text
 from dashboards.models.scheduling import Scheduling
-from dashboards.models.verdicts import Judge
 from dashboards.security import PICTURE_CSP, is_loopback
 from experiments.look import CHART_SCRIPTS
 from experiments.look import STATIC as LOOK

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dashboards.models.cells import judge, total_spent
 from dashboards.models.conditions import read_conditions
+from dashboards.models.grids.cells import judge, total_spent
 from dashboards.models.listing import Runs
+from dashboards.models.runs.settings import read_field_values
 from dashboards.models.scheduling import ScheduleView
-from dashboards.models.settings import read_field_values
 from experiments.look.charts import inert
 from experiments.report.statistics import Summary, summarize
 from flows.records.notes import NOTES_FILE, Notes, read_notes

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.comparison import TOGETHER, Comparer, Comparison, as_csv
-from dashboards.models.comparison_charts import (
+from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison, as_csv
+from dashboards.models.grids.comparison_charts import (
     COSTS,
     curves_chart,
     hours_label,
@@ -20,9 +20,9 @@ from dashboards.models.comparison_charts import (
     results_chart,
     verdict_chart,
 )
+from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError
-from dashboards.models.settings import ABSENT, read_field_values
-from dashboards.models.verdicts import Answer
+from dashboards.models.runs.settings import ABSENT, read_field_values
 from dashboards.site import FILE_KINDS, Site, chart_response, part
 from experiments.look.charts import Chart
 from experiments.report.cells import Variant

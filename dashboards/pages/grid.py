@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.cells import Matrix, MatrixRow, beginning, build_matrix, judge, total_spent
-from dashboards.models.comparison import Comparer
-from dashboards.models.failures import failure_groups
+from dashboards.models.grids.cells import Matrix, MatrixRow, beginning, build_matrix, judge, total_spent
+from dashboards.models.grids.comparison import Comparer
+from dashboards.models.grids.failures import failure_groups
+from dashboards.models.grids.rows import summaries
+from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError
-from dashboards.models.rows import summaries
-from dashboards.models.verdicts import Answer
 from dashboards.pages.forms import read_form
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, macro

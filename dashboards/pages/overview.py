@@ -10,11 +10,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.models.cells import MatrixTotals, build_matrix
 from dashboards.models.changes import version_of
-from dashboards.models.failures import FailureGroup, failure_groups
+from dashboards.models.grids.cells import MatrixTotals, build_matrix
+from dashboards.models.grids.failures import FailureGroup, failure_groups
+from dashboards.models.grids.verdicts import Answer, Verdict
 from dashboards.models.listing import ALL_RUNS
-from dashboards.models.verdicts import Answer, Verdict
 from dashboards.site import Site, fragment, part
 from experiments.report.cells import Variant
 from flows.records.gridfile import GridRecord

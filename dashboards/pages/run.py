@@ -12,14 +12,22 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.cells import judge, total_spent
 from dashboards.models.changes import version_of
-from dashboards.models.checkpoints import read_checkpoints
-from dashboards.models.curves import ABOUT_ACCURACY, StepMetrics, accuracy_chart, by_area, chosen, metric_chart, pauses
+from dashboards.models.grids.cells import judge, total_spent
 from dashboards.models.listing import ALL_RUNS
-from dashboards.models.settings import differences, read_field_values
-from dashboards.models.timeline import PHASE_KINDS, timeline
-from dashboards.models.tracebacks import frames
+from dashboards.models.runs.checkpoints import read_checkpoints
+from dashboards.models.runs.curves import (
+    ABOUT_ACCURACY,
+    StepMetrics,
+    accuracy_chart,
+    by_area,
+    chosen,
+    metric_chart,
+    pauses,
+)
+from dashboards.models.runs.settings import differences, read_field_values
+from dashboards.models.runs.timeline import PHASE_KINDS, timeline
+from dashboards.models.runs.tracebacks import frames
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
 from flows.planning.field_table import about
 from flows.records.gridfile import Place

@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.cells import judge
 from dashboards.models.changes import version_of
 from dashboards.models.conditions import HELP
+from dashboards.models.grids.cells import judge
 from dashboards.models.listing import UnknownError
 from dashboards.models.runs_table import COLUMNS, DEFAULT_COLUMNS, Query, Row, as_csv
 from dashboards.pages.forms import read_form

@@ -13,9 +13,9 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.answers import ANY, Filter, StepAnswers
 from dashboards.models.changes import version_of
-from dashboards.models.tokens import BOUNDS, read_tokens
+from dashboards.models.runs.answers import ANY, Filter, StepAnswers
+from dashboards.models.runs.tokens import BOUNDS, read_tokens
 from dashboards.site import Site, fragment, part
 from flows.planning.plans import find_plan
 from hacpo_core.store.steps import StepStore

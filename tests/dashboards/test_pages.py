@@ -14,8 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK, create_app
-from dashboards.models import answers
-from dashboards.models.answers import StepAnswers
+from dashboards.models.runs import answers
+from dashboards.models.runs.answers import StepAnswers
 from dashboards.security import Access
 from flows.planning.compose import compose
 from flows.records.failures import Failure

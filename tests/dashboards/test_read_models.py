@@ -15,11 +15,12 @@ from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
 from dashboards.formats import count, duration, hours
-from dashboards.models.answers import ANY, Answered, Filter, group
 from dashboards.models.changes import Changes
-from dashboards.models.comparison import TOGETHER, Comparer, as_csv
-from dashboards.models.comparison_charts import curves_chart, parallel_chart, results_chart
-from dashboards.models.curves import (
+from dashboards.models.grids.comparison import TOGETHER, Comparer, as_csv
+from dashboards.models.grids.comparison_charts import curves_chart, parallel_chart, results_chart
+from dashboards.models.listing import Runs
+from dashboards.models.runs.answers import ANY, Answered, Filter, group
+from dashboards.models.runs.curves import (
     CurveReader,
     Pause,
     StepMetrics,
@@ -29,11 +30,10 @@ from dashboards.models.curves import (
     metric_chart,
     pauses,
 )
-from dashboards.models.listing import Runs
-from dashboards.models.settings import Setting, differences, read_field_values
-from dashboards.models.timeline import JOINT, TimedPhase, lay_out, timeline, waits
-from dashboards.models.tokens import pieces
-from dashboards.models.tracebacks import frames
+from dashboards.models.runs.settings import Setting, differences, read_field_values
+from dashboards.models.runs.timeline import JOINT, TimedPhase, lay_out, timeline, waits
+from dashboards.models.runs.tokens import pieces
+from dashboards.models.runs.tracebacks import frames
 from experiments.look.pictures import svg
 from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dashboards.models.comparison import Comparer
+from dashboards.models.grids.comparison import Comparer
+from dashboards.models.grids.verdicts import answer_of
 from dashboards.models.listing import Runs
-from dashboards.models.verdicts import answer_of
 from experiments.report.cells import Variant
 from tests.dashboards.stores import write_grid
 

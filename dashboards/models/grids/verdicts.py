@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboards.formats import signed
-from dashboards.models.cells import StandingOf
-from dashboards.models.comparison import TOGETHER, Comparer
+from dashboards.models.grids.cells import StandingOf
+from dashboards.models.grids.comparison import TOGETHER, Comparer
 from experiments.report.cells import Variant
 from experiments.report.statistics import Difference, holm, paired_t
 from flows.records.gridfile import GridRecord

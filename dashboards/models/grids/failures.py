@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dashboards.models.cells import MatrixCell, StandingOf
+from dashboards.models.grids.cells import MatrixCell, StandingOf
 
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+(\.\d+)?")
 

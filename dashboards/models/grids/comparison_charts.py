@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from dashboards.models.comparison import TOGETHER, Comparer, Comparison, Point
-from dashboards.models.verdicts import Answer
+from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison, Point
+from dashboards.models.grids.verdicts import Answer
 from experiments.look import charts
 from experiments.look.charts import Chart
 from experiments.look.palette import Stroke, method_strokes

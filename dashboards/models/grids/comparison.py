@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from dashboards.models.cells import StandingOf
+from dashboards.models.grids.cells import StandingOf
 from experiments.look.charts import inert
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant

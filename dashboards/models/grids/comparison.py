@@ -107,10 +107,6 @@ class Comparer:
         self.benchmarks = tuple(name for name in record.benchmarks if name in evaluated) or tuple(evaluated)
         self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
 
-    def extent(self) -> list[tuple[int, tuple[Evaluated, ...], int | None]]:
-        """Number of evaluations and the newest one of each run; changes whenever the curves do."""
-        return [(len(run.evaluations), run.evaluations[-1:], run.last) for run in self._trained.values()]
-
     @staticmethod
     def _key(place: Place) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent

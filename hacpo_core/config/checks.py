@@ -13,7 +13,7 @@ from hacpo_core.config.engine import ALL_LINEAR, AUTO
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
 from hacpo_core.config.problems import VERIFIER, ProblemSetConfig
-from hacpo_core.config.schema import ExperimentConfig
+from hacpo_core.config.schema import SEAMS, ExperimentConfig
 from hacpo_core.errors import ConfigError
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -56,6 +56,13 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "method.shares_rollouts=true, but tokens of different tokenizers do not align; set an objective with "
             "sequence ratios, such as sequence_clip"
         )
+    for seam in SEAMS:
+        part = getattr(config.method, seam)
+        if part.needs_shared_rollouts and not config.method.shares_rollouts:
+            raise ConfigError(
+                f"method.{seam}.name: got {part.name}, which is about other agents' rows, with "
+                "method.shares_rollouts=false; set method.shares_rollouts=true, or another implementation"
+            )
     _check_correction(config)
     _check_teachers(config)
     inert = inert_fields(config)

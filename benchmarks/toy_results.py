@@ -1,63 +1,95 @@
-"""Result and cost of every method of the grid `tiny_methods`, relative to GSPO, for docs/methods.md.
+"""Differences and costs of the toy grids' methods, for docs/results.md and docs/methods.md.
 
-Usage: python -m benchmarks.toy_results --runs-dir RUNS; writes docs/results/tiny_methods.csv.
+Usage: python -m benchmarks.toy_results --runs-dir RUNS [GRID ...]; default: all grids. Writes docs/results/<grid>.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from experiments.planner import plan_grid
 from experiments.report.cells import Results, Variant, read_results
-from experiments.report.comparisons import pair_cost, paired_difference
+from experiments.report.comparisons import ALL, pair_cost, paired_difference
 from experiments.report.statistics import Difference, holm
 from flows.planning.method_table import RESULTS
 
-BASELINE, BENCHMARK = Variant("gspo"), "arithmetic_test"
+BENCHMARK = "arithmetic_test"
+GSPO, GSPO_X2, NAIVE, HACPO = (Variant(name) for name in ("gspo", "gspo_x2", "naive", "hacpo"))
+GRIDS = {
+    "tiny_methods": (GSPO, GSPO_X2, NAIVE, HACPO),
+    "tiny_baselines": (GSPO, GSPO_X2, NAIVE, HACPO),
+    "tiny_why_naive": (GSPO, NAIVE, HACPO),
+    "tiny_fresh_seeds": (NAIVE, HACPO),
+}
+"""grid and what its methods are compared with"""
+_POINTS = 100  # per unit of accuracy
 
 
-def _costs(results: Results, variant: Variant) -> dict[str, float]:
-    """Sampled and trained tokens of all pairs, relative to the baseline's."""
-    costs = [
-        (pair_cost(results, pair, variant, [BENCHMARK]), pair_cost(results, pair, BASELINE, [BENCHMARK]))
-        for pair in results.pairs
-    ]
-    known = [(ours, theirs) for ours, theirs in costs if ours is not None and theirs is not None]
+def _relative_tokens(results: Results, ours: Variant, theirs: Variant) -> dict[str, float]:
+    """Sampled and trained tokens of all pairs, relative to another method's."""
+    costs = [[pair_cost(results, pair, each, [BENCHMARK]) for each in (ours, theirs)] for pair in results.pairs]
+    known = [(one, other) for one, other in costs if one is not None and other is not None]
     return {
-        kind: sum(getattr(ours, kind) for ours, _ in known) / sum(getattr(theirs, kind) for _, theirs in known)
+        kind: sum(getattr(one, kind) for one, _ in known) / sum(getattr(other, kind) for _, other in known)
         for kind in ("sampled_tokens", "trained_tokens")
     }
 
 
-def measure(results: Results) -> pd.DataFrame:
-    """One row per method: points ahead of GSPO over all agents with interval and p-values, and relative tokens."""
-    rows = []
-    for variant in results.variants:
-        row: dict[str, object] = {"method": variant.method, **_costs(results, variant)}
-        if variant != BASELINE:
-            difference = paired_difference(results, variant, BASELINE, results.places, [BENCHMARK])
-            if not isinstance(difference, Difference):
-                raise SystemExit(f"{variant.title}: {difference}; complete the grid tiny_methods first")
-            row |= {"points": 100 * difference.value, "low": 100 * difference.low, "high": 100 * difference.high}
-            row |= {"p": difference.p_value, "seeds": difference.num_seeds}
-        rows.append(row)
-    frame = pd.DataFrame(rows)
-    is_compared = frame["p"].notna()
-    frame.loc[is_compared, "p_holm"] = holm(frame.loc[is_compared, "p"].tolist())
-    return frame
+def _rows(results: Results, ours: Variant, theirs: Variant) -> Iterator[dict[str, object]]:
+    """All agents together, then each agent."""
+    tokens = _relative_tokens(results, ours, theirs)
+    for pair, agent, places in [(ALL, "", list(results.places)), *((*place, [place]) for place in results.places)]:
+        found = paired_difference(results, ours, theirs, places, [BENCHMARK])
+        if not isinstance(found, Difference):
+            raise SystemExit(f"{ours.title} - {theirs.title}, {pair} {agent}: {found}; complete the grid first")
+        yield {
+            "method": ours.method,
+            "label": ours.label,
+            "against": theirs.method,
+            "pair": pair,
+            "agent": agent,
+            "points": _POINTS * found.value,
+            "low": _POINTS * found.low,
+            "high": _POINTS * found.high,
+            "p": found.p_value,
+            "seeds": found.num_seeds,
+            "seed_std": _POINTS * found.seed_std,
+            "power_1_point": found.power(1 / _POINTS),
+            **tokens,
+        }
+
+
+def measure(results: Results, baselines: tuple[Variant, ...]) -> pd.DataFrame:
+    """One row per method, baseline and agent (or all agents), in points of accuracy.
+
+    `p_holm` is corrected for all methods that are compared with the same baseline, over all agents and single agents
+    separately. Tokens are relative to the baseline's.
+    """
+    tables = []
+    for theirs in baselines:
+        others = [ours for ours in results.variants if ours != theirs]
+        table = pd.DataFrame(row for ours in others for row in _rows(results, ours, theirs))
+        is_joint = table["pair"] == ALL
+        for family in (is_joint, ~is_joint):
+            table.loc[family, "p_holm"] = holm(table.loc[family, "p"].tolist())
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def main() -> None:
-    """Read the grid's runs and write the table."""
+    """Read the grids' runs and write the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
-    frame = measure(read_results(plan_grid("tiny_methods", runs_dir=parser.parse_args().runs_dir)))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    frame.round(4).to_csv(RESULTS, index=False)
-    print(frame.to_string(index=False))
+    parser.add_argument("grids", nargs="*", default=list(GRIDS))
+    options = parser.parse_args()
+    for grid in options.grids:
+        frame = measure(read_results(plan_grid(grid, runs_dir=options.runs_dir)), GRIDS[grid])
+        frame.round(4).to_csv(RESULTS.with_name(f"{grid}.csv"), index=False)
+        print(grid, frame[frame["pair"] == ALL].round(3).to_string(index=False), sep="\n")
 
 
 if __name__ == "__main__":

@@ -57,10 +57,12 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results" / "tiny_methods.csv"
 _RESULTS_HEAD = """
 ## Cost and result at toy size
 
-The grid `tiny_methods`: pairs `tiny`, `tiny_state` and `tiny_size`, six seeds, the learning rate of each family,
-relative to GSPO. Tokens are of all agents of the three pairs. Points are the mean difference of accuracy over all
-agents (1/100) with its 95 % interval; p is corrected for all methods by Holm's procedure. The toy says nothing about a
-method at another size; [results.md](results.md) says what is noise. Methods without a row were not in the grid.
+The grid `tiny_methods`: pairs `tiny`, `tiny_state` and `tiny_size`, six seeds, the learning rate of each family. Tokens
+(sampled, trained) are of all agents of the three pairs, relative to GSPO's. A difference is the mean over all agents of
+the method's accuracy minus the baseline's, in points (1/100), with its 95 % interval and two p-values: uncorrected, and
+corrected by Holm's procedure for all methods of the column. The toy says nothing about a method at another size;
+[results.md](results.md) says what is noise. Methods without a row were not in the grid. Single agents, spread between
+seeds and power are in [tiny_methods.csv](results/tiny_methods.csv).
 """
 _DEFAULT_SEAMS = {"plan": "every_problem", "build": "shuffled"}
 
@@ -185,18 +187,27 @@ def _equation_lines() -> Iterator[str]:
 
 def _result_lines() -> Iterator[str]:
     """Measured table, in the order of the results file."""
-    yield _RESULTS_HEAD
-    yield "| method | sampled tokens | trained tokens | points | 95 % interval | p, Holm |"
-    yield "|---" * 6 + "|"
     with RESULTS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            name = f"`{row['method']}`"
-            costs = [f"{float(row[kind]):.2f} x" for kind in ("sampled_tokens", "trained_tokens")]
-            result = ["", "", ""]
-            if row["points"]:
-                points, low, high, p_value = (float(row[column]) for column in ("points", "low", "high", "p_holm"))
-                result = [f"{points:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{p_value:.3f}"]
-            yield f"| {' | '.join([name, *costs, *result])} |"
+        joint = [row for row in csv.DictReader(file) if not row["agent"]]
+    baselines = list(dict.fromkeys(row["against"] for row in joint))
+    found = {(row["method"], row["label"], row["against"]): row for row in joint}
+    yield _RESULTS_HEAD
+    yield f"| method | sampled | trained | {' | '.join(f'- `{name}`' for name in baselines)} |"
+    yield "|---" * (3 + len(baselines)) + "|"
+    for method, label in dict.fromkeys((row["method"], row["label"]) for row in joint):
+        tokens = found.get((method, label, "gspo"), {"sampled_tokens": "1", "trained_tokens": "1"})
+        costs = [f"{float(tokens[kind]):.2f} x" for kind in ("sampled_tokens", "trained_tokens")]
+        differences = [_difference(found.get((method, label, name))) for name in baselines]
+        name = f"`{method}`, {label}" if label else f"`{method}`"
+        yield f"| {' | '.join([name, *costs, *differences])} |"
+
+
+def _difference(row: Mapping[str, str] | None) -> str:
+    """Points with their interval and both p-values; empty for a method compared with itself."""
+    if row is None:
+        return ""
+    points, low, high = (f"{float(row[column]):+.1f}" for column in ("points", "low", "high"))
+    return f"{points} ({low} to {high}; {float(row['p']):.3f}, {float(row['p_holm']):.3f})"
 
 
 def _documentation(implementation: type[Seam]) -> str:

@@ -1,6 +1,7 @@
 """Differences and costs of the toy grids' methods, for docs/results.md and docs/methods.md.
 
-Usage: python -m benchmarks.toy_results --runs-dir RUNS [GRID ...]; default: all grids. Writes docs/results/<grid>.csv.
+Usage: python -m benchmarks.toy_results --runs-dir RUNS [GRID ...]; default: all grids.
+Writes docs/results/<grid>.csv and, with the differences over all agents, <grid>.svg.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from experiments.look.charts import Chart, forest
+from experiments.look.pictures import svg
 from experiments.planner import plan_grid
 from experiments.report.cells import Results, Variant, read_results
 from experiments.report.comparisons import ALL, pair_cost, paired_difference
@@ -80,6 +83,25 @@ def measure(results: Results, baselines: tuple[Variant, ...]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
+def picture(grid: str, table: pd.DataFrame) -> Chart:
+    """Differences over all agents with their intervals, one panel per baseline."""
+    joint = table[table["pair"] == ALL]
+    titles = [Variant(*row).title for row in zip(joint["method"], joint["label"], strict=True)]
+    sign = joint["points"].where(joint["p_holm"] < 0.05, 0.0)
+    drawn = pd.DataFrame(
+        {
+            "label": titles,
+            "value": joint["points"],
+            "low": joint["low"],
+            "high": joint["high"],
+            "verdict": ["win" if each > 0 else "loss" if each < 0 else "tie" for each in sign],
+            "note": [f"p = {p:.3f} (Holm)" for p in joint["p_holm"]],
+            "against": [f"minus {Variant(name).title}" for name in joint["against"]],
+        }
+    )
+    return forest(grid, "Mean difference over all agents", drawn, x="points of accuracy", facet="against")
+
+
 def main() -> None:
     """Read the grids' runs and write the tables."""
     parser = argparse.ArgumentParser()
@@ -89,6 +111,7 @@ def main() -> None:
     for grid in options.grids:
         frame = measure(read_results(plan_grid(grid, runs_dir=options.runs_dir)), GRIDS[grid])
         frame.round(4).to_csv(RESULTS.with_name(f"{grid}.csv"), index=False)
+        RESULTS.with_name(f"{grid}.svg").write_text(svg(picture(grid, frame)), encoding="utf-8")
         print(grid, frame[frame["pair"] == ALL].round(3).to_string(index=False), sep="\n")
 
 

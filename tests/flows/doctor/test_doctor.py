@@ -121,7 +121,7 @@ def test_sampler_with_other_weights_than_the_learner_would_be_seen(monkeypatch: 
 def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from hacpo_core.engines.torch import lora
 
-    monkeypatch.setattr(lora, "_merged", lambda layer, weight: weight)
+    monkeypatch.setattr(lora, "merged_weight", lambda layer, weight: weight)
     with pytest.raises(RuntimeError, match="logits of merged weights and adapters differ by "):
         doctor.merge_with_peft()
 

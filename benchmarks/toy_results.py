@@ -12,7 +12,8 @@ import pandas as pd
 
 from experiments.planner import plan_grid
 from experiments.report.cells import Results, Variant, read_results
-from experiments.report.comparisons import pair_cost, paired_difference
+from experiments.report.costs import pair_cost
+from experiments.report.differences import paired_difference
 from experiments.report.statistics import Difference, holm
 from flows.planning.method_table import RESULTS
 

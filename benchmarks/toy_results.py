@@ -16,7 +16,8 @@ from experiments.look.charts import Chart, forest
 from experiments.look.pictures import svg
 from experiments.planner import plan_grid
 from experiments.report.cells import Results, Variant, read_results
-from experiments.report.comparisons import ALL, pair_cost, paired_difference
+from experiments.report.costs import pair_cost
+from experiments.report.differences import ALL, paired_difference
 from experiments.report.statistics import Difference, holm
 from flows.planning.method_table import RESULTS
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlparse
 
 import pandas as pd
@@ -31,9 +31,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from hacpo_core.config.addresses import has_password, is_server, sqlite_path, without_password
 from hacpo_core.errors import TrackingError, first_line
 from hacpo_core.store.files import write_json
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import, and training may not need it
-    from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
 _MOST_PARAMS, _MOST_POINTS = 100, 1000  # per call
@@ -312,11 +309,6 @@ class Tracker:
         entry = {"path": name, "type": "table"}
         if entry not in listed:
             self._client.set_tag(self._parent, _TABLES_TAG, json.dumps([*listed, entry]))
-
-    @_raises_one_kind
-    def log_figure(self, name: str, figure: Figure) -> None:
-        """Log a figure as an artifact of the parent run."""
-        self._client.log_figure(self._parent, figure, name)
 
     @_raises_one_kind
     def log_file(self, path: Path) -> None:

@@ -59,6 +59,18 @@ class Difference:
         return normal.cdf(distance - z) + normal.cdf(-distance - z)
 
 
+def p_text(p_value: float) -> str:
+    """A p-value as "= 0.012" or "< 0.001", which is near the resolution of the resamples."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
+
+
+def verdict_word(difference: float, corrected_p: float) -> str:
+    """Whether a difference is a win or a loss (its corrected p-value is below 0.05), or a tie."""
+    if corrected_p >= 0.05:
+        return "tie"
+    return "win" if difference > 0 else "loss"
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """P-values corrected for multiple tests by Holm's step-down procedure, in the given order.
 

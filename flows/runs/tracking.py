@@ -156,7 +156,7 @@ class _Copy:
         self._evaluated_from = 0
 
     def send(self, status: str | None, table: pd.DataFrame | None) -> None:
-        """Send what is new; with a status, also tables and figures, and close the runs."""
+        """Send what is new; with a status, also tables, and close the runs."""
         step = self._next_step
         while step in self._logged or self._store.is_intact(step, "metrics"):
             if step not in self._logged:
@@ -233,17 +233,10 @@ def _datasets(plan: Plan) -> dict[str, str]:
 
 
 def _log_artifacts(tracker: Tracker, plan: Plan, table: pd.DataFrame | None) -> None:
-    from flows.runs.figures import benchmarks_figure, curves_figure
-
     tracker.log_table("evaluations.json", read_evaluations(plan.root))
-    figure = benchmarks_figure(plan.root)
-    if figure is not None:
-        tracker.log_figure("benchmarks.svg", figure)
     if table is not None:
         tracker.log_table("result.json", table)
         tracker.log_table("rollouts.json", _sample_of_rollouts(plan, plan.config.train.num_steps))
-        for name, curve in curves_figure(plan).items():
-            tracker.log_figure(f"{name}.svg", curve)
 
 
 def _sample_of_rollouts(plan: Plan, step: int) -> pd.DataFrame:

@@ -53,7 +53,7 @@ _OPTIONS = {
 }
 """field, what it is and source of what is added to any method"""
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "tiny_methods.csv"
-"""of a checkout; written by benchmarks/toy_results.py"""
+"""of a checkout; written by benchmarks/studies/toy_results.py"""
 _RESULTS_HEAD = """
 ## Cost and result at toy size
 

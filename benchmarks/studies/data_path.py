@@ -3,7 +3,7 @@
 128 problems x 8 responses x 4,096 random tokens of one agent: from the sampler's tensors to a table, through pickle (as
 with Ray), into the step store and back, into mini-batches, through pickle again, into the tensors of the passes.
 
-Usage: python -m benchmarks.data_path; writes benchmarks/results/data_path.json.
+Usage: python -m benchmarks.studies.data_path; writes benchmarks/results/data_path.json.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def main() -> None:
     if parser.parse_args().one:
         print(json.dumps(measure()))
         return
-    runs = [child("data_path", "--one") for _ in range(5)]
+    runs = [child("studies.data_path", "--one") for _ in range(5)]
     seconds = {name: statistics.median(run["seconds"][name] for run in runs) for name in runs[0]["seconds"]}
     medians = {"seconds": seconds, "peak_gib": statistics.median(run["peak_gib"] for run in runs)}
     print(json.dumps(medians, indent=1))

@@ -2,7 +2,7 @@
 
 Usage: run `make test-vllm` once, then from the root of the repository
 
-    .venv-vllm/bin/python benchmarks/vllm_accuracy.py [--seeds 6] [--steps 30] [--runs-dir FOLDER]
+    .venv-vllm/bin/python benchmarks/studies/vllm_accuracy.py [--seeds 6] [--steps 30] [--runs-dir FOLDER]
 
 Writes benchmarks/results/vllm_accuracy.json after every seed; takes two to four minutes per seed on one core. With
 --runs-dir the runs are kept, and complete ones are not run again.
@@ -27,14 +27,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import machine
+from benchmarks.measure import RESULTS, machine
 from experiments.report.statistics import summarize
 from flows.planning.plans import find_plan
 from hacpo_core.phases.metrics import LARGEST_SAMPLER_ERROR
 from hacpo_core.store.steps import StepStore
 
 PAIR = Path(__file__).parent / "vllm_pair.yaml"
-RESULTS = Path(__file__).parent / "results" / "vllm_accuracy.json"
+RESULT = RESULTS / "vllm_accuracy.json"
 HARDWARE = {"transformers": "cpu", "vllm": "cpu_vllm"}
 SPLITS = ("arithmetic_dev", "arithmetic_test")
 DIFFERENCES = ("sampler/logprob_difference_mean", "sampler/logprob_difference_max", "sampler/ratio_error_mean")
@@ -157,8 +157,8 @@ def main() -> None:
                 own.append(train(sampler, seed=seed, num_steps=options.steps, runs_dir=runs_dir))
             if seed > 0:  # one difference has no interval
                 text = json.dumps(summary(runs, options.steps), indent=1)
-                RESULTS.write_text(text + "\n", encoding="utf-8")
-    print(RESULTS.read_text(encoding="utf-8"))
+                RESULT.write_text(text + "\n", encoding="utf-8")
+    print(RESULT.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The same weights score the same rows in micro-batches of two shapes, so every ratio should be 1. The models are random
 Qwen3 models whose final norm is scaled so that logits have a standard deviation of 4, like those of trained models.
 
-Usage: python -m benchmarks.head_noise [--device cpu]; writes benchmarks/results/head_noise.json.
+Usage: python -m benchmarks.studies.head_noise [--device cpu]; writes benchmarks/results/head_noise.json.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import machine
+from benchmarks.measure import RESULTS, machine
 from hacpo_core.columns import TokenRows
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
 
-RESULTS = Path(__file__).parent / "results" / "head_noise.json"
+RESULT = RESULTS / "head_noise.json"
 LOW, HIGH = 3e-4, 4e-4  # GSPO's clip
 SPREAD = 4.0
 MODELS = {"tiny": (96, 3, 40), "3M": (192, 6, 2048), "12M": (256, 6, 32000)}
@@ -116,7 +116,7 @@ def main() -> None:
         "machine": machine(),
         "results": results,
     }
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

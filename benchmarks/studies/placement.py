@@ -3,7 +3,7 @@
 In `tiny` and `tiny_size` the second agent is slower in all phases; in `opposite` the first agent is the slower sampler
 (deep and narrow) and the second the slower learner (wide and shallow).
 
-Usage: python -m benchmarks.placement [--steps 20] [--rounds 2]; writes benchmarks/results/placement.json.
+Usage: python -m benchmarks.studies.placement [--steps 20] [--rounds 2]; writes benchmarks/results/placement.json.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Number of tokens and time of each row layout, for scoring and for a forward and backward pass of the same rows.
 
-Usage: python -m benchmarks.row_layouts [--repeats 3] [--device cpu] [--dtype float32]
+Usage: python -m benchmarks.studies.row_layouts [--repeats 3] [--device cpu] [--dtype float32]
 [--shapes tiny long]; writes benchmarks/results/row_layouts.json.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import machine
+from benchmarks.measure import RESULTS, machine
 from hacpo_core.columns import TokenRows
 from hacpo_core.engines.cpu.products import pays, use_onednn
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
 
-RESULTS = Path(__file__).parent / "results" / "row_layouts.json"
+RESULT = RESULTS / "row_layouts.json"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def main() -> None:
         "machine": machine(),
         "results": results,
     }
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with
 weights, so that nothing need be downloaded; responses rarely end early. Without a GPU, the toy size is measured on the
 CPU.
 
-Usage: python -m benchmarks.gpu_engines [--hardware one_gpu_vllm] [--size 1.7b|4b|toy] [--model FOLDER]
+Usage: python -m benchmarks.studies.gpu_engines [--hardware one_gpu_vllm] [--size 1.7b|4b|toy] [--model FOLDER]
 Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` updates docs/performance.md.
 """
 

@@ -1,6 +1,6 @@
 """Differences and costs of the toy grids' methods, for docs/results.md and docs/methods.md.
 
-Usage: python -m benchmarks.toy_results --runs-dir RUNS [GRID ...]; default: all grids.
+Usage: python -m benchmarks.studies.toy_results --runs-dir RUNS [GRID ...]; default: all grids.
 Writes docs/results/<grid>.csv and, with the differences over all agents, <grid>.svg.
 """
 

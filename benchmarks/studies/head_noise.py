@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -13,7 +13,6 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -14,6 +14,7 @@ from flows.planning.plans import Plan, save_plan
 from flows.process import configure_process
 from flows.records.failures import failures_recorded
 from flows.records.progress import ProgressFile
+from flows.records.runlog import logged, note_start
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.records.watcher import Watcher
 from flows.runs.build import open_experiment
@@ -46,7 +47,12 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
-    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (experiment, benchmarks):
+    with (
+        logged(plan.root),
+        failures_recorded(plan.root),
+        open_experiment(plan, progress=progress) as (experiment, benchmarks),
+    ):
+        note_start(experiment.first_version)
         past = intact_results(plan.root)
         watcher = ProgressFile(
             experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher

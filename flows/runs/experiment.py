@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flows.planning.plans import Plan, save_plan
 from flows.process import configure_process
 from flows.records.failures import failures_recorded
+from flows.records.notification import notified
 from flows.records.progress import ProgressFile
 from flows.records.runlog import logged, note_start
 from flows.records.states import CONFIG_FILE, RESULT_FILE
@@ -48,6 +50,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         save_plan(plan)  # needed to find and resume the experiment
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with (
+        notified(plan.config.notify.url, Path(plan.config.runtime.runs_dir), plan.id),
         logged(plan.root),
         failures_recorded(plan.root),
         open_experiment(plan, progress=progress) as (experiment, benchmarks),

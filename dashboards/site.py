@@ -177,6 +177,7 @@ def environment() -> Environment:
         "cell": cell_text,
         "digits": formats.digits,
         "signed": formats.signed,
+        "clock_s": formats.clock_s,
         "elapsed": formats.elapsed,
         "clock": formats.clock,
         "path": lambda text: quote(str(text), safe=""),

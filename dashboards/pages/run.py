@@ -31,6 +31,7 @@ from dashboards.models.runs.tracebacks import frames
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
 from flows.planning.field_table import about
 from flows.records.gridfile import Place
+from flows.records.runlog import LOG_FILE, LogLine, read_log
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.phases.definitions import definition
@@ -42,6 +43,8 @@ ACCURACY = "accuracy"
 NAMED_STEPS = 20
 SHOWN_STEPS = 5
 MOST_OFFERED = 200
+LOG_LINES = 40
+MOST_EVENTS = 50
 _Shown = Annotated[tuple[str, ...], Query(max_length=100)]
 """names of metrics"""
 
@@ -65,6 +68,7 @@ def run_routes(site: Site) -> APIRouter:
             areas=by_area(metrics.names(), chosen(metrics.names(), shown)),
             phases=fragment("timeline.html", **phases),
             steps=phases["timeline"],
+            log=fragment("log.html", **_log(site, experiment)),
             grids=[record for record in site.runs.grids() if _has(record.places, experiment)],
             all_runs=ALL_RUNS,
             checkpoints=read_checkpoints(root),
@@ -92,7 +96,11 @@ def run_routes(site: Site) -> APIRouter:
         root = site.runs.root(experiment)
         metrics = _metrics(site, root)
         context = {"pauses": pauses(metrics), "num_torn": metrics.num_torn, "replays": _replays(root)}
-        return HTMLResponse(fragment("happened.html", **context))
+        return HTMLResponse(fragment("happened.html", **context, **_events(root)))
+
+    @router.get("/run/{experiment}/log")
+    def log(experiment: str, seen: str = "") -> Response:
+        return part("log.html", _log(site, experiment), seen)
 
     @router.get("/run/{experiment}/curve.{kind}")
     def curve(experiment: str, metric: str, kind: FILE_KINDS, seen: str = "") -> Response:
@@ -181,6 +189,22 @@ def _replays(root: Path) -> list[dict[str, Any]]:
     except StoreError:  # missing, or corrupt, which the next replay logs
         return []
     return replays[::-1]
+
+
+def _log(site: Site, experiment: str) -> dict[str, Any]:
+    """Template values for the end of the log, live until the run is done."""
+    lines = read_log(site.runs.root(experiment))[-LOG_LINES:]
+    is_live = site.runs.standing(experiment).state != "done"
+    context = {"experiment": experiment, "lines": lines, "file": LOG_FILE, "is_live": is_live}
+    return context | {"version": version_of(lines, is_live)}
+
+
+def _events(root: Path) -> dict[str, list[Any]]:
+    """Attempts, retries and warnings; for each, the machine of the attempt before it."""
+    events: list[LogLine] = [line for line in read_log(root) if line.kind != "step"][-MOST_EVENTS:]
+    starts = [(number, line.host) for number, line in enumerate(events) if line.kind == "start"]
+    before = [max(((n, host) for n, host in starts if n < number), default=(0, ""))[1] for number in range(len(events))]
+    return {"events": events, "hosts": before}
 
 
 def _mlflow_run(root: Path) -> str:

@@ -21,6 +21,7 @@ from flows.planning.compose import compose
 from flows.records.failures import Failure
 from flows.records.folders import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.runlog import LOG_FILE
 from flows.service.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
@@ -276,6 +277,34 @@ def test_run_page_says_which_updates_were_repeated_and_how_they_ended(page: Test
     assert '<th scope="row">3</th><td>qwen-tiny</td><td>near</td><td>1.2e-02</td>' in text
     path.write_text("[{", encoding="utf-8")
     assert page.get(f"/run/{name}/happened").status_code == 200
+
+
+def test_run_page_shows_attempts_moves_and_the_end_of_the_log(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    assert "Nothing was logged yet." in page.get(f"/run/{name}").text
+    said = [("start", "started on one after step 0", "one"), ("step", "step 1 of 6: mean reward a 0.5", "one")]
+    said += [("retry", "step 2 is tried again", "one"), ("start", "started on two after step 1", "two")]
+    lines = [json.dumps({"time": at, "kind": k, "text": t, "host": h}) for at, (k, t, h) in enumerate(said)]
+    (experiments_dir(runs_dir) / name / LOG_FILE).write_text("\n".join(lines), encoding="utf-8")
+    happened = page.get(f"/run/{name}/happened").text
+    assert happened.index("started on one") < happened.index("tried again") < happened.index("started on two")
+    assert happened.count("moved from one") == 1 and "mean reward" not in happened
+    log = page.get(f"/run/{name}/log").text
+    assert "01 Jan 00:00:01 step: step 1 of 6: mean reward a 0.5" in log
+    version = re.search(r"seen=([^\"]+)", log)
+    assert version is not None
+    assert page.get(f"/run/{name}/log?seen={version[1]}").status_code == 204
+
+
+def test_counts_for_messages_say_when_a_grid_has_ended(page: TestClient, runs_dir: Path) -> None:
+    done, failed = write_run(runs_dir), write_run(runs_dir, seed=1, state="failed", failure=Failure("E", "m", ""))
+    places = [Place("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
+    save_grid(runs_dir, GridRecord("ended", "Ended", "plain", places=places))
+    missing = Place("tiny", "hacpo", "", 2, "a", "tiny-hacpo-s2-00000000")
+    save_grid(runs_dir, GridRecord("going", "Going", "plain", places=[*places, missing]))
+    counts = page.get("/counts").json()
+    assert counts["ended"] == {"title": "Ended", "is_ended": True, "done": 1, "failed": 1, "unavailable": 0}
+    assert not counts["going"]["is_ended"]
 
 
 def test_run_page_links_into_prefect_and_mlflow(

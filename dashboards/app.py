@@ -78,7 +78,7 @@ def create_app(
 
     @app.exception_handler(UnknownError)
     def unknown(request: Request, error: UnknownError) -> Response:
-        return site.page(request, "error.html", status_code=404, title="Not found", message=str(error))
+        return site.page(request, "error.html", status_code=404, title="Not found", message=site.message(error))
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> Response:

@@ -76,6 +76,10 @@ class Site:
         """Read tables from the same listing."""
         self.tables = RunTables(self.runs)
 
+    def message(self, error: Exception) -> str:
+        """Text of an error, with paths relative to the runs folder: the page names no folder of this machine."""
+        return str(error).replace(f"{self.runs.runs_dir.absolute()}/", "")
+
     def changes(self, name: str) -> Changes:
         """Versions of the parts of a grid's page. Only existing grids are passed, so the number of entries is small."""
         with self._mutex:

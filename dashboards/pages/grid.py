@@ -230,7 +230,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
         runs = site.scheduling.view().runs
         perform = _operation(site.scheduling.schedule(), action, runs)
     except RefusedError as error:
-        return [Outcome(experiment, str(error) if experiment in known else _UNKNOWN) for experiment in chosen]
+        return [Outcome(experiment, site.message(error) if experiment in known else _UNKNOWN) for experiment in chosen]
     outcomes = []
     for experiment in chosen:
         if experiment not in known:
@@ -239,7 +239,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
         place = places.get(experiment)
         unavailable = place.unavailable if place is not None else ""
         state = judge(site.runs.standing(experiment), runs.get(experiment), unavailable).state
-        outcomes.append(Outcome(experiment, _refusal(action, state) or _try(perform, experiment)))
+        outcomes.append(Outcome(experiment, _refusal(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes
 
@@ -263,11 +263,11 @@ def _refusal(action: str, state: str) -> str:
     return ""
 
 
-def _try(perform: Callable[[str], object], experiment: str) -> str:
+def _try(site: Site, perform: Callable[[str], object], experiment: str) -> str:
     try:
         perform(experiment)
     except HacpoError as error:
-        return str(error)
+        return site.message(error)
     except Exception as error:  # noqa: BLE001  the outcomes of the other experiments must still be reported
         return f"the schedule could not be changed: {type(error).__name__}"
     return ""

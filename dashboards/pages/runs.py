@@ -168,7 +168,7 @@ def _one(site: Site, action: str, name: str, text: str) -> Noted:
         else:
             write_notes(root, _changed(read_notes(root), action, text))
     except HacpoError as error:
-        return Noted(name, str(error))
+        return Noted(name, site.message(error))
     return Noted(name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Eq, FiniteSet, Interval, Union
+from sympy import Add, Eq, Expr, FiniteSet, Float, Interval, Mul, Pow, Union, oo, preorder_traversal
 from sympy.logic.boolalg import Boolean
 
 from hacpo_core.verify.answers import list_parts, normalise, without_unit
@@ -67,7 +67,7 @@ _THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
-_SINGLE_SCRIPT = re.compile(r"([_^])\{(\w)\}")
+_SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
 _PLAIN_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
 _A_NUMBER = re.compile(_PLAIN_NUMBER)
 # After a number, these words are not a unit: they change its value.
@@ -77,8 +77,14 @@ _CHANGES = (
     r"|cubed|factorial|choose|base|is|are|not|if|more|less|than)s?\b"
 )
 _UNIT_WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?(?: |$)"
-_WITH_UNIT = re.compile(rf"({_PLAIN_NUMBER}) ?(?:{_UNIT_WORD}){{1,4}}", re.IGNORECASE)
-_IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_\d+")
+_DEGREES = r"\^ ?\{?\\circ\}?|°"
+_WITH_UNIT = re.compile(rf"({_PLAIN_NUMBER}) ?(?:(?:{_UNIT_WORD}){{1,4}}|{_DEGREES})", re.IGNORECASE)
+_AMOUNTS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_AMOUNT = re.compile(
+    rf"(?<=\d)((?: |~|\\,)*(?:\\(?:text|mathrm|mbox|textrm) ?\{{[ ~]?)?)({'|'.join(_AMOUNTS)})s?\b", re.IGNORECASE
+)
+_IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_(\d+)")
+_TERM = re.compile(r".*[\d})][a-z]", re.DOTALL)
 _NAME = re.compile(r"[A-Z]{3,}")
 _TEXT_OPENS = r"(?:\\(?:text|textbf|mathrm|mathbf)\s?\{)?"
 _OPTION = re.compile(_TEXT_OPENS + r"\(?([A-J])\)?\}?")
@@ -96,7 +102,8 @@ def answers_equal(
     option letter, yes, no, true or false, a candidate that starts with it is correct. Otherwise both are parsed as
     LaTeX. A candidate that cannot be parsed is wrong; if the gold answer cannot be parsed, or is a word in capitals,
     every other candidate is wrong. Lists (1, 2) are compared as sets; an inequality in one variable equals the
-    interval it describes; a number in the candidate may have a unit.
+    interval it describes; a number in the candidate may have a unit. A letter right after the gold answer's number is
+    a variable, not a unit.
 
     Args:
         candidate: the answer from the response.
@@ -119,13 +126,14 @@ def answers_equal(
     letters, expected_letters = _letters(given), _letters(expected)
     if letters == expected_letters:
         return bool(expected)
-    if _NAME.fullmatch(expected_letters) or (_IN_BASE.fullmatch(letters) and _IN_BASE.fullmatch(expected_letters)):
+    if _NAME.fullmatch(expected_letters) or _has_another_base(letters, expected_letters):
         return False  # math-verify reads the letters as factors and drops the base of a number
     if is_multiple and not _has_as_many(given, expected):
         return False
     with_unit = _WITH_UNIT.fullmatch(given) if _A_NUMBER.fullmatch(expected) else None
-    expected_strings, expected_expressions = _parsed(expected)
-    strings, expressions = _parsed(with_unit.group(1) if with_unit else given)
+    is_term = bool(_TERM.fullmatch(expected))
+    expected_strings, expected_expressions = _parsed(expected, is_term)
+    strings, expressions = _parsed(with_unit.group(1) if with_unit else given, is_term)
     if not (expressions and expected_expressions):
         return False
     if set(strings) & set(expected_strings):
@@ -137,8 +145,10 @@ def answers_equal(
         numbers = _numbers_of(one)
         if numbers is not None and numbers == _numbers_of(other):
             return True
+    if _computes_with_infinity(one) != _computes_with_infinity(other):
+        return False  # sympy's verdict on 27 and 27**oo differs from process to process
     is_equal = verify(list(expected_expressions), list(expressions), timeout_seconds=None, raise_on_error=True)
-    return bool(is_equal) and not _is_rounded_away(one, other)
+    return not _is_rounded_away(one, other) if is_equal else _is_same_decimal(one, other)
 
 
 def _has_as_many(given: str, expected: str) -> bool:
@@ -162,6 +172,26 @@ def _is_rounded_away(given: object, expected: object) -> bool:
         return False
     distance = abs(one - other)
     return bool(distance < 1e-5) and bool(distance > abs(other) * 1e-6)
+
+
+def _is_same_decimal(given: object, expected: object) -> bool:
+    """Whether two numbers, one of which is computed from decimals, agree; math-verify wants 0.1 + 0.2 to be 3/10."""
+    one, other = _value(given), _value(expected)
+    if one is None or other is None or not (one.has(Float) or other.has(Float)):
+        return False
+    return bool(abs(one - other) <= abs(other) * 1e-12)
+
+
+def _computes_with_infinity(expression: object) -> bool:
+    """Whether infinity is a term, factor or exponent; as the limit of a sum or integral it is none of these."""
+    parts = preorder_traversal(expression) if isinstance(expression, Expr) else ()
+    return any(isinstance(part, Add | Mul | Pow) and {oo, -oo} & set(part.args) for part in parts)
+
+
+def _has_another_base(given: str, expected: str) -> bool:
+    """Whether a candidate has a base, and the gold answer another one or none, which means ten."""
+    base = _IN_BASE.fullmatch(given)
+    return base is not None and bool(_IN_BASE.fullmatch(expected) or (expected.isdecimal() and base.group(1) != "10"))
 
 
 def _numbers_of(expression: object) -> object:
@@ -195,20 +225,20 @@ def _first_words_agree(given: str, expected: str) -> bool | None:
 
 
 @lru_cache(maxsize=1024)  # many responses are compared with one gold answer
-def _parsed(answer: str) -> tuple[tuple[str, ...], tuple[object, ...]]:
+def _parsed(answer: str, is_term: bool) -> tuple[tuple[str, ...], tuple[object, ...]]:
     """LaTeX of an answer as math-verify normalises it, and its expression; each is empty if there is none.
 
     math-verify reads a trailing letter as a unit, so that 2x + 3c becomes 2x + 3. Here a unit is dropped only after a
-    number or if it is written as text; after an expression with variables, a letter is another variable. math-verify
-    also adds numbers separated by a space (12 5 becomes 17) and multiplies the letters of a sentence; here such answers
-    have no expression.
+    number or if it is written as text; after an expression with variables, and if `is_term`, a letter is another
+    variable. math-verify also adds numbers separated by a space (12 5 becomes 17) and multiplies the letters of a
+    sentence; here such answers have no expression.
     """
     latex = _as_latex(answer)
     if _TWO_NUMBERS.search(latex) or _SENTENCE.search(_IN_TEXT.sub("", latex)):
         return (), ()
     strings, expressions = _parse(latex, _WITHOUT_UNITS)
     may_lack_a_letter = any(map(_has_variables, expressions)) or (not expressions and latex[-1:].isalpha())
-    if may_lack_a_letter and not _UNIT_IN_TEXT.search(latex):
+    if (is_term or may_lack_a_letter) and not _UNIT_IN_TEXT.search(latex):
         return _parse(latex, _AS_WRITTEN)
     return strings, expressions
 
@@ -224,11 +254,12 @@ def _has_variables(expression: object) -> bool:
 
 
 def _letters(answer: str) -> str:
-    return _SINGLE_SCRIPT.sub(r"\1\2", _IDLE_BLANK.sub("", _IN_TEXT.sub(r"\1", answer)))
+    return _SCRIPT.sub(r"\1\2", _IDLE_BLANK.sub("", _IN_TEXT.sub(r"\1", answer)))
 
 
 def _as_latex(answer: str) -> str:
     """The answer in LaTeX that math-verify can read, also if it is Unicode or plain text (1e8, 3./2, 3 1/2, 10 000)."""
+    answer = _AMOUNT.sub(lambda found: rf"\cdot {_AMOUNTS[found.group(2).lower()]}{found.group(1)}", answer)
     scientific = _SCIENTIFIC.fullmatch(answer)
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"

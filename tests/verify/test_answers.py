@@ -171,6 +171,16 @@ def test_normalise_keeps_what_carries_meaning() -> None:
         (r"1.2\overline{36}", r"\frac{68}{55}"),
         (r"2.88\times 10^{-19}", "2.88e-19"),
         (r"\frac{1}{2^{99}}", "2^{-99}"),
+        ("0.1+0.2", "3/10"),
+        (r"920.0\times 10^{-2}", r"\frac{92}{10}"),
+        (r"2.5\text{ million}", "2500000"),
+        ("3 dozen", "36"),
+        ("28000000", r"28\text{ million dollars}"),
+        (r"3,636^\circ", "3636"),
+        ("3,636°", "3636"),
+        ("52_{10}", "52"),
+        (r"\frac{10}{2}t", "5t"),
+        (r"\infty", r"+\infty"),
     ],
 )
 def test_equal_answers_are_equal(candidate: str, gold: str) -> None:
@@ -217,6 +227,15 @@ def test_equal_answers_are_equal(candidate: str, gold: str) -> None:
         ("1/2007!", "1/2004!"),
         ("-5e-19", "2.88e-19"),
         ("0.0", "3.89e-10"),
+        ("0.1+0.2", "0.31"),
+        (r"28\text{ million}", "28"),
+        ("28", "28 million"),
+        ("52_{70}", "52"),
+        ("52_{12}", "52_{8}"),
+        ("5", "5t"),
+        ("5s", "5t"),
+        (r"27^\infty", "27"),
+        (r"27\cdot\infty", "27"),
     ],
 )
 def test_other_answers_are_not_equal(candidate: str, gold: str) -> None:

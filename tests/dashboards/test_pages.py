@@ -321,6 +321,17 @@ def test_run_page_links_into_prefect_and_mlflow(
     assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
 
 
+def test_link_to_mlflow_opens_its_table_of_runs_with_chosen_columns(
+    open_page: Callable[..., TestClient], runs_dir: Path
+) -> None:
+    page = open_page(mlflow_url=lambda: "http://127.0.0.1:5099")
+    name = write_run(runs_dir)
+    assert 'href="http://127.0.0.1:5099"' in page.get("/").text, "nothing is there yet"
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"experiment": "7"}', encoding="utf-8")
+    address = "http://127.0.0.1:5099/#/experiments/7/runs?viewStateShareKey=hacpo"
+    assert f'href="{address}"' in page.get("/").text
+
+
 def test_mlflow_finds_a_run_by_its_id_alone() -> None:
     spec = importlib.util.find_spec("mlflow")
     assert spec is not None and spec.origin is not None

@@ -24,7 +24,8 @@ from dashboards.models.grids.verdicts import Judge
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs.answers import AnswerReader
 from dashboards.models.runs.curves import CurveReader
-from dashboards.models.runs_table import RunTables, cell_text
+from dashboards.models.runs_query import cell_text
+from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import Scheduling
 from dashboards.security import PICTURE_CSP, is_loopback
 from experiments.look import CHART_SCRIPTS

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison, as_csv
+from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.comparison_charts import (
     COSTS,
     curves_chart,
@@ -20,6 +20,7 @@ from dashboards.models.grids.comparison_charts import (
     results_chart,
     verdict_chart,
 )
+from dashboards.models.grids.comparison_csv import as_csv
 from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.models.runs.settings import ABSENT, read_field_values

@@ -15,9 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.grids.cells import Matrix, MatrixRow, beginning, build_matrix, judge, total_spent
+from dashboards.models.grids.cells import build_matrix, judge, total_spent
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.failures import failure_groups
+from dashboards.models.grids.matrix import Matrix, MatrixRow, beginning
 from dashboards.models.grids.rows import summaries
 from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError

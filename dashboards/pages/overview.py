@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.grids.cells import MatrixTotals, build_matrix
+from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import FailureGroup, failure_groups
+from dashboards.models.grids.matrix import MatrixTotals
 from dashboards.models.grids.verdicts import Answer, Verdict
 from dashboards.models.listing import ALL_RUNS
 from dashboards.site import Site, fragment, part

@@ -18,7 +18,8 @@ from dashboards.models.changes import version_of
 from dashboards.models.conditions import HELP
 from dashboards.models.grids.cells import judge
 from dashboards.models.listing import UnknownError
-from dashboards.models.runs_table import COLUMNS, DEFAULT_COLUMNS, Query, Row, as_csv
+from dashboards.models.runs_query import DEFAULT_COLUMNS, Query, Row, as_csv
+from dashboards.models.runs_table import COLUMNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, part
 from flows.records.deletion import delete_experiment, loss_of

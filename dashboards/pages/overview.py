@@ -66,11 +66,11 @@ def overview_routes(site: Site) -> APIRouter:
 
     @router.get("/")
     def show(request: Request) -> Response:
-        return site.page(request, "overview.html", overview=fragment("cards.html", **_context(site)))
+        return site.page(request, "overview/overview.html", overview=fragment("overview/cards.html", **_context(site)))
 
     @router.get("/overview")
     def changes(seen: str = "") -> Response:
-        return part("cards.html", _context(site), seen)
+        return part("overview/cards.html", _context(site), seen)
 
     @router.get("/counts")
     def counts() -> dict[str, dict[str, Any]]:

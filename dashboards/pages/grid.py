@@ -68,6 +68,7 @@ def grid_routes(site: Site) -> APIRouter:
             is_whole=is_whole,
             priorities=PRIORITIES,
             has_report=report_of(site, name).is_file(),
+            all_runs=ALL_RUNS,
         )
 
     @router.get("/grid/{name}/changes")

@@ -108,6 +108,15 @@ def test_first_page_answers_for_every_grid(page: TestClient, runs_dir: Path) -> 
     assert page.get("/grid/nope").status_code == 404
 
 
+def test_card_with_more_than_three_causes_says_how_many_more(page: TestClient, runs_dir: Path) -> None:
+    causes = ("no memory", "no disk", "no model", "no data", "no luck")
+    for seed, cause in enumerate(causes):
+        write_run(runs_dir, seed=seed, step=3, state="failed", failure=Failure("E", cause, ""))
+    text = page.get("/").text
+    assert text.count("Retry these") == 3
+    assert '<a id="causes-all" href="/grid/all">2 more causes</a>' in text
+
+
 def test_verdict_and_difference_stand_beside_the_cells(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir)
     text = page.get("/grid/small_grid").text

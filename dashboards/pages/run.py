@@ -61,14 +61,14 @@ def run_routes(site: Site) -> APIRouter:
         phases = _phases(site, experiment, None, None)
         return site.page(
             request,
-            "run.html",
+            "run/run.html",
             experiment=experiment,
-            status=fragment("status.html", **_status(site, request, experiment)),
-            curves=fragment("curves.html", **_curves(site, experiment, metrics, shown)),
+            status=fragment("run/status.html", **_status(site, request, experiment)),
+            curves=fragment("run/curves.html", **_curves(site, experiment, metrics, shown)),
             areas=by_area(metrics.names(), chosen(metrics.names(), shown)),
-            phases=fragment("timeline.html", **phases),
+            phases=fragment("run/timeline.html", **phases),
             steps=phases["timeline"],
-            log=fragment("log.html", **_log(site, experiment)),
+            log=fragment("run/log.html", **_log(site, experiment)),
             grids=[record for record in site.runs.grids() if _has(record.places, experiment)],
             all_runs=ALL_RUNS,
             checkpoints=read_checkpoints(root),
@@ -82,25 +82,25 @@ def run_routes(site: Site) -> APIRouter:
 
     @router.get("/run/{experiment}/status")
     def status(request: Request, experiment: str, seen: str = "") -> Response:
-        return part("status.html", _status(site, request, experiment), seen)
+        return part("run/status.html", _status(site, request, experiment), seen)
 
     @router.get("/run/{experiment}/curves")
     def curves(experiment: str, shown: _Shown = ()) -> Response:
         context = _curves(site, experiment, _newest_metrics(site, site.runs.root(experiment)), shown)
         address = urlencode([("shown", name) for name in shown])
         headers = {"hx-push-url": f"/run/{quote(experiment, safe='')}?{address}"}
-        return HTMLResponse(fragment("curves.html", **context), headers=headers)
+        return HTMLResponse(fragment("run/curves.html", **context), headers=headers)
 
     @router.get("/run/{experiment}/happened")
     def happened(experiment: str) -> Response:
         root = site.runs.root(experiment)
         metrics = _metrics(site, root)
         context = {"pauses": pauses(metrics), "num_torn": metrics.num_torn, "replays": _replays(root)}
-        return HTMLResponse(fragment("happened.html", **context, **_events(root)))
+        return HTMLResponse(fragment("run/happened.html", **context, **_events(root)))
 
     @router.get("/run/{experiment}/log")
     def log(experiment: str, seen: str = "") -> Response:
-        return part("log.html", _log(site, experiment), seen)
+        return part("run/log.html", _log(site, experiment), seen)
 
     @router.get("/run/{experiment}/curve.{kind}")
     def curve(experiment: str, metric: str, kind: FILE_KINDS, seen: str = "") -> Response:
@@ -117,7 +117,7 @@ def run_routes(site: Site) -> APIRouter:
         last: Annotated[int | None, Query(ge=0)] = None,
         seen: str = "",
     ) -> Response:
-        return part("timeline.html", _phases(site, experiment, first, last), seen)
+        return part("run/timeline.html", _phases(site, experiment, first, last), seen)
 
     return router
 

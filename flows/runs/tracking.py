@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flows.planning.plans import Plan, data_files, find_plan
 from flows.process import configure_process
 from flows.records.gridfile import read_grids
+from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.states import CONFIG_FILE, standing_of
 from flows.records.tracked import mark_open, unsent_experiments
 from flows.runs.results import read_final, result_values
@@ -150,6 +151,9 @@ class _Copy:
         )
         self._tracker.log_setup(params=_params(plan), tags=_tags(plan), datasets=_datasets(plan))
         self._tracker.log_file(plan.root / CONFIG_FILE)
+        accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
+        self._tracker.choose_columns(params=("method", "pair", "seed"), metrics=accuracies)
+        self._notes: Notes | None = None
         self._logged = self._tracker.logged_steps()
         self._next_step = 1
         self._evaluated: set[tuple[int, str]] = set()
@@ -168,9 +172,16 @@ class _Copy:
         self._next_step = step
         self._send_evaluations(self._store.last_step())
         self._tracker.flush()
+        self._send_notes()
         if status is not None:
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
+
+    def _send_notes(self) -> None:
+        notes = read_notes(self._plan.root)
+        if (self._plan.root / NOTES_FILE).is_file() and notes != self._notes:
+            self._tracker.set_notes(tags=notes.tags, note=notes.note, is_archived=notes.is_archived)
+            self._notes = notes
 
     def _send_evaluations(self, last: int) -> None:
         """Each agent's figures, and the mean over the agents on the parent run once all are evaluated."""

@@ -108,6 +108,15 @@ def test_first_page_answers_for_every_grid(page: TestClient, runs_dir: Path) -> 
     assert page.get("/grid/nope").status_code == 404
 
 
+def test_card_with_more_than_three_causes_says_how_many_more(page: TestClient, runs_dir: Path) -> None:
+    causes = ("no memory", "no disk", "no model", "no data", "no luck")
+    for seed, cause in enumerate(causes):
+        write_run(runs_dir, seed=seed, step=3, state="failed", failure=Failure("E", cause, ""))
+    text = page.get("/").text
+    assert text.count("Retry these") == 3
+    assert '<a id="causes-all" href="/grid/all">2 more causes</a>' in text
+
+
 def test_verdict_and_difference_stand_beside_the_cells(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir)
     text = page.get("/grid/small_grid").text
@@ -319,6 +328,17 @@ def test_run_page_links_into_prefect_and_mlflow(
     assert 'href="http://127.0.0.1:5099/#/runs/abc123"' in text
     (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "javascript:alert(1)"}', encoding="utf-8")
     assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
+
+
+def test_link_to_mlflow_opens_its_table_of_runs_with_chosen_columns(
+    open_page: Callable[..., TestClient], runs_dir: Path
+) -> None:
+    page = open_page(mlflow_url=lambda: "http://127.0.0.1:5099")
+    name = write_run(runs_dir)
+    assert 'href="http://127.0.0.1:5099"' in page.get("/").text, "nothing is there yet"
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"experiment": "7"}', encoding="utf-8")
+    address = "http://127.0.0.1:5099/#/experiments/7/runs?viewStateShareKey=hacpo"
+    assert f'href="{address}"' in page.get("/").text
 
 
 def test_mlflow_finds_a_run_by_its_id_alone() -> None:

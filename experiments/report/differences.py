@@ -23,6 +23,8 @@ from hacpo_core.evaluation.metrics import Floats
 
 ALL = "all agents"
 ENOUGH_SEEDS = 5
+_SAME = "same experiments"
+"""two entries of a grid with equal settings: there is nothing to compare"""
 _PairAgent = tuple[str, str]
 
 
@@ -40,7 +42,7 @@ def paired_difference(
     if not seeds or not benchmarks:
         return "no common seed"
     if all(a[s].cell.experiment == b[s].cell.experiment for a, b in runs for s in seeds):
-        return "same experiments"
+        return _SAME
     difference_ASP: dict[str, Floats] = {}
     for name in benchmarks:
         if any(name not in by_seed[s].after for pair in runs for by_seed in pair for s in seeds):
@@ -193,9 +195,9 @@ def comparisons(
         others = [(ours, variant) for variant in results.variants if variant != ours]
         chosen.append((f"{ours.title} against the other methods", others))
     return [
-        Comparison(title, f"verdict_{number}", _corrected(results, printed, benchmarks, pairs))
+        Comparison(title, f"verdict_{number}", rows)
         for number, (title, pairs) in enumerate(chosen, 1)
-        if pairs
+        if (rows := _corrected(results, printed, benchmarks, pairs))
     ]
 
 
@@ -203,7 +205,8 @@ def _corrected(
     results: Results, printed: Printed, benchmarks: Sequence[str], pairs: Sequence[tuple[Variant, Variant]]
 ) -> tuple[ComparedRow, ...]:
     """All rows; p-values are corrected by Holm's procedure, separately for single agents and over all agents."""
-    rows = [row for ours, theirs in pairs for row in _compared(results, printed, benchmarks, ours, theirs)]
+    compared = [row for ours, theirs in pairs for row in _compared(results, printed, benchmarks, ours, theirs)]
+    rows = [row for row in compared if row.difference != _SAME]
     corrected: dict[int, float] = {}
     for is_joint in (False, True):
         p_values = {

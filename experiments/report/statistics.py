@@ -112,6 +112,8 @@ def paired_t(differences: Sequence[float]) -> Difference:
 
         mean(d) ± t(n - 1) s / sqrt(n),   p = 2 T(n - 1)(-|mean(d)| sqrt(n) / s)
 
+    Equal differences say nothing about their spread: p is then the sign test's, 2 / 2^n.
+
     Args:
         differences: at least two.
     """
@@ -120,7 +122,10 @@ def paired_t(differences: Sequence[float]) -> Difference:
     summary, num = summarize(differences), len(differences)
     std = float(np.std(differences, ddof=1))
     error = std / math.sqrt(num)
-    p_value = 2 * float(stdtr(num - 1, -abs(summary.mean) / error)) if error > _NOISE else float(summary.mean == 0)
+    if error > _NOISE:
+        p_value = 2 * float(stdtr(num - 1, -abs(summary.mean) / error))
+    else:
+        p_value = 1.0 if summary.mean == 0 else 2.0 ** (1 - num)
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
     return Difference(summary.mean, low, high, p_value, num, 0, 0, error, std)
 

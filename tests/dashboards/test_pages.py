@@ -95,14 +95,14 @@ def test_malformed_file_counts_as_missing_and_the_pages_stay(
 
 
 def test_first_page_answers_for_every_grid(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir, name="older")
+    write_grid(runs_dir, name="older", seeds=range(7))
     write_grid(runs_dir, name="newer", seeds=(7,))
     write_run(runs_dir, seed=50, step=3, state="failed", failure=Failure("E", "at 0x12345678", "trace"))
     write_run(runs_dir, seed=51, step=3, state="failed", failure=Failure("E", "at 0x87654321", "trace"))
     text = page.get("/").text
     assert text.index('href="/grid/newer"') < text.index('href="/grid/older"') < text.index('id="grid-all"')
-    assert "<b>9</b> of 9 done" in text and "not yet: fewer than two seeds are done" in text
-    assert '<span class="verdict win">win</span> +5.0' in text  # paired by seed, 0.05 apart in each of three
+    assert "<b>21</b> of 21 done" in text and "not yet: fewer than two seeds are done" in text
+    assert '<span class="verdict win">win</span> +5.0' in text  # paired by seed, 0.05 apart in each of seven
     assert "<b>2 ×</b>" in text and text.count("Retry these") == 1
     assert page.get(poll_of(text, "overview")).status_code == 204
     assert page.get("/grid/nope").status_code == 404
@@ -472,7 +472,7 @@ def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None
 
 
 def test_best_is_bold_whichever_it_is(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir, methods=("hacpo", "gspo"), alone=())  # the second is 0.1 better, in every seed
+    write_grid(runs_dir, methods=("hacpo", "gspo"), alone=(), seeds=range(7))  # the second is 0.1 better, in every seed
     rows = re.findall(r"<tr>.*?</tr>", page.get("/compare?grid=small_grid").text, flags=re.S)
     bold = [row for row in rows if 'class="best"' in row]
     assert len(bold) == 3 and all("GSPO" in row for row in bold)

@@ -32,8 +32,14 @@ from hacpo_core.store.files import write_json
 from hacpo_core.versions import version_tags
 
 
-def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
+def run_experiment(plan: Plan, runner: Runner, watcher: Watcher, *, has_lock: bool = False) -> ExperimentResult:
     """Train to the end, continuing from the last committed phase; a complete experiment is returned unchanged.
+
+    Args:
+        plan: what to train.
+        runner: runs the phases.
+        watcher: is told of progress.
+        has_lock: whether the caller holds the experiment's lock.
 
     Raises:
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
@@ -46,7 +52,8 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
-    with failures_recorded(plan.root), open_experiment(plan, progress=progress) as (experiment, benchmarks):
+    opened = open_experiment(plan, progress=progress, has_lock=has_lock)
+    with failures_recorded(plan.root), opened as (experiment, benchmarks):
         past = intact_results(plan.root)
         watcher = ProgressFile(
             experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher

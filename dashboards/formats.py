@@ -61,6 +61,11 @@ def clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M")
 
 
+def clock_s(seconds: float) -> str:
+    """Format a time as its UTC day and second: "25 Nov 10:31:07"."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
+
+
 def short(text: str, most: int = 140) -> str:
     """Shorten a text to one line of at most `most` characters."""
     line = " ".join(text.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,8 @@ from dashboards.models.grids.verdicts import Judge
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs.answers import AnswerReader
 from dashboards.models.runs.curves import CurveReader
-from dashboards.models.runs_table import RunTables, cell_text
+from dashboards.models.runs_query import cell_text
+from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import Scheduling
 from dashboards.security import PICTURE_CSP, is_loopback
 from experiments.look import CHART_SCRIPTS
@@ -32,10 +34,15 @@ from experiments.look.charts import Chart
 from experiments.look.pictures import png, svg
 from experiments.report.tables import with_interval
 from flows.service.server import find_server
+from hacpo_core.config.addresses import STATE_FILE, VIEW_KEY
+from hacpo_core.errors import StoreError
+from hacpo_core.store.files import read_json
 
 HERE = Path(__file__).parent
 STATIC_FOLDERS = (HERE / "static", LOOK)
 """files that browsers load: the page's own, and those that it shares with reports"""
+_LOOKED_AT = 20
+"""number of runs whose files are asked for MLflow's experiment"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class Links:
 
     prefect: Link = Link()
     mlflow: Link = Link()
+    mlflow_runs: Link = Link()
+    """its table of runs, with chosen columns"""
 
 
 @dataclass(slots=True)
@@ -69,6 +78,7 @@ class Site:
     answers: AnswerReader = field(default_factory=AnswerReader)
     tables: RunTables = field(init=False)
     judge: Judge = field(default_factory=Judge)
+    _mlflow_experiment: str = ""
     _changes: dict[str, Changes] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -96,7 +106,19 @@ class Site:
         def link(url: str) -> Link:
             return Link(url, is_here or not is_loopback(urlsplit(url).hostname or ""))
 
-        return Links(link(server.url if server is not None else ""), link(self.mlflow_url()))
+        mlflow = link(self.mlflow_url())
+        view = mlflow.to(self._mlflow_view()) if mlflow.url else mlflow
+        return Links(link(server.url if server is not None else ""), mlflow, view)
+
+    def _mlflow_view(self) -> str:
+        """Path of MLflow's table of runs with chosen columns; its start page if no run that was looked at is there."""
+        for name in self.runs.names()[:_LOOKED_AT] if not self._mlflow_experiment else ():
+            with suppress(StoreError, KeyError, TypeError):
+                self._mlflow_experiment = str(read_json(self.runs.root(name) / STATE_FILE)["experiment"])
+                break
+        if not self._mlflow_experiment:
+            return ""
+        return f"/#/experiments/{quote(self._mlflow_experiment)}/runs?viewStateShareKey={VIEW_KEY}"
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a whole page; without log-in it shows no links."""
@@ -181,6 +203,7 @@ def environment() -> Environment:
         "cell": cell_text,
         "digits": formats.digits,
         "signed": formats.signed,
+        "clock_s": formats.clock_s,
         "elapsed": formats.elapsed,
         "clock": formats.clock,
         "path": lambda text: quote(str(text), safe=""),

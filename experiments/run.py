@@ -194,7 +194,7 @@ def _queue(
 
 def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, started: float, as_json: bool) -> None:
     """Write the report, and print the results and the addresses of report, Prefect and MLflow."""
-    from experiments.report import write_report  # imports matplotlib, not needed to show or submit a grid
+    from experiments.report import write_report  # imports vl-convert, not needed to show or submit a grid
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)

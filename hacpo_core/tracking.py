@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlparse
 
 import pandas as pd
@@ -24,16 +24,13 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from hacpo_core.config.addresses import has_password, is_server, sqlite_path, without_password
+from hacpo_core.config.addresses import VIEW_KEY, has_password, is_server, sqlite_path, without_password
 from hacpo_core.errors import TrackingError, first_line
 from hacpo_core.store.files import write_json
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import, and training may not need it
-    from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
 _MOST_PARAMS, _MOST_POINTS = 100, 1000  # per call
@@ -200,7 +197,12 @@ class Tracker:
             for name in agents
         }
         self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
-        self._state = {"training": training, "run": self._parent, "agents": self._agents}
+        self._state = {
+            "training": training,
+            "experiment": self._experiment_id,
+            "run": self._parent,
+            "agents": self._agents,
+        }
         write_json(state_file, {**self._state, "is_open": True})
 
     @property
@@ -274,6 +276,26 @@ class Tracker:
                     raise
 
     @_raises_one_kind
+    def set_notes(self, *, tags: Sequence[str], note: str, is_archived: bool) -> None:
+        """Replace what people noted on the parent run; MLflow shows the note as its description."""
+        archived = str(is_archived).lower()
+        values = {"hacpo.tags": ", ".join(tags), "hacpo.archived": archived, MLFLOW_RUN_NOTE: note}
+        self._client.log_batch(self._parent, tags=[RunTag(name, value) for name, value in values.items()])
+
+    @_raises_one_kind
+    def choose_columns(self, *, params: Sequence[str], metrics: Sequence[str]) -> None:
+        """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address."""
+        tag = f"mlflow.sharedViewState.{VIEW_KEY}"
+        try:
+            before = list(json.loads(self._client.get_experiment(self._experiment_id).tags[tag])["selectedColumns"])
+        except (KeyError, TypeError, ValueError):  # none yet, or changed by someone
+            before = []
+        columns = [*(f"params.`{name}`" for name in params), *(f"metrics.`{name}`" for name in metrics)]
+        chosen = list(dict.fromkeys([*before, *columns]))
+        if chosen != before:
+            self._client.set_experiment_tag(self._experiment_id, tag, json.dumps({"selectedColumns": chosen}))
+
+    @_raises_one_kind
     def logged_steps(self) -> set[int]:
         """Steps whose metrics are completely logged."""
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
@@ -312,11 +334,6 @@ class Tracker:
         entry = {"path": name, "type": "table"}
         if entry not in listed:
             self._client.set_tag(self._parent, _TABLES_TAG, json.dumps([*listed, entry]))
-
-    @_raises_one_kind
-    def log_figure(self, name: str, figure: Figure) -> None:
-        """Log a figure as an artifact of the parent run."""
-        self._client.log_figure(self._parent, figure, name)
 
     @_raises_one_kind
     def log_file(self, path: Path) -> None:

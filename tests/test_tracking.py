@@ -17,7 +17,8 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridRecord, Place, save_grid
-from flows.records.tracked import is_open
+from flows.records.notes import Notes, write_notes
+from flows.records.tracked import is_open, unsent_experiments
 from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
@@ -65,9 +66,30 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     assert "ratio_cross/mean" in child.data.metrics
     assert "evaluate/test_accuracy" in child.data.metrics
     artifacts = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
-    assert {"config.yaml", "result.json", "rollouts.json", "accuracy.svg", "reward.svg"} <= artifacts
-    assert {"evaluations.json", "benchmarks.svg"} <= artifacts
+    assert artifacts == {"config.yaml", "result.json", "rollouts.json", "evaluations.json"}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    view = json.loads(experiment.tags["mlflow.sharedViewState.hacpo"])
+    names = [f"params.`{name}`" for name in ("method", "pair", "seed")]
+    assert view == {"selectedColumns": [*names, "metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]}
+
+
+def test_notes_kept_after_the_end_reach_mlflow_with_the_next_sending(tracked: tuple[Plan, MlflowClient]) -> None:
+    planned, client = tracked
+    assert not is_open(planned.root)
+    write_notes(planned.root, Notes(["seed-check", "old"], "diverges *late*", is_archived=True))
+    assert planned.root in unsent_experiments(Path(planned.config.runtime.runs_dir)), "the reconciler sees it"
+    run = json.loads((planned.root / "mlflow.json").read_text(encoding="utf-8"))["run"]
+
+    def noted() -> dict[str, str]:
+        assert send_late(planned) and not is_open(planned.root)
+        tags = client.get_run(run).data.tags
+        return {name: tags[name] for name in ("hacpo.tags", "hacpo.archived", "mlflow.note.content")}
+
+    tags = {"hacpo.tags": "seed-check, old", "hacpo.archived": "true", "mlflow.note.content": "diverges *late*"}
+    assert noted() == tags
+    write_notes(planned.root, Notes())
+    assert noted() == {"hacpo.tags": "", "hacpo.archived": "false", "mlflow.note.content": ""}
+    assert client.get_run(run).info.status == "FINISHED"
 
 
 def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[Plan, MlflowClient]) -> None:

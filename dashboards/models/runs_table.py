@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ from dashboards.models.conditions import read_conditions
 from dashboards.models.grids.cells import judge, total_spent
 from dashboards.models.listing import Runs
 from dashboards.models.runs.settings import read_field_values
+from dashboards.models.runs_query import Query, Row, Table, cell_text
 from dashboards.models.scheduling import ScheduleView
-from experiments.look.charts import inert
 from experiments.report.statistics import Summary, summarize
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import Progress
@@ -42,39 +39,6 @@ COLUMNS: Mapping[str, str] = {
     "note": "note on this run",
 }
 """columns that every run has, with their meaning; fields of the configuration and metrics are columns too"""
-DEFAULT_COLUMNS = ("run", "pair", "method", "seed", "state", "step", "reward", "accuracy", "tokens", "tags")
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What a table shows; all of it stands in the page's address."""
-
-    conditions: str = ""
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    order: str = ""
-    """a column; with a leading "-", descending"""
-    group: tuple[str, ...] = ()
-    has_archived: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A run, or with `members` a group of runs; `values` as in the table's columns."""
-
-    key: str
-    values: tuple[Any, ...]
-    members: tuple[str, ...] = ()
-    is_archived: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of a query; `problem` says what is wrong with the query, "" if nothing is."""
-
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    num_runs: int
-    problem: str = ""
 
 
 class RunTables:
@@ -285,38 +249,3 @@ def _sorted(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: boo
 def _sort_number(value: Any) -> float | None:
     number = value.mean if isinstance(value, Summary) else value
     return float(number) if isinstance(number, int | float) and not math.isnan(number) else None
-
-
-def cell_text(value: Any, digits: int = 4) -> str:
-    """A value as text: numbers with `digits` significant ones, a group's as mean ± half width."""
-    if value is None:
-        return ""
-    if isinstance(value, Summary):
-        is_large = abs(value.mean) >= 1000
-        width = "" if math.isnan(value.half_width) else f" ± {value.half_width:{',.0f' if is_large else '.2g'}}"
-        return f"{value.mean:{',.0f' if is_large else f'.{digits}g'}}{width}"
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def as_csv(table: Table) -> str:
-    """The table as CSV with all digits; a group's number becomes mean, half width and count."""
-    wide = [any(isinstance(row.values[n], Summary) for row in table.rows) for n in range(len(table.columns))]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = [
-        [column, f"{column} half width", f"{column} runs"] if is_wide else [column]
-        for column, is_wide in zip(table.columns, wide, strict=True)
-    ]
-    writer.writerow([name for group in names for name in group])
-    for row in table.rows:
-        cells: list[Any] = []
-        for value, is_wide in zip(row.values, wide, strict=True):
-            if is_wide:
-                summary = value if isinstance(value, Summary) else None
-                cells += [summary.mean, summary.half_width, summary.num_seeds] if summary is not None else ["", "", ""]
-            else:
-                cells.append(value if isinstance(value, int | float) else inert(cell_text(value)))
-        writer.writerow(cells)
-    return text.getvalue()

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison, as_csv
+from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.comparison_charts import (
     COSTS,
     curves_chart,
@@ -20,6 +20,7 @@ from dashboards.models.grids.comparison_charts import (
     results_chart,
     verdict_chart,
 )
+from dashboards.models.grids.comparison_csv import as_csv
 from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.models.runs.settings import ABSENT, read_field_values
@@ -84,13 +85,13 @@ def compare_routes(site: Site) -> APIRouter:
 
     @router.get("/compare")
     def show(request: Request, selection: _Selected, cost: _CostUnit = _DEFAULT_COST) -> Response:
-        return site.page(request, "compare.html", **_context(site, selection, cost))
+        return site.page(request, "compare/compare.html", **_context(site, selection, cost))
 
     @router.get("/compare/changes")
     def changes(selection: _Selected, cost: _CostUnit = _DEFAULT_COST, grid: str = "", seen: str = "") -> Response:
         if selection is not None and not grid:  # the page was opened before there was anything to compare
             return Response(status_code=204, headers={"HX-Refresh": "true"})
-        return part("results.html", _context(site, selection, cost, seen), seen)
+        return part("compare/results.html", _context(site, selection, cost, seen), seen)
 
     @router.get("/compare/table.csv")
     def table(selection: _Selected) -> Response:

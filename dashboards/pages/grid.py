@@ -15,9 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.grids.cells import Matrix, MatrixRow, beginning, build_matrix, judge, total_spent
+from dashboards.models.grids.cells import build_matrix, judge, total_spent
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.failures import failure_groups
+from dashboards.models.grids.matrix import Matrix, MatrixRow, beginning
 from dashboards.models.grids.rows import summaries
 from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError
@@ -62,11 +63,12 @@ def grid_routes(site: Site) -> APIRouter:
         version = site.changes(view.key).note(texts).version if is_whole else ""
         return site.page(
             request,
-            "grid.html",
+            "grid/grid.html",
             **_context(view, shown, texts, version),
             is_whole=is_whole,
             priorities=PRIORITIES,
             has_report=report_of(site, name).is_file(),
+            all_runs=ALL_RUNS,
         )
 
     @router.get("/grid/{name}/changes")
@@ -84,7 +86,7 @@ def grid_routes(site: Site) -> APIRouter:
         own = {"answer", "totals", "failures", "notice"}
         return HTMLResponse(
             fragment(
-                "grid_changes.html",
+                "grid/grid_changes.html",
                 **_context(view, view.matrix, texts, difference.version),
                 changed=difference.changed,
                 cells=[key for key in difference.changed if key not in own],
@@ -96,7 +98,7 @@ def grid_routes(site: Site) -> APIRouter:
     def drawer(experiment: Annotated[list[str], Query(max_length=32)]) -> Response:
         runs = [_drawn(site, name) for name in experiment]
         title = experiment[0] if len(experiment) == 1 else f"{len(experiment)} trainings of single agents"
-        return HTMLResponse(fragment("drawer.html", title=title, runs=runs, priorities=PRIORITIES))
+        return HTMLResponse(fragment("grid/drawer.html", title=title, runs=runs, priorities=PRIORITIES))
 
     @router.get("/grid/{name}/report.html")
     def report(name: str) -> Response:
@@ -112,7 +114,7 @@ def grid_routes(site: Site) -> APIRouter:
         if action not in ACTIONS:
             raise HTTPException(422, "no such action")
         outcomes = await run_in_threadpool(_act, site, action, chosen)
-        return HTMLResponse(fragment("outcome.html", outcomes=outcomes, action=ACTIONS[action]))
+        return HTMLResponse(fragment("grid/outcome.html", outcomes=outcomes, action=ACTIONS[action]))
 
     return router
 
@@ -181,14 +183,14 @@ def row_title(row: MatrixRow) -> str:
 
 def _texts(site: Site, view: View, shown: Matrix) -> dict[str, str]:
     """Parts of the page that can change, rendered, by name."""
-    live, beside = macro("cell.html", "live"), macro("cell.html", "summary")
+    live, beside = macro("grid/cell.html", "live"), macro("grid/cell.html", "summary")
     standing_of = site.runs.standing
     found = summaries(shown, view.comparers, view.variants.get(view.baseline))
     groups = failure_groups(view.matrix.cells(), standing_of)
     texts: dict[str, str] = {
-        "answer": fragment("answer.html", answer=view.answer, num_pairs=len(view.matrix.sections)),
-        "totals": fragment("totals.html", matrix=view.matrix, stacked=macro("macros.html", "stacked")),
-        "failures": fragment("failures.html", groups=groups),
+        "answer": fragment("grid/answer.html", answer=view.answer, num_pairs=len(view.matrix.sections)),
+        "totals": fragment("grid/totals.html", matrix=view.matrix, stacked=macro("macros.html", "stacked")),
+        "failures": fragment("grid/failures.html", groups=groups),
         "notice": view.notice,
     }
     for section in shown.sections:

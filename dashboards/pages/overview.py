@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.grids.cells import MatrixTotals, build_matrix
+from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import FailureGroup, failure_groups
+from dashboards.models.grids.matrix import MatrixTotals
 from dashboards.models.grids.verdicts import Answer, Verdict
 from dashboards.models.listing import ALL_RUNS
 from dashboards.site import Site, fragment, part
@@ -65,13 +66,24 @@ def overview_routes(site: Site) -> APIRouter:
 
     @router.get("/")
     def show(request: Request) -> Response:
-        return site.page(request, "overview.html", overview=fragment("cards.html", **_context(site)))
+        return site.page(request, "overview/overview.html", overview=fragment("overview/cards.html", **_context(site)))
 
     @router.get("/overview")
     def changes(seen: str = "") -> Response:
-        return part("cards.html", _context(site), seen)
+        return part("overview/cards.html", _context(site), seen)
+
+    @router.get("/counts")
+    def counts() -> dict[str, dict[str, Any]]:
+        return {record.name: _counts(site, record) for record in site.runs.grids()}
 
     return router
+
+
+def _counts(site: Site, record: GridRecord) -> dict[str, Any]:
+    """Number of experiments that are done and failed, for the browser's messages."""
+    states = build_matrix(record, cache(site.runs.standing), site.scheduling.view()).totals
+    counts = {state: states.counts.get(state, 0) for state in ("done", "failed", "unavailable")}
+    return {"title": record.title, "is_ended": sum(counts.values()) == states.num_all, **counts}
 
 
 def _context(site: Site) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from dashboards.models.runs.tracebacks import frames
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
 from flows.planning.field_table import about
 from flows.records.gridfile import Place
+from flows.records.runlog import LOG_FILE, LogLine, read_log
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.phases.definitions import definition
@@ -42,6 +43,8 @@ ACCURACY = "accuracy"
 NAMED_STEPS = 20
 SHOWN_STEPS = 5
 MOST_OFFERED = 200
+LOG_LINES = 40
+MOST_EVENTS = 50
 _Shown = Annotated[tuple[str, ...], Query(max_length=100)]
 """names of metrics"""
 
@@ -58,13 +61,14 @@ def run_routes(site: Site) -> APIRouter:
         phases = _phases(site, experiment, None, None)
         return site.page(
             request,
-            "run.html",
+            "run/run.html",
             experiment=experiment,
-            status=fragment("status.html", **_status(site, request, experiment)),
-            curves=fragment("curves.html", **_curves(site, experiment, metrics, shown)),
+            status=fragment("run/status.html", **_status(site, request, experiment)),
+            curves=fragment("run/curves.html", **_curves(site, experiment, metrics, shown)),
             areas=by_area(metrics.names(), chosen(metrics.names(), shown)),
-            phases=fragment("timeline.html", **phases),
+            phases=fragment("run/timeline.html", **phases),
             steps=phases["timeline"],
+            log=fragment("run/log.html", **_log(site, experiment)),
             grids=[record for record in site.runs.grids() if _has(record.places, experiment)],
             all_runs=ALL_RUNS,
             checkpoints=read_checkpoints(root),
@@ -78,21 +82,25 @@ def run_routes(site: Site) -> APIRouter:
 
     @router.get("/run/{experiment}/status")
     def status(request: Request, experiment: str, seen: str = "") -> Response:
-        return part("status.html", _status(site, request, experiment), seen)
+        return part("run/status.html", _status(site, request, experiment), seen)
 
     @router.get("/run/{experiment}/curves")
     def curves(experiment: str, shown: _Shown = ()) -> Response:
         context = _curves(site, experiment, _newest_metrics(site, site.runs.root(experiment)), shown)
         address = urlencode([("shown", name) for name in shown])
         headers = {"hx-push-url": f"/run/{quote(experiment, safe='')}?{address}"}
-        return HTMLResponse(fragment("curves.html", **context), headers=headers)
+        return HTMLResponse(fragment("run/curves.html", **context), headers=headers)
 
     @router.get("/run/{experiment}/happened")
     def happened(experiment: str) -> Response:
         root = site.runs.root(experiment)
         metrics = _metrics(site, root)
         context = {"pauses": pauses(metrics), "num_torn": metrics.num_torn, "replays": _replays(root)}
-        return HTMLResponse(fragment("happened.html", **context))
+        return HTMLResponse(fragment("run/happened.html", **context, **_events(root)))
+
+    @router.get("/run/{experiment}/log")
+    def log(experiment: str, seen: str = "") -> Response:
+        return part("run/log.html", _log(site, experiment), seen)
 
     @router.get("/run/{experiment}/curve.{kind}")
     def curve(experiment: str, metric: str, kind: FILE_KINDS, seen: str = "") -> Response:
@@ -109,7 +117,7 @@ def run_routes(site: Site) -> APIRouter:
         last: Annotated[int | None, Query(ge=0)] = None,
         seen: str = "",
     ) -> Response:
-        return part("timeline.html", _phases(site, experiment, first, last), seen)
+        return part("run/timeline.html", _phases(site, experiment, first, last), seen)
 
     return router
 
@@ -181,6 +189,22 @@ def _replays(root: Path) -> list[dict[str, Any]]:
     except StoreError:  # missing, or corrupt, which the next replay logs
         return []
     return replays[::-1]
+
+
+def _log(site: Site, experiment: str) -> dict[str, Any]:
+    """Template values for the end of the log, live until the run is done."""
+    lines = read_log(site.runs.root(experiment))[-LOG_LINES:]
+    is_live = site.runs.standing(experiment).state != "done"
+    context = {"experiment": experiment, "lines": lines, "file": LOG_FILE, "is_live": is_live}
+    return context | {"version": version_of(lines, is_live)}
+
+
+def _events(root: Path) -> dict[str, list[Any]]:
+    """Attempts, retries and warnings; for each, the machine of the attempt before it."""
+    events: list[LogLine] = [line for line in read_log(root) if line.kind != "step"][-MOST_EVENTS:]
+    starts = [(number, line.host) for number, line in enumerate(events) if line.kind == "start"]
+    before = [max(((n, host) for n, host in starts if n < number), default=(0, ""))[1] for number in range(len(events))]
+    return {"events": events, "hosts": before}
 
 
 def _mlflow_run(root: Path) -> str:

@@ -18,7 +18,8 @@ from dashboards.models.changes import version_of
 from dashboards.models.conditions import HELP
 from dashboards.models.grids.cells import judge
 from dashboards.models.listing import UnknownError
-from dashboards.models.runs_table import COLUMNS, DEFAULT_COLUMNS, Query, Row, as_csv
+from dashboards.models.runs_query import DEFAULT_COLUMNS, Query, Row, as_csv
+from dashboards.models.runs_table import COLUMNS
 from dashboards.pages.forms import read_form
 from dashboards.site import Site, fragment, part
 from flows.records.deletion import delete_experiment, loss_of
@@ -76,8 +77,8 @@ def runs_routes(site: Site) -> APIRouter:
     def show(request: Request, query: _Query, most: _Most = FIRST_ROWS) -> Response:
         return site.page(
             request,
-            "runs.html",
-            table=fragment("runs_table.html", **_context(site, query, most)),
+            "runs/runs.html",
+            table=fragment("runs/runs_table.html", **_context(site, query, most)),
             query=query,
             known=site.tables.known_columns(),
             meanings=COLUMNS,
@@ -86,7 +87,7 @@ def runs_routes(site: Site) -> APIRouter:
 
     @router.get("/runs/table")
     def table(query: _Query, most: _Most = FIRST_ROWS, seen: str = "") -> Response:
-        response = part("runs_table.html", _context(site, query, most), seen)
+        response = part("runs/runs_table.html", _context(site, query, most), seen)
         if not seen:  # asked for by a person, not by the page's own timer
             response.headers["hx-push-url"] = f"/runs?{address(query)}"
         return response
@@ -109,7 +110,7 @@ def runs_routes(site: Site) -> APIRouter:
             raise UnknownError("there is no such experiment")
         context = await run_in_threadpool(_act, site, action, chosen, text)
         headers = {} if action == "losses" else {"hx-trigger": "runs-changed"}
-        return HTMLResponse(fragment("runs_outcome.html", **context), headers=headers)
+        return HTMLResponse(fragment("runs/runs_outcome.html", **context), headers=headers)
 
     return router
 

@@ -72,11 +72,13 @@ def samples_routes(site: Site) -> APIRouter:
     def show(request: Request, experiment: str, asked: _Asked) -> Response:
         context = find_answers(site, experiment, asked)
         page = {name: context[name] for name in ("experiment", "asked", "agents", "tags", "benchmarks")}
-        return site.page(request, "samples.html", **page, any=ANY, answers=fragment("answers.html", **context))
+        return site.page(
+            request, "samples/samples.html", **page, any=ANY, answers=fragment("samples/answers.html", **context)
+        )
 
     @router.get("/samples/{experiment}/changes")
     def changes(experiment: str, asked: _Asked, seen: str = "") -> Response:
-        return part("answers.html", find_answers(site, experiment, asked), seen)
+        return part("samples/answers.html", find_answers(site, experiment, asked), seen)
 
     @router.get("/samples/{experiment}/tokens")
     def tokens(
@@ -84,7 +86,7 @@ def samples_routes(site: Site) -> APIRouter:
     ) -> Response:
         plan = find_plan(site.runs.runs_dir, site.runs.root(experiment).name)
         found = read_tokens(plan, step, agent=agent, problem_id=problem_id, sample=sample)
-        return HTMLResponse(fragment("tokens.html", pieces=found, bounds=BOUNDS))
+        return HTMLResponse(fragment("samples/tokens.html", pieces=found, bounds=BOUNDS))
 
     return router
 

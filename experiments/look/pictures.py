@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import vl_convert
@@ -33,7 +34,11 @@ _CONFIG: dict[str, Any] = {
 
 def svg(chart: Chart) -> str:
     """The chart as an SVG element, the same at every call."""
-    return str(vl_convert.vegalite_to_svg(_still(chart), vl_version=_VEGA_LITE, config=_CONFIG))
+    drawn = str(vl_convert.vegalite_to_svg(_still(chart), vl_version=_VEGA_LITE, config=_CONFIG))
+    numbers: dict[str, int] = {}  # Vega counts its clip paths over all drawings of a process
+    return re.sub(
+        r'(id="|url\(#)clip(\d+)', lambda found: f"{found[1]}clip{numbers.setdefault(found[2], len(numbers))}", drawn
+    )
 
 
 def png(chart: Chart, *, scale: float = 2.0) -> bytes:

@@ -53,6 +53,15 @@ class Variant:
 
 
 REFERENCE = Variant("hacpo")
+_BASELINES = ("gspo", "grpo", "gspo_x2", "naive")
+
+
+def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
+    """HACPO if a grid has it, else its first method that is not a baseline, else its first one; None for one method."""
+    if len(variants) < 2:
+        return None
+    own = [variant for variant in variants if variant.method not in _BASELINES]
+    return REFERENCE if REFERENCE in own else (own or list(variants))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,10 @@ class Results:
     def agents(self, pair: str) -> list[str]:
         """Agents of a pair, in grid order."""
         return [agent for where, agent in self.places if where == pair]
+
+    def label(self, pair: str, agent: str) -> str:
+        """Name of an agent, with its pair if there are several."""
+        return f"{agent} ({pair})" if len(self.pairs) > 1 else agent
 
     def holds(self, place: tuple[str, str], variant: Variant) -> bool:
         """Whether the grid has this method for a (pair, agent)."""

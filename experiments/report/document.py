@@ -1,161 +1,117 @@
-"""A report as a list of blocks, written as Markdown with figure files, or as one self-contained HTML page.
+"""A report as Markdown from its template, and that Markdown as one HTML page that loads nothing.
 
-Blocks hold plain text; both writers escape it. Figures are SVG from `experiments.report.figures`.
+Text that is put into the template is escaped, so that names, reasons and labels are never markup.
 """
 
 from __future__ import annotations
 
-import html
+import base64
+import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-STYLE = """
-:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;display:block;overflow-x:auto;margin:1rem 0}
-td,th{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8884;white-space:nowrap;vertical-align:top}
-td.label,th.label{text-align:left}td.section{text-align:left;font-weight:600;padding-top:.8rem}small{opacity:.7}
-figure{margin:1.5rem 0}svg{max-width:100%;height:auto;background:#fff}pre{overflow-x:auto;background:#8881;padding:1rem}
-"""
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
 
+from experiments.look import CHART_SCRIPTS, STATIC
+from experiments.look.charts import Chart
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading of level 2 or 3; the report's title is level 1."""
-
-    text: str
-    level: int = 2
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A paragraph of text."""
+class _Markup(str):
+    """Markdown that a filter made; all other values are escaped."""
 
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bullets:
-    """A bulleted list; may be empty."""
-
-    items: tuple[str, ...]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Preformatted text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TableCell:
-    """A value, and a note in small type below it."""
-
-    text: str
-    note: str = ""
+def escaped(value: object) -> object:
+    """A value on one line, with all characters escaped that are markup in Markdown or HTML."""
+    if isinstance(value, _Markup):
+        return value
+    one_line = " ".join(str(value).split())
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        one_line = one_line.replace(character, entity)
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", re.sub(r"([\\`*|\[\]$~])", r"\\\1", one_line))
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table row that is a heading for the rows below it."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table; every row has one cell per column, and the first `num_labels` columns are left-aligned text."""
-
-    columns: tuple[str, ...]
-    rows: tuple[Section | tuple[TableCell, ...], ...]
-    num_labels: int = 1
+def table(frame: pd.DataFrame, num_labels: int) -> _Markup:
+    """A table of texts; its first columns are labels, the others numbers, and columns without content are left out."""
+    frame = frame[[name for name in frame if (frame[name] != "").any()]]
+    lines = [frame.columns, [":--" if i < num_labels else "--:" for i in range(frame.shape[1])], *frame.to_numpy()]
+    return _Markup("\n".join(f"| {' | '.join(str(escaped(text)) for text in line)} |" for line in lines))
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure as an SVG element, with its file name (without suffix) for Markdown, and a caption."""
-
-    name: str
-    svg: str
-    caption: str
+def _picture(chart: Chart) -> _Markup:
+    return _Markup(f"![{escaped(chart.caption)}](figures/{chart.name}.svg)")
 
 
-Block: TypeAlias = Heading | Paragraph | Bullets | Listing | Table | Picture
+def _listing(text: str, title: str) -> _Markup:
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return _Markup(f"<details><summary>{title}</summary>\n\n{fence}\n{text.rstrip()}\n{fence}\n\n</details>")
 
 
-def to_markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The report as GitHub Markdown; figures are links to `figures/<name>.svg`."""
-    return "\n\n".join([f"# {_plain(title)}", *(_markdown(block) for block in blocks)]) + "\n"
+def to_markdown(content: Mapping[str, Any]) -> str:
+    """The report as GitHub Markdown; charts are links to `figures/<name>.svg`."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, finalize=escaped, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"table": table, "picture": _picture, "listing": _listing}
+    return environment.get_template("report.md").render(content).rstrip() + "\n"
 
 
-def to_html(title: str, blocks: Sequence[Block]) -> str:
-    """The report as one HTML page that loads nothing."""
-    head = (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f'<meta http-equiv=Content-Security-Policy content="{POLICY}">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>"
+def to_html(title: str, markdown: str, charts: Mapping[str, Chart], pictures: Mapping[str, str]) -> str:
+    """The report as one HTML page; a browser with scripts draws the charts, any other shows their pictures.
+
+    Args:
+        title: of the page.
+        markdown: the report.
+        charts: by name.
+        pictures: SVG of each chart, by name.
+    """
+    environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=True)
+    environment.filters["sha256"] = lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    def figure(renderer: RendererHTML, tokens: list[Token], place: int, *_: Any) -> str:
+        name = Path(str(tokens[place].attrs["src"])).stem
+        encoded = base64.b64encode(pictures[name].encode()).decode()
+        return environment.get_template("figure.html").render(chart=charts[name], picture=encoded)
+
+    parser = MarkdownIt("commonmark").enable("table")
+    renderer = RendererHTML(parser)
+    parser.add_render_rule("image", figure)
+    parser.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    tokens = parser.parse(markdown)
+    contents = []
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if token.children and token.children[0].type == "image":
+            before.hidden = after.hidden = True  # a figure is no part of a paragraph
+        if before.type == "heading_open" and before.tag == "h2":
+            identifier = re.sub(r"\W+", "-", token.content.lower()).strip("-")
+            contents.append((identifier, renderer.renderInlineAsText(token.children, parser.options, {})))
+            before.meta["section"] = identifier
+    parser.add_render_rule("heading_open", _open_section)
+    scripts = [(STATIC / name).read_text(encoding="utf-8") for name in CHART_SCRIPTS] if charts else []
+    return environment.get_template("page.html").render(
+        title=title,
+        contents=contents,
+        body=parser.renderer.render(tokens, parser.options, {}) + ("</section>" if contents else ""),
+        style=(STATIC / "design.css").read_text(encoding="utf-8"),
+        scripts=scripts,
     )
-    return "\n".join([head, *(_html(block) for block in blocks)]) + "\n</html>\n"
 
 
-def _plain(text: str) -> str:
-    """Text on one line with Markdown's special characters escaped."""
-    one_line = " ".join(text.split())
-    escaped = re.sub(r"([\\`*|<>\[\]$])", r"\\\1", one_line)
-    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)
-
-
-def _markdown(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"{'#' * level} {_plain(text)}"
-        case Paragraph(text):
-            return _plain(text)
-        case Bullets(items):
-            return "\n".join(f"- {_plain(item)}" for item in items)
-        case Listing(text):
-            fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-            return f"{fence}\n{text.rstrip()}\n{fence}"
-        case Picture(name, _, caption):
-            return f"![{_plain(caption)}](figures/{name}.svg)\n\n{_plain(caption)}"
-        case Table(columns, rows, num_labels):
-            marks = [":--" if i < num_labels else "--:" for i in range(len(columns))]
-            lines = [[_plain(name) for name in columns], marks]
-            for row in rows:
-                if isinstance(row, Section):
-                    lines.append([f"**{_plain(row.text)}**", *[""] * (len(columns) - 1)])
-                else:
-                    lines.append([_plain(f"{c.text} ({c.note})" if c.note else c.text) for c in row])
-            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _html(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"<h{level}>{html.escape(text)}</h{level}>"
-        case Paragraph(text):
-            return f"<p>{html.escape(text.strip())}</p>"
-        case Bullets(items):
-            return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
-        case Listing(text):
-            return f"<pre>{html.escape(text)}</pre>"
-        case Picture(_, svg, caption):
-            return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
-        case Table(columns, rows, num_labels):
-            kinds = [" class=label" if i < num_labels else "" for i in range(len(columns))]
-            lines = ["".join(f"<th{kind}>{html.escape(n)}</th>" for kind, n in zip(kinds, columns, strict=True))]
-            for row in rows:
-                if isinstance(row, Section):
-                    lines.append(f"<td class=section colspan={len(columns)}>{html.escape(row.text)}</td>")
-                else:
-                    cells = zip(kinds, row, strict=True)
-                    lines.append("".join(f"<td{kind}>{_html_cell(cell)}</td>" for kind, cell in cells))
-            return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-
-
-def _html_cell(cell: TableCell) -> str:
-    note = f"<br><small>{html.escape(cell.note)}</small>" if cell.note else ""
-    return html.escape(cell.text) + note
+def _open_section(renderer: RendererHTML, tokens: list[Token], place: int, *_: Any) -> str:
+    """A heading of level 2 opens a section, which the table of contents and the printed page choose."""
+    token = tokens[place]
+    if "section" not in token.meta:
+        return f"<{token.tag}>"
+    is_first = not any("section" in earlier.meta for earlier in tokens[:place])
+    return f'{"" if is_first else "</section>"}\n<section id="{token.meta["section"]}">\n<h2>'

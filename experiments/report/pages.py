@@ -1,40 +1,25 @@
-"""A grid's report: results beside the paper's, missing cells with reasons, and the configuration."""
+"""A grid's report: the verdict, results beside the paper's, cells without a result and why, and the configuration."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from experiments.look.charts import Chart
+from experiments.look.pictures import svg
 from experiments.planner import Cell, GridPlan
 from experiments.published.tables import BENCHMARKS
-from experiments.report import words
-from experiments.report.appendix import audit_blocks
+from experiments.report.appendix import audit
 from experiments.report.cells import REFERENCE, Results, Run, Variant, read_results
-from experiments.report.comparisons import (
-    ENOUGH_SEEDS,
-    cost_table,
-    difference_table,
-    gained_for_half,
-    has_few_seeds,
-    is_on_cpu,
-    known,
-    p_text,
-)
-from experiments.report.document import (
-    Block,
-    Bullets,
-    Heading,
-    Listing,
-    Paragraph,
-    Picture,
-    to_html,
-    to_markdown,
-)
-from experiments.report.figures import training_curves
+from experiments.report.costs import cost_table, gained_for_half, is_on_cpu
+from experiments.report.curves import training_curves
+from experiments.report.differences import ENOUGH_SEEDS, comparisons
+from experiments.report.document import to_html, to_markdown
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
-from experiments.report.tables import Printed, accuracy_table, exponent_table, printed_in, ratio_table
+from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
 from flows.planning.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.store.files import write_atomically
@@ -49,47 +34,52 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
     Raises:
         StoreError: the folder cannot be written. (An unreadable result is listed in the report as missing.)
     """
-    title, blocks = grid.config.title, list(report_blocks(grid))
-    texts = {folder / "report.html": to_html(title, blocks), folder / "report.md": to_markdown(title, blocks)}
-    texts |= {folder / "figures" / f"{b.name}.svg": b.svg for b in blocks if isinstance(b, Picture)}
+    content = report_content(grid)
+    forests: list[Chart | None] = [comparison.forest for comparison in content["comparisons"]]
+    charts = {chart.name: chart for chart in [*forests, *content["curves"]] if chart is not None}
+    pictures = {name: svg(chart) for name, chart in charts.items()}
+    markdown = to_markdown(content)
+    texts = {folder / "figures" / f"{name}.svg": picture for name, picture in pictures.items()}
+    texts[folder / "report.md"] = markdown
+    texts[folder / "report.html"] = to_html(grid.config.title, markdown, charts, pictures)
     for path, text in texts.items():
         write_atomically(path, text.encode())
     return folder / "report.html"
 
 
-def report_blocks(grid: GridPlan) -> Iterator[Block]:
-    """All blocks of the report, in order."""
-    layout = grid.config.report.table
+def report_content(grid: GridPlan) -> Mapping[str, Any]:
+    """What the template shows; empty parts are left out there."""
+    layout, chosen = grid.config.report.table, grid.config.report.benchmarks
     results, printed = read_results(grid), printed_in(layout)
     is_of_paper = layout != "plain"
-    chosen = grid.config.report.benchmarks
     benchmarks = list(chosen) if chosen else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
-    if results.missing:
-        yield Paragraph(_incomplete(results))
-    yield Paragraph(_summary(results))
-    yield from _versions(results.runs)
-    yield from _questions(results)
-    if layout.startswith("figure"):
-        yield from _curves(results)
-    if layout == "table4":
-        yield exponent_table(results)
-    elif layout == "table6":
-        yield from _ratios(results, is_printed=True)
-    else:
-        yield Heading("Accuracy")
-        yield Paragraph(words.ACCURACY)
-        yield accuracy_table(results, printed, benchmarks)
-    yield from _missing(results.missing)
-    if results.runs:
-        yield from _differences(results, benchmarks, printed, grid.config.report.against or [])
-        yield from _costs(results, benchmarks)
-        if layout != "table6":
-            yield from _ratios(results, is_printed=False)
-        if not layout.startswith("figure"):
-            yield from _curves(results)
-    if is_of_paper:
-        yield from audit_blocks()
-    yield from _settings(results)
+    versions = _versions(results.runs)
+    return {
+        "title": grid.config.title,
+        "layout": layout,
+        "incomplete": _incomplete(results) if results.missing else "",
+        "about": grid.config.about,
+        "summary": _summary(results),
+        "versions": versions,
+        "is_dirty": any(version.endswith("-dirty") for version in versions),
+        "questions": _questions(results),
+        "comparisons": comparisons(results, printed, benchmarks, grid.config.report.against or [])
+        if results.runs
+        else [],
+        "enough_seeds": ENOUGH_SEEDS,
+        "resamples": NUM_PAIRED_RESAMPLES,
+        "exponents": exponent_table(results) if layout == "table4" else None,
+        "accuracies": accuracy_table(results, printed, benchmarks),
+        "ratios": ratio_table(results, is_printed=layout == "table6"),
+        "missing": _missing(results.missing),
+        "costs": cost_table(results, benchmarks) if results.runs else None,
+        "uses_gpu": not all(map(is_on_cpu, results.runs)),
+        "uses_cpu": any(map(is_on_cpu, results.runs)),
+        "half": gained_for_half(results, benchmarks),
+        "curves": list(training_curves(results)),
+        "audit": audit() if is_of_paper else None,
+        "settings": _settings(results),
+    }
 
 
 def _incomplete(results: Results) -> str:
@@ -101,12 +91,11 @@ def _incomplete(results: Results) -> str:
 
 def _summary(results: Results) -> str:
     cells = results.grid.cells
-    done, total = len(results.runs), len(cells)
     experiments = len({cell.experiment for cell in cells})
     seeds = ", ".join(str(seed) for seed in results.grid.config.seeds)
     return (
-        f"Grid {results.grid.name}: {done} of {total} cells (pair x method x seed x agent) are measured, from "
-        f"{experiments} experiments. Seeds: {seeds}. Hardware: {results.grid.config.hardware}"
+        f"Grid {results.grid.name}: {len(results.runs)} of {len(cells)} cells (pair x method x seed x agent) are "
+        f"measured, from {experiments} experiments. Seeds: {seeds}. Hardware: {results.grid.config.hardware}"
         f"{_devices(results.runs)}."
     )
 
@@ -118,22 +107,17 @@ def _devices(runs: Sequence[Run]) -> str:
     return f" (run on {', '.join(used)})" if used else ""
 
 
-def _versions(runs: Sequence[Run]) -> Iterator[Block]:
+def _versions(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Experiments by the version of the code that made them."""
     by_version: dict[str, set[str]] = {}
     for run in runs:
         by_version.setdefault(run.version, set()).add(run.plan.id)
-    if len(by_version) > 1:
-        yield Paragraph(words.VERSIONS)
-        yield Bullets(tuple(f"{version}: {', '.join(sorted(names))}" for version, names in by_version.items()))
-    elif by_version:
-        yield Paragraph(f"Produced by {next(iter(by_version))}.")
-    if any(version.endswith("-dirty") for version in by_version):
-        yield Paragraph(words.DIRTY)
+    return {version: sorted(names) for version, names in by_version.items()}
 
 
-def _questions(results: Results) -> Iterator[Block]:
-    """Warn about benchmarks whose problems or settings differ between runs."""
-    items = []
+def _questions(results: Results) -> list[str]:
+    """Benchmarks whose problems or settings differ between runs."""
+    lines = []
     for name in results.benchmarks:
         ids_by_version: dict[tuple[str, str], list[str]] = {}
         for run in results.runs:
@@ -142,111 +126,41 @@ def _questions(results: Results) -> Iterator[Block]:
                     declared = json.dumps(result.declaration, sort_keys=True)
                     ids_by_version.setdefault((result.digest, declared), []).append(run.plan.id)
         if len(ids_by_version) > 1:
-            items += [
+            lines += [
                 f"{name}, version {digest[:12]}: {', '.join(dict.fromkeys(ids))}"
                 for (digest, _), ids in ids_by_version.items()
             ]
-    if items:
-        yield Paragraph(words.QUESTIONS)
-        yield Bullets(tuple(items))
+    return lines
 
 
-def _missing(cells: Sequence[Cell]) -> Iterator[Block]:
-    if not cells:
-        return
-    yield Heading("Not measured")
+def _missing(cells: Sequence[Cell]) -> list[str]:
+    """A line per state and reason."""
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for cell in cells:
         reason = cell.reason.strip().splitlines()[-1] if cell.reason.strip() else ""
         agents_by_run = by_reason.setdefault((cell.status, reason), {})
         agents_by_run.setdefault(f"{Variant(cell.method, cell.label).title} seed {cell.seed}", []).append(cell.agent)
-    yield Bullets(
-        tuple(
-            f"{status}{': ' if reason else ''}{reason} — "
-            + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in agents_by_run.items())
-            for (status, reason), agents_by_run in by_reason.items()
-        )
-    )
+    return [
+        f"{status}{': ' if reason else ''}{reason} — "
+        + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in agents_by_run.items())
+        for (status, reason), agents_by_run in by_reason.items()
+    ]
 
 
-def _differences(
-    results: Results, benchmarks: Sequence[str], printed: Printed, against: Sequence[str]
-) -> Iterator[Block]:
-    """HACPO against all others; or, if the grid names baselines, all others against each of them."""
-    comparisons: dict[str, list[tuple[Variant, Variant]]] = {}
-    if against:
-        for baseline in map(Variant, against):
-            others = [variant for variant in results.variants if variant != baseline]
-            comparisons[f"The other methods against {baseline.title}"] = [(other, baseline) for other in others]
-    elif REFERENCE in results.variants:
-        others = [variant for variant in results.variants if variant != REFERENCE]
-        comparisons[f"{REFERENCE.title} against the other methods"] = [(REFERENCE, other) for other in others]
-    tables = {title: difference_table(results, printed, benchmarks, pairs) for title, pairs in comparisons.items()}
-    for number, (title, table) in enumerate((title, table) for title, table in tables.items() if table is not None):
-        yield Heading(title)
-        if number == 0:
-            yield Paragraph(words.DIFFERENCES.format(resamples=NUM_PAIRED_RESAMPLES))
-        yield table
-        if has_few_seeds(table):
-            yield Paragraph(words.FEW.format(enough=ENOUGH_SEEDS))
-
-
-def _costs(results: Results, benchmarks: Sequence[str]) -> Iterator[Block]:
-    yield Heading("Cost per point of accuracy")
-    yield Paragraph(words.COSTS)
-    if not all(map(is_on_cpu, results.runs)):
-        yield Paragraph(words.GPU_HOURS)
-    if any(map(is_on_cpu, results.runs)):
-        yield Paragraph(words.CPU_HOURS)
-    yield cost_table(results, benchmarks)
-    items = []
-    for pair, (share, lead) in gained_for_half(results, benchmarks).items():
-        tokens = known(share, ".2f")
-        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead.p_value)})"
-        items.append(f"{pair}: HACPO samples {tokens} times the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
-    if items:
-        yield Paragraph(words.HALF)
-        yield Bullets(tuple(items))
-
-
-def _ratios(results: Results, *, is_printed: bool) -> Iterator[Block]:
-    table = ratio_table(results, is_printed=is_printed)
-    if not table.rows:
-        return
-    yield Heading("Ratios of own and cross-agent responses")
-    yield Paragraph(words.RATIOS)
-    yield table
-
-
-def _curves(results: Results) -> Iterator[Block]:
-    pictures = list(training_curves(results))
-    if pictures:
-        yield Heading("Training curves")
-        yield Paragraph(words.CURVES)
-        yield from pictures
-
-
-def _settings(results: Results) -> Iterator[Block]:
+def _settings(results: Results) -> Mapping[str, str] | None:
     """The complete configuration of one experiment, and the differences of each other one."""
-    plans = results.grid.plans
+    plans = list(results.grid.plans.values())
     if not plans:
-        return
-    chosen = next((plan for plan in plans.values() if plan.config.method.name == REFERENCE.method), None)
-    first = chosen or next(iter(plans.values()))
+        return None
+    first = next((plan for plan in plans if plan.config.method.name == REFERENCE.method), plans[0])
     base = flatten(as_dict(first.config))
-    yield Heading("Settings")
-    yield Paragraph(f"All fields of {first.id}:")
-    yield Listing(to_yaml(first.config))
     lines = []
-    for plan in plans.values():
-        fields = flatten(as_dict(plan.config))
+    for plan in plans:
         changed = [
             f"{name}={value}"
-            for name, value in fields.items()
+            for name, value in flatten(as_dict(plan.config)).items()
             if not name.startswith("pair.") and (name not in base or base[name] != value)
         ]
         if plan is not first:
             lines.append(f"{plan.id}: {', '.join(changed) or 'no difference'}")
-    if lines:
-        yield Paragraph("Differences of the other experiments, apart from their agents:")
-        yield Listing("\n".join(lines))
+    return {"first": first.id, "fields": to_yaml(first.config), "differences": "\n".join(lines)}

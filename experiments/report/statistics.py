@@ -59,6 +59,18 @@ class Difference:
         return normal.cdf(distance - z) + normal.cdf(-distance - z)
 
 
+def p_text(p_value: float) -> str:
+    """A p-value as "= 0.012" or "< 0.001", which is near the resolution of the resamples."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
+
+
+def verdict_word(difference: float, corrected_p: float) -> str:
+    """Whether a difference is a win or a loss (its corrected p-value is below 0.05), or a tie."""
+    if corrected_p >= 0.05:
+        return "tie"
+    return "win" if difference > 0 else "loss"
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """P-values corrected for multiple tests by Holm's step-down procedure, in the given order.
 
@@ -100,6 +112,8 @@ def paired_t(differences: Sequence[float]) -> Difference:
 
         mean(d) ± t(n - 1) s / sqrt(n),   p = 2 T(n - 1)(-|mean(d)| sqrt(n) / s)
 
+    Equal differences say nothing about their spread: p is then the sign test's, 2 / 2^n.
+
     Args:
         differences: at least two.
     """
@@ -108,7 +122,10 @@ def paired_t(differences: Sequence[float]) -> Difference:
     summary, num = summarize(differences), len(differences)
     std = float(np.std(differences, ddof=1))
     error = std / math.sqrt(num)
-    p_value = 2 * float(stdtr(num - 1, -abs(summary.mean) / error)) if error > _NOISE else float(summary.mean == 0)
+    if error > _NOISE:
+        p_value = 2 * float(stdtr(num - 1, -abs(summary.mean) / error))
+    else:
+        p_value = 1.0 if summary.mean == 0 else 2.0 ** (1 - num)
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
     return Difference(summary.mean, low, high, p_value, num, 0, 0, error, std)
 

@@ -1,13 +1,14 @@
-"""Tables in the paper's layouts, with its values beside ours."""
+"""Tables in the paper's layouts as texts, with its values beside ours."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+import pandas as pd
+
 from experiments.published.tables import AVERAGE, BEFORE, PrintedValue, printed_ratios, printed_values
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average
-from experiments.report.document import Section, Table, TableCell
 from experiments.report.statistics import Summary, summarize
 from hacpo_core.evaluation.results import EvaluationResult
 
@@ -44,22 +45,29 @@ def with_interval(summary: Summary, digits: int = 3) -> str:
     return f"{summary.mean:.{digits}f}{width}"
 
 
-def accuracy_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> Table:
+def known(value: float, form: str, unit: str = "") -> str:
+    """A number with its unit, or a dash for nan."""
+    return DASH if math.isnan(value) else f"{value:{form}}{unit}"
+
+
+def _with_note(text: str, *notes: str) -> str:
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def accuracy_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> pd.DataFrame:
     """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average."""
-    rows: list[Section | tuple[TableCell, ...]] = []
-    for pair in results.pairs:
-        rows.append(Section(pair))
-        for agent in results.agents(pair):
-            before = [run.before for run in results.of(pair, agent).values()]
-            rows.append(_accuracy_row(pair, agent, Variant(BEFORE), before, printed, benchmarks, ""))
-            for variant in (each for each in results.variants if results.holds((pair, agent), each)):
-                after = [run.after for run in results.of(pair, agent, variant).values()]
-                seeds = f"{len(after)} of {len(results.grid.config.seeds)}"
-                rows.append(_accuracy_row(pair, agent, variant, after, printed, benchmarks, seeds))
+    rows = []
+    for pair, agent in results.places:
+        before = [run.before for run in results.of(pair, agent).values()]
+        rows.append([*_accuracy_row(pair, agent, Variant(BEFORE), before, printed, benchmarks), ""])
+        for variant in (each for each in results.variants if results.holds((pair, agent), each)):
+            after = [run.after for run in results.of(pair, agent, variant).values()]
+            seeds = f"{len(after)} of {len(results.grid.config.seeds)}"
+            rows.append([*_accuracy_row(pair, agent, variant, after, printed, benchmarks), seeds])
     metrics = {name: run.after[name].headline for run in results.runs for name in run.after}
     columns = [f"{HEADINGS.get(name, name)}{' ' + metrics[name] if name in metrics else ''}" for name in benchmarks]
     columns += ["AVG"] if len(benchmarks) > 1 else []
-    return Table(("agent", "method", *columns, "seeds"), tuple(rows), num_labels=2)
+    return pd.DataFrame(rows, columns=["pair", "agent", "method", *columns, "seeds"])
 
 
 def _accuracy_row(
@@ -69,22 +77,19 @@ def _accuracy_row(
     evaluations: Sequence[dict[str, EvaluationResult]],
     printed: Printed,
     benchmarks: Sequence[str],
-    seeds: str,
-) -> tuple[TableCell, ...]:
-    cells = [TableCell(agent), TableCell(variant.title)]
+) -> list[str]:
+    texts = [pair, agent, variant.title]
     averaged = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
     for columns, name in [*(((name,), name) for name in benchmarks), *averaged]:
-        values = [average(own, columns) for own in evaluations]
-        known = [value for value in values if not math.isnan(value)]
+        values = [value for own in evaluations if not math.isnan(value := average(own, columns))]
         # Before training, all runs have the same model, so there is no variation over seeds.
-        if known and variant.method == BEFORE:
-            known = [sum(known) / len(known)]
-        text = with_interval(summarize(known)) if known else DASH
+        if values and variant.method == BEFORE:
+            values = [sum(values) / len(values)]
         paper = None if variant.label else printed.get((pair, agent, variant.method, name))
         notes = [] if paper is None else [f"paper {paper:.3f}"]
         shown = [own[column] for own in evaluations for column in columns if column in own]
-        cells.append(TableCell(text, ", ".join([*notes, *_caveats(shown)])))
-    return (*cells, TableCell(seeds))
+        texts.append(_with_note(with_interval(summarize(values)) if values else DASH, *notes, *_caveats(shown)))
+    return texts
 
 
 def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
@@ -95,34 +100,31 @@ def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
             yield f"{100 * mean:.1f} % {label}"
 
 
-def exponent_table(results: Results) -> Table:
+def exponent_table(results: Results) -> pd.DataFrame:
     """Table 4: accuracy on MATH-500 by agent and exponent."""
-    printed, variants = printed_in("table4"), results.variants
-    rows: list[Section | tuple[TableCell, ...]] = []
-    for pair in results.pairs:
-        rows.append(Section(pair))
-        for agent in results.agents(pair):
-            cells = [TableCell(agent)]
-            for variant in variants:
-                runs = results.of(pair, agent, variant).values()
-                values = [average(run.after, ["math500"]) for run in runs]
-                known = [value for value in values if not math.isnan(value)]
-                paper = printed.get((pair, agent, variant.method, "math500"))
-                text = with_interval(summarize(known)) if known else DASH
-                cells.append(TableCell(text, "" if paper is None else f"paper {paper:.3f}"))
-            rows.append(tuple(cells))
-    return Table(("agent", *(variant.title for variant in variants)), tuple(rows))
+    printed, rows = printed_in("table4"), []
+    for pair, agent in results.places:
+        evaluations = [[run.after for run in results.of(pair, agent, v).values()] for v in results.variants]
+        figures = [
+            _accuracy_row(pair, agent, variant, own, printed, ["math500"])[-1]
+            for variant, own in zip(results.variants, evaluations, strict=True)
+        ]
+        rows.append([pair, agent, *figures])
+    return pd.DataFrame(rows, columns=["pair", "agent", *(variant.title for variant in results.variants)])
 
 
-def ratio_table(results: Results, *, is_printed: bool) -> Table:
+def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
     """Table 6: ratios of own and cross-agent responses over steps and seeds, and shares beyond the bounds.
 
     Args:
         results: of the grid.
         is_printed: show the paper's values beside those of qwen3-1.7b-base.
+
+    Returns:
+        None if no ratio was measured or printed.
     """
     paper = {row.source: row for row in printed_ratios()} if is_printed else {}
-    rows: list[tuple[TableCell, ...]] = []
+    rows = []
     for pair, agent in results.places:
         for variant in results.variants:
             runs = list(results.of(pair, agent, variant).values())
@@ -131,20 +133,15 @@ def ratio_table(results: Results, *, is_printed: bool) -> Table:
                 row = paper.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
                 if not values and row is None:
                     continue
-                printed = (row.mean, row.largest, row.least, row.range) if row else (None,) * 4
+                printed = [f"paper {p:.5f}" for p in (row.mean, row.largest, row.least, row.range)] if row else []
+                figures = [
+                    _with_note(figure, *printed[number : number + 1]) for number, figure in enumerate(_spread(values))
+                ]
                 shares = [_steps(runs, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
-                rows.append(
-                    (
-                        *(TableCell(text) for text in (pair, agent, variant.title, symbol)),
-                        *(
-                            TableCell(figure, "" if p is None else f"paper {p:.5f}")
-                            for figure, p in zip(_spread(values), printed, strict=True)
-                        ),
-                        *(TableCell(f"{100 * sum(own) / len(own):.1f} %" if own else DASH) for own in shares),
-                    )
-                )
-    columns = ("pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient")
-    return Table(columns, tuple(rows), num_labels=4)
+                percents = [f"{100 * sum(own) / len(own):.1f} %" if own else DASH for own in shares]
+                rows.append([pair, agent, variant.title, symbol, *figures, *percents])
+    columns = ["pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient"]
+    return pd.DataFrame(rows, columns=columns) if rows else None
 
 
 def _spread(values: Sequence[float]) -> list[str]:

@@ -1,6 +1,7 @@
 """Step-by-step test of the engines on this machine with one agent, for `hacpo doctor --gpu` and a benchmark.
 
-    load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ checkpoint ─▶ resume ─▶ replay
+    load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ score the update
+         ─▶ checkpoint ─▶ resume ─▶ replay
 
 It uses the same code path as training: a hardware file, a placement and its agents.
 """
@@ -46,6 +47,11 @@ TINY = TinyModelConfig(
 )
 
 
+LARGEST_DIFFERENCE = 1e-3
+"""between log-probabilities of sampler and learner in float32, nats"""
+_SCORE_UPDATE = "score the update"
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Amount of work: num_problems x num_samples responses, trained on in `num_updates` updates."""
@@ -82,13 +88,14 @@ def trial_config(
     return with_ranks(replace(config, pair=PairConfig(name="trial", agents={AGENT: agent})), {})
 
 
-def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> list[TrialStep]:
+def try_engines(config: ExperimentConfig, root: Path, workload: Workload, *, last: str = "") -> list[TrialStep]:
     """Run the steps in order; stop after the first one that fails.
 
     Args:
         config: from `trial_config`.
         root: an empty folder for models and checkpoints.
         workload: what to sample and train.
+        last: step after which to stop; "": the last one.
     """
     trial = _Trial(config, root, workload)
     steps: list[TrialStep] = []
@@ -99,6 +106,8 @@ def try_engines(config: ExperimentConfig, root: Path, workload: Workload) -> lis
                 begun = time.perf_counter()
                 detail, figures = work()
                 steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
+                if name == last:
+                    break
     except Exception as error:  # noqa: BLE001  any error of an engine is the outcome of its step
         message = " ".join(str(error).split())
         steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {message}"))
@@ -137,6 +146,32 @@ def trial_report(
     }
 
 
+def quick_trial(*overrides: str) -> str:
+    """Sample, score and update in seconds, on the GPU if there is one, and score what the update samples.
+
+    Args:
+        overrides: of the hardware file `cpu`, such as engine.sampler=vllm.
+
+    Returns:
+        one line about the result.
+
+    Raises:
+        RuntimeError: a step failed, or sampler and learner disagree before or after the update.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    workload = Workload(num_problems=1, num_samples=2, max_tokens=8, num_updates=1)
+    words = (f"engine.device={device}", "optimizer.learning_rate=0.01", *overrides)
+    config = trial_config("cpu", model=None, workload=workload, overrides=words)
+    with tempfile.TemporaryDirectory(prefix="hacpo-trial-", ignore_cleanup_errors=True) as folder:
+        *_, before, _, after = steps = try_engines(config, Path(folder), workload, last=_SCORE_UPDATE)
+    if not steps[-1].is_ok:
+        raise RuntimeError(f"{steps[-1].name}: {steps[-1].detail}")
+    error = max(step.figures["difference_max_nats"] for step in (before, after))
+    if not error <= LARGEST_DIFFERENCE:
+        raise RuntimeError(f"sampler and learner differ by {error:.1e} nats, expected at most {LARGEST_DIFFERENCE:g}")
+    return f"samples and trains; sampler and learner agree to {error:.0e} nats before and after an update"
+
+
 _Outcome = tuple[str, dict[str, float]]
 
 
@@ -159,6 +194,7 @@ class _Trial:
             ("sample again", self._sample),
             ("score", self._score),
             ("update", self._update),
+            (_SCORE_UPDATE, self._score_update),
             ("checkpoint", self._checkpoint),
             ("resume", self._resume),
             ("replay", self._replay),
@@ -199,12 +235,16 @@ class _Trial:
             self._memory(),
         )
 
-    def _sample(self) -> _Outcome:
+    def _responses_of(self, version: int) -> Responses:
         limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
         samples = range(self._workload.num_samples)
         specs = [SampleSpec(problem, sample, limits) for problem in self._problems for sample in samples]
+        responses: Responses = self._agent(version).sample(specs, step=version + 1, purpose="rollout")
+        return responses
+
+    def _sample(self) -> _Outcome:
         begun = time.perf_counter()
-        self._responses = self._agent(0).sample(specs, step=1, purpose="rollout")
+        self._responses = self._responses_of(0)
         num_tokens = self._responses.num_tokens
         rate = num_tokens / (time.perf_counter() - begun)
         return f"{num_tokens} tokens", {"num_tokens": float(num_tokens), "tokens_per_s": rate} | self._memory()
@@ -215,10 +255,17 @@ class _Trial:
         return self._responses
 
     def _score(self) -> _Outcome:
+        return self._compared(self._sampled, version=0)
+
+    def _score_update(self) -> _Outcome:
+        return self._compared(self._responses_of(1), version=1)
+
+    def _compared(self, responses: Responses, *, version: int) -> _Outcome:
+        """Difference between the sampler's log-probabilities and the learner's."""
         begun = time.perf_counter()
-        scored = self._agent(0).score(self._sampled)
-        rate = self._sampled.num_tokens / (time.perf_counter() - begun)
-        difference_N = abs(self._sampled.logprobs.value_N - scored.value_N)
+        scored = self._agent(version).score(responses)
+        rate = responses.num_tokens / (time.perf_counter() - begun)
+        difference_N = abs(responses.logprobs.value_N - scored.value_N)
         mean, largest = float(difference_N.mean()), float(difference_N.max())
         figures = {"difference_mean_nats": mean, "difference_max_nats": largest, "tokens_per_s": rate}
         return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures

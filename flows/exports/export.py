@@ -59,7 +59,7 @@ def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = Non
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for name, digest in model.files.items():
-            _copy(model.folder / name, temporary / name, digest=digest)
+            copy_checked(model.folder / name, temporary / name, digest=digest)
         (temporary / CARD_FILE).write_text(model_card(plan, agent, model), encoding="utf-8")
         sync(temporary / CARD_FILE)
         temporary.rename(folder)
@@ -88,7 +88,7 @@ def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:
     return saved_model(plan.root, steps[0] if step is None else step, agent)
 
 
-def _copy(source: Path, target: Path, *, digest: str) -> None:
+def copy_checked(source: Path, target: Path, *, digest: str) -> None:
     """Copy a file and check its SHA-256 digest.
 
     Raises:

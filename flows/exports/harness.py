@@ -89,7 +89,7 @@ def run_harness(
             subject = {"experiment": plan.id, "agent": name, "step": model.step, "weights": model.digest}
             path = plan.root / NAME / f"{model.step:06d}" / f"{name}.{time}.json"
             write_json(path, {**subject, "options": asdict(options), **output})
-            rows += _rows(model, output)
+            rows += harness_rows(model, output)
     return rows
 
 
@@ -150,7 +150,7 @@ def _model_arguments(agent: AgentConfig, folder: Path) -> dict[str, Any]:
     return {**arguments, "chat_template_args": template_arguments} if template_arguments else arguments
 
 
-def _rows(model: ExportedModel, output: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def harness_rows(model: ExportedModel, output: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """One row per task and metric; lm-eval names a metric "acc,none", its standard error "acc_stderr,none"."""
     for task, figures in output["results"].items():
         for label, value in figures.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.records.recordfile import read_record
+from flows.records.tracked import reopen
 from hacpo_core.errors import ConfigError
 from hacpo_core.store.files import write_json
 
@@ -58,5 +59,6 @@ def read_notes(root: Path) -> Notes:
 
 
 def write_notes(root: Path, notes: Notes) -> None:
-    """Store the notes in the experiment's folder."""
+    """Store the notes in the experiment's folder; MLflow gets them later if it has the experiment."""
     write_json(root / NOTES_FILE, asdict(notes))
+    reopen(root)

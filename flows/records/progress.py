@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from flows.records.recordfile import read_record
+from flows.records.runlog import note
 from flows.records.watcher import Watcher
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
@@ -151,12 +152,15 @@ class ProgressFile:
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
         """Record an accuracy."""
         self._inner.evaluated(step, benchmark, agent, accuracy)
+        note("step", f"step {step}: {agent} on {benchmark} {accuracy:.3f}")
         self._note(step, benchmark, agent, accuracy)
         self._write()
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
         """Record a committed step."""
         self._inner.stepped(step, num_steps, metrics, seconds_left)
+        rewards = ", ".join(f"{agent} {values['reward/mean']:.3f}" for agent, values in metrics["agents"].items())
+        note("step", f"step {step} of {num_steps}: mean reward {rewards}")
         self._step, self._seconds_left = step, seconds_left
         self._count(metrics)
         self._write()

@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flows.planning.plans import Plan, save_plan
 from flows.process import configure_process
 from flows.records.failures import failures_recorded
+from flows.records.notification import notified
 from flows.records.progress import ProgressFile
+from flows.records.runlog import logged, note_start
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.records.watcher import Watcher
 from flows.runs.build import open_experiment
@@ -52,8 +55,13 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher, *, has_lock: bo
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
     progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
-    opened = open_experiment(plan, progress=progress, has_lock=has_lock)
-    with failures_recorded(plan.root), opened as (experiment, benchmarks):
+    with (
+        notified(plan.config.notify.url, Path(plan.config.runtime.runs_dir), plan.id),
+        logged(plan.root),
+        failures_recorded(plan.root),
+        open_experiment(plan, progress=progress, has_lock=has_lock) as (experiment, benchmarks),
+    ):
+        note_start(experiment.first_version)
         past = intact_results(plan.root)
         watcher = ProgressFile(
             experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher

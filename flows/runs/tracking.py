@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flows.planning.plans import Plan, data_files, find_plan
 from flows.process import configure_process
 from flows.records.gridfile import read_grids
+from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.states import CONFIG_FILE, standing_of
 from flows.records.tracked import mark_open, unsent_experiments
 from flows.runs.results import read_final, result_values
@@ -150,13 +151,16 @@ class _Copy:
         )
         self._tracker.log_setup(params=_params(plan), tags=_tags(plan), datasets=_datasets(plan))
         self._tracker.log_file(plan.root / CONFIG_FILE)
+        accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
+        self._tracker.choose_columns(params=("method", "pair", "seed"), metrics=accuracies)
+        self._notes: Notes | None = None
         self._logged = self._tracker.logged_steps()
         self._next_step = 1
         self._evaluated: set[tuple[int, str]] = set()
         self._evaluated_from = 0
 
     def send(self, status: str | None, table: pd.DataFrame | None) -> None:
-        """Send what is new; with a status, also tables and figures, and close the runs."""
+        """Send what is new; with a status, also tables, and close the runs."""
         step = self._next_step
         while step in self._logged or self._store.is_intact(step, "metrics"):
             if step not in self._logged:
@@ -168,9 +172,16 @@ class _Copy:
         self._next_step = step
         self._send_evaluations(self._store.last_step())
         self._tracker.flush()
+        self._send_notes()
         if status is not None:
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
+
+    def _send_notes(self) -> None:
+        notes = read_notes(self._plan.root)
+        if (self._plan.root / NOTES_FILE).is_file() and notes != self._notes:
+            self._tracker.set_notes(tags=notes.tags, note=notes.note, is_archived=notes.is_archived)
+            self._notes = notes
 
     def _send_evaluations(self, last: int) -> None:
         """Each agent's figures, and the mean over the agents on the parent run once all are evaluated."""
@@ -233,17 +244,10 @@ def _datasets(plan: Plan) -> dict[str, str]:
 
 
 def _log_artifacts(tracker: Tracker, plan: Plan, table: pd.DataFrame | None) -> None:
-    from flows.runs.figures import benchmarks_figure, curves_figure
-
     tracker.log_table("evaluations.json", read_evaluations(plan.root))
-    figure = benchmarks_figure(plan.root)
-    if figure is not None:
-        tracker.log_figure("benchmarks.svg", figure)
     if table is not None:
         tracker.log_table("result.json", table)
         tracker.log_table("rollouts.json", _sample_of_rollouts(plan, plan.config.train.num_steps))
-        for name, curve in curves_figure(plan).items():
-            tracker.log_figure(f"{name}.svg", curve)
 
 
 def _sample_of_rollouts(plan: Plan, step: int) -> pd.DataFrame:

@@ -34,14 +34,16 @@ from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
+from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
+from flows.records.notification import tell_failure
 from flows.records.states import Standing, standing_of
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
 from flows.service.processes import end_with_parent, home_of, only_one, rotate_logs
 from flows.service.schedule import Schedule, answers
 from flows.service.server import RECONCILER_LOCK, await_server
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
@@ -155,12 +157,21 @@ class Reconciler:
         if restarts >= MOST_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
             record_failure(self.schedule.root(experiment), error)
+            self._notify(experiment, str(error))
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
         self.schedule.submit(
             experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
         )
         return f"{reason}; resubmitted ({restarts + 1} of {MOST_RESTARTS})"
+
+    def _notify(self, experiment: str, reason: str) -> None:
+        try:
+            url = find_plan(self.runs_dir, experiment).config.notify.url
+        except HacpoError as error:
+            _log.warning("%s: its failure is not sent to notify.url: %s", experiment, error)
+            return
+        tell_failure(url, self.runs_dir, experiment, reason)
 
     def _was_cancelled(self, run: FlowRun) -> bool:
         """Whether the run was cancelled and not rescheduled (on Prefect's web page) since then."""

@@ -16,7 +16,7 @@ from hacpo_core.algo.groups import agent_mean, agent_std, is_jointly_uniform, is
 
 CrossBaseline = Literal["source", "learner"]
 CrossWeight = Literal["capability", "one"]
-Scale = Literal["group", "batch", "none"]
+Scale = Literal["group", "own", "batch", "none"]
 EPSILON = 1e-6
 
 
@@ -197,8 +197,9 @@ def joint_advantages(
         cross_baseline: baseline of cross-agent responses: the sampling agent's (Eq. 10) or the learner's (Eq. 50).
         cross_weight: "capability" multiplies cross-agent advantages by w[j, k] (Eq. 10), "one" does not.
         binary_guard: replace capability baselines above 1 by the agent's own mean if no reward exceeds 1.
-        scale: divisor: the group's standard deviation ("group"), that of all the agent's rewards in the step
-            ("batch"), or 1 ("none"; advantages in units of reward).
+        scale: divisor: the standard deviation of the rewards that the baseline is the mean of ("group"), that of the
+            agent's own group ("own"; "group" where its rewards are all equal), that of all the agent's rewards in the
+            step ("batch"), or 1 ("none"; advantages in units of reward).
         counts_PAG: True where a response counts in means and standard deviations; None: all scored responses.
         shaped_PAG: reward from which the baseline is subtracted; None: `reward_PAG`.
 
@@ -215,6 +216,10 @@ def joint_advantages(
     is_binary = bool((clean_PAG <= 1.0).all() & (scale_P11 == 1.0).all())
     if binary_guard and baseline == "capability" and is_binary:
         group_baseline = guard_binary(group_baseline, clean_PAG, counts_PAG)
+    if scale == "own":
+        is_own_uniform_PA = is_uniform(scaled_PAG, counts_PAG)
+        own_std_PA = agent_std(scaled_PAG, counts_PAG)
+        group_baseline = replace(group_baseline, std_PA=group_baseline.std_PA.where(is_own_uniform_PA, own_std_PA))
     if scale == "batch":
         group_baseline = replace(group_baseline, std_PA=batch_std(clean_PAG, counts_PAG) / scale_P11[:, :, 0])
     compared_PAG = scaled_PAG if shaped_PAG is None else shaped_PAG / scale_P11

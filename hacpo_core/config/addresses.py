@@ -10,6 +10,8 @@ from hacpo_core.errors import ConfigError
 
 STATE_FILE = "mlflow.json"
 """file in an experiment's folder with the ids of its MLflow runs"""
+VIEW_KEY = "hacpo"
+"""name of the view of MLflow's runs whose columns hacpo chooses, in the address `viewStateShareKey`"""
 _SQLITE = "sqlite:///"
 _PASSWORD = re.compile(r"(://[^@/\s]*:)[^@\s]*(@)|([?&](?:password|passwd|sslpassword)=)[^&\s]*", re.IGNORECASE)
 

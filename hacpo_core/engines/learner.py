@@ -1,7 +1,7 @@
 """Common part of all learners: forward passes over rows, the objective, the learning rate schedule.
 
     update: mini-batch ─▶ leave out rows with advantage 0; old log-probabilities of own rows
-                       ─▶ _accumulate: _score_groups ─▶ _loss ─▶ _backward     for each micro-batch
+                       ─▶ accumulate: _score_groups ─▶ _loss ─▶ backward     for each micro-batch
                        ─▶ optimizer_step
 
 Subclasses implement the backward pass and the optimizer's step.
@@ -87,7 +87,7 @@ class BaseLearner(ABC):
         head = scoring_head(model, is_wide=is_wide)
         self._layout = row_layout(head, engine.row_layout)
         self._fills_passes = any(isinstance(module, OneDnnLinear) for module in model.modules())
-        self._head: Head = head
+        self.head: Head = head
         if isinstance(reference, nn.Module):
             let_rows_share(reference)
             reference = scoring_head(reference, is_wide=is_wide)
@@ -114,7 +114,7 @@ class BaseLearner(ABC):
         self.onload(optimizer=False)
         self.model.eval()
         with torch.no_grad():
-            return self._row_logprobs(self._head, rows)
+            return self._row_logprobs(self.head, rows)
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, but with several ranks, each may pass different rows."""
@@ -173,7 +173,7 @@ class BaseLearner(ABC):
         rows_seen: list[RowOutcomes] = []
         for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
             cosine = self._gradient_cosine(rows, objective, m) if measures_cosine and m == 0 else None
-            totals = self._accumulate(rows, objective, m)
+            totals = self.accumulate(rows, objective, m)
             stepped = self.optimizer_step()
             rows_seen.append(replace(totals.outcomes, row_B=live[m][totals.outcomes.row_B]))
             outcomes.append(
@@ -215,11 +215,11 @@ class BaseLearner(ABC):
         old_mean_B = np.where(is_own_B, scored.means(), rows.old_mean_logprob_B)
         return replace(rows, old_logprobs=Ragged.of(old, np.float32), old_mean_logprob_B=old_mean_B)
 
-    def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
         """Accumulate the gradient of minus the objective of these rows."""
-        return self._pass_over(rows, objective, update, self._head, lambda value: self._backward(-value))
+        return self.pass_over(rows, objective, update, self.head, lambda value: self.backward(-value))
 
-    def _pass_over(
+    def pass_over(
         self,
         rows: Minibatch,
         objective: Objective,
@@ -330,7 +330,7 @@ class BaseLearner(ABC):
             )
 
     @abstractmethod
-    def _backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor) -> None:
         """Add the gradient of a micro-batch's loss."""
 
     @abstractmethod

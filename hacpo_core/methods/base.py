@@ -49,6 +49,11 @@ class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
         """Whether it reads other agents' responses even without shared rollouts; a grid then trains them jointly."""
         return True
 
+    @property
+    def needs_shared_rollouts(self) -> bool:
+        """Whether it has no effect of its own unless learners train on other agents' rows."""
+        return False
+
 
 def without_others(_: Any, config: ExperimentConfig) -> str | None:
     """Why a field about other agents' rows cannot take effect, or None if it can."""

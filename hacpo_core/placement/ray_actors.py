@@ -16,7 +16,6 @@ import re
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +23,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch.distributed
 
 from hacpo_core.columns import Ragged
@@ -362,31 +360,6 @@ def place_process(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpu
         )
         .remote(*arguments)
     )
-
-
-def place_and_ask() -> int:
-    """Test Ray on this machine: start it, place one process like an agent's, and stop both.
-
-    Returns:
-        the id of the process, after it has responded.
-
-    Raises:
-        HacpoError: the test failed.
-    """
-    config = ExperimentConfig()
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        try:
-            start_ray(config, num_cpus=1, object_store_memory=80 * 2**20, _temp_dir=folder)
-            group = placement_group([{"CPU": 1.0}])
-            actor = place_process(
-                (config, "doctor", Path(), 0, 1), group=group, title="doctor", num_cpus=1.0, num_gpus=0.0
-            )
-            answer: int = gather([actor.process.remote()], what="the actor")[0]
-        finally:
-            started = psutil.Process().children(recursive=True)
-            ray.shutdown()
-            psutil.wait_procs(started, timeout=LAST_WORDS_S)
-    return answer
 
 
 def start_ray(config: ExperimentConfig, **options: Any) -> None:

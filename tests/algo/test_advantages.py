@@ -21,6 +21,7 @@ from hacpo_core.algo.advantages import (
     capability_baseline,
     carried_advantages,
     guard_binary,
+    joint_advantages,
     own_baseline,
     pooled_baseline,
     standardise,
@@ -64,6 +65,21 @@ def test_pooled_baseline_is_the_plain_mean_of_all_rewards() -> None:
     baseline = pooled_baseline(*rewards(PAIR), RATIO_AA)
     assert baseline.mean_PA.tolist() == [[0.5, 0.5]]
     assert baseline.std_PA[0].tolist() == pytest.approx([0.5345224838248488] * 2, abs=1e-15)
+
+
+def test_own_deviation_divides_unless_own_rewards_are_all_equal() -> None:
+    reward_PAG, is_scored_PAG = rewards([*PAIR, [[1, 1, 1, 1], [0, 1, 0, 0]]])
+    joint = joint_advantages(
+        reward_PAG, is_scored_PAG, torch.ones_like(RATIO_AA), baseline="pooled", cross_weight="one", scale="own"
+    )
+    # means 0.5 and 0.625; own deviations 0.5 and 0.5, then none and 0.5; joint deviation of the second sqrt(1.875 / 7)
+    advantage_PAG = joint.advantage_LPAG[0]
+    assert advantage_PAG[0].tolist() == [
+        pytest.approx([1, 1, -1, 1], abs=1e-5),
+        pytest.approx([-1, 1, -1, -1], abs=1e-5),
+    ]
+    assert advantage_PAG[1, 0].tolist() == pytest.approx([0.375 / math.sqrt(1.875 / 7)] * 4, abs=1e-5)
+    assert advantage_PAG[1, 1].tolist() == pytest.approx([-1.25, 0.75, -1.25, -1.25], abs=1e-5)
 
 
 def test_own_baseline_sees_no_other_agent() -> None:

@@ -37,6 +37,7 @@ METHODS: list[Choices] = [
         ("capability", "learner", "one", False),
     ]
 ]
+METHODS.append(METHODS[1] | {"scale": "own"})
 quick = settings(max_examples=40, deadline=None)
 any_method = st.sampled_from(METHODS)
 # Beyond 1.7e308 a mean may round to infinity: see test_capability.py.
@@ -162,7 +163,8 @@ def on_scored_subset(group: Group, method: Choices) -> Tensor:
             ranked = scored[judge] if method["baseline"] == "own" else pooled
             if group.is_scored_PAG[p, j, i] and len(set(ranked)) > 1:
                 mu = baseline_by_hand(method, scored, judge, w, guards=guards)
-                sigma = statistics.stdev(ranked)
+                has_own = method.get("scale") == "own" and len(set(scored[judge])) > 1
+                sigma = statistics.stdev(scored[judge] if has_own else ranked)
                 expected_LPAG[k, p, j, i] = (group.reward_PAG[p, j, i].item() - mu) / (sigma + 1e-6)
     return expected_LPAG
 

@@ -267,6 +267,30 @@ def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_di
     assert tab.complaints == []
 
 
+def test_browser_tells_of_a_failure_and_of_the_end_once_switched_on(tab: Any, served: str, runs_dir: Path) -> None:
+    names = [write_run(runs_dir, seed=seed, state="missing") for seed in range(2)]
+    places = [Place("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate(names)]
+    save_grid(runs_dir, GridRecord("g", "A grid", "plain", places=places))
+    tab.add_init_script(
+        "window.told = []; window.Notification = class { static permission = 'default';"
+        " static async requestPermission() { return this.permission = 'granted'; }"
+        " constructor(title) { told.push(title); } };"
+    )
+    tab.clock.install()
+    tab.goto(served)
+
+    def told_after(seed: int, state: str, titles: list[str]) -> None:
+        write_run(runs_dir, seed=seed, state=state, failure=Failure("EngineError", "lost", ""))
+        tab.clock.run_for(11_000)
+        tab.wait_for_function("(titles) => JSON.stringify(told) === JSON.stringify(titles)", arg=titles)
+
+    with tab.expect_response("**/counts"):
+        tab.get_by_role("button", name="Notify me").click()
+    assert tab.locator("#notify").get_attribute("aria-pressed") == "true"
+    told_after(0, "failed", ["A grid: 1 failed"])
+    told_after(1, "done", ["A grid: 1 failed", "A grid has ended"])
+
+
 def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["samples"])
 

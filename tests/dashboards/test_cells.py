@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.models.grids.cells import Matrix, MatrixCell, Score, beginning, build_matrix, judge, scores_of
+from dashboards.models.grids.cells import build_matrix, judge, scores_of
+from dashboards.models.grids.matrix import Matrix, MatrixCell, Score, beginning
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
 from flows.records.failures import Failure

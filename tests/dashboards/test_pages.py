@@ -21,6 +21,7 @@ from flows.planning.compose import compose
 from flows.records.failures import Failure
 from flows.records.folders import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.runlog import LOG_FILE
 from flows.service.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
@@ -94,17 +95,26 @@ def test_malformed_file_counts_as_missing_and_the_pages_stay(
 
 
 def test_first_page_answers_for_every_grid(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir, name="older")
+    write_grid(runs_dir, name="older", seeds=range(7))
     write_grid(runs_dir, name="newer", seeds=(7,))
     write_run(runs_dir, seed=50, step=3, state="failed", failure=Failure("E", "at 0x12345678", "trace"))
     write_run(runs_dir, seed=51, step=3, state="failed", failure=Failure("E", "at 0x87654321", "trace"))
     text = page.get("/").text
     assert text.index('href="/grid/newer"') < text.index('href="/grid/older"') < text.index('id="grid-all"')
-    assert "<b>9</b> of 9 done" in text and "not yet: fewer than two seeds are done" in text
-    assert '<span class="verdict win">win</span> +5.0' in text  # paired by seed, 0.05 apart in each of three
+    assert "<b>21</b> of 21 done" in text and "not yet: fewer than two seeds are done" in text
+    assert '<span class="verdict win">win</span> +5.0' in text  # paired by seed, 0.05 apart in each of seven
     assert "<b>2 ×</b>" in text and text.count("Retry these") == 1
     assert page.get(poll_of(text, "overview")).status_code == 204
     assert page.get("/grid/nope").status_code == 404
+
+
+def test_card_with_more_than_three_causes_says_how_many_more(page: TestClient, runs_dir: Path) -> None:
+    causes = ("no memory", "no disk", "no model", "no data", "no luck")
+    for seed, cause in enumerate(causes):
+        write_run(runs_dir, seed=seed, step=3, state="failed", failure=Failure("E", cause, ""))
+    text = page.get("/").text
+    assert text.count("Retry these") == 3
+    assert '<a id="causes-all" href="/grid/all">2 more causes</a>' in text
 
 
 def test_verdict_and_difference_stand_beside_the_cells(page: TestClient, runs_dir: Path) -> None:
@@ -278,6 +288,34 @@ def test_run_page_says_which_updates_were_repeated_and_how_they_ended(page: Test
     assert page.get(f"/run/{name}/happened").status_code == 200
 
 
+def test_run_page_shows_attempts_moves_and_the_end_of_the_log(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=3, state="missing")
+    assert "Nothing was logged yet." in page.get(f"/run/{name}").text
+    said = [("start", "started on one after step 0", "one"), ("step", "step 1 of 6: mean reward a 0.5", "one")]
+    said += [("retry", "step 2 is tried again", "one"), ("start", "started on two after step 1", "two")]
+    lines = [json.dumps({"time": at, "kind": k, "text": t, "host": h}) for at, (k, t, h) in enumerate(said)]
+    (experiments_dir(runs_dir) / name / LOG_FILE).write_text("\n".join(lines), encoding="utf-8")
+    happened = page.get(f"/run/{name}/happened").text
+    assert happened.index("started on one") < happened.index("tried again") < happened.index("started on two")
+    assert happened.count("moved from one") == 1 and "mean reward" not in happened
+    log = page.get(f"/run/{name}/log").text
+    assert "01 Jan 00:00:01 step: step 1 of 6: mean reward a 0.5" in log
+    version = re.search(r"seen=([^\"]+)", log)
+    assert version is not None
+    assert page.get(f"/run/{name}/log?seen={version[1]}").status_code == 204
+
+
+def test_counts_for_messages_say_when_a_grid_has_ended(page: TestClient, runs_dir: Path) -> None:
+    done, failed = write_run(runs_dir), write_run(runs_dir, seed=1, state="failed", failure=Failure("E", "m", ""))
+    places = [Place("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
+    save_grid(runs_dir, GridRecord("ended", "Ended", "plain", places=places))
+    missing = Place("tiny", "hacpo", "", 2, "a", "tiny-hacpo-s2-00000000")
+    save_grid(runs_dir, GridRecord("going", "Going", "plain", places=[*places, missing]))
+    counts = page.get("/counts").json()
+    assert counts["ended"] == {"title": "Ended", "is_ended": True, "done": 1, "failed": 1, "unavailable": 0}
+    assert not counts["going"]["is_ended"]
+
+
 def test_run_page_links_into_prefect_and_mlflow(
     open_page: Callable[..., TestClient], runs_dir: Path, schedule: RememberingSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +328,17 @@ def test_run_page_links_into_prefect_and_mlflow(
     assert 'href="http://127.0.0.1:5099/#/runs/abc123"' in text
     (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "javascript:alert(1)"}', encoding="utf-8")
     assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
+
+
+def test_link_to_mlflow_opens_its_table_of_runs_with_chosen_columns(
+    open_page: Callable[..., TestClient], runs_dir: Path
+) -> None:
+    page = open_page(mlflow_url=lambda: "http://127.0.0.1:5099")
+    name = write_run(runs_dir)
+    assert 'href="http://127.0.0.1:5099"' in page.get("/").text, "nothing is there yet"
+    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"experiment": "7"}', encoding="utf-8")
+    address = "http://127.0.0.1:5099/#/experiments/7/runs?viewStateShareKey=hacpo"
+    assert f'href="{address}"' in page.get("/").text
 
 
 def test_mlflow_finds_a_run_by_its_id_alone() -> None:
@@ -423,7 +472,7 @@ def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None
 
 
 def test_best_is_bold_whichever_it_is(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir, methods=("hacpo", "gspo"), alone=())  # the second is 0.1 better, in every seed
+    write_grid(runs_dir, methods=("hacpo", "gspo"), alone=(), seeds=range(7))  # the second is 0.1 better, in every seed
     rows = re.findall(r"<tr>.*?</tr>", page.get("/compare?grid=small_grid").text, flags=re.S)
     bold = [row for row in rows if 'class="best"' in row]
     assert len(bold) == 3 and all("GSPO" in row for row in bold)

@@ -16,8 +16,9 @@ from tokenizers.models import BPE
 
 from dashboards.formats import count, duration, hours
 from dashboards.models.changes import Changes
-from dashboards.models.grids.comparison import TOGETHER, Comparer, as_csv
+from dashboards.models.grids.comparison import TOGETHER, Comparer
 from dashboards.models.grids.comparison_charts import curves_chart, parallel_chart, results_chart
+from dashboards.models.grids.comparison_csv import as_csv
 from dashboards.models.listing import Runs
 from dashboards.models.runs.answers import ANY, Answered, Filter, group
 from dashboards.models.runs.curves import (

@@ -9,7 +9,8 @@ import pytest
 
 from dashboards.models.conditions import read_conditions
 from dashboards.models.listing import Runs
-from dashboards.models.runs_table import Query, RunTables, Table, as_csv, cell_text
+from dashboards.models.runs_query import Query, Table, as_csv, cell_text
+from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import ScheduleView
 from experiments.report.statistics import Summary
 from flows.records.deletion import delete_experiment, loss_of

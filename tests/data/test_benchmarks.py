@@ -48,7 +48,7 @@ CONFIG = BenchmarkConfig(
 
 @pytest.fixture(autouse=True)
 def no_silent_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(problem_sets, "_silent_hubs", set())
+    monkeypatch.setattr(problem_sets, "SILENT_HUBS", set())
 
 
 def write(folder: Path, *lines: object) -> None:

@@ -84,7 +84,7 @@ def test_shares_of_two_ranks_add_up_to_the_whole_gradient() -> None:
 
     def gradient(part: slice) -> Tensor:
         model = small_model()
-        learner_of(model)._accumulate(whole_batch.take(range(len(rows))[part]), HACPO, 0)
+        learner_of(model).accumulate(whole_batch.take(range(len(rows))[part]), HACPO, 0)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
     whole = gradient(slice(None))

@@ -6,13 +6,17 @@ Shapes: P problem, A agent, G response, R response of one agent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 from torch import Tensor
 
 from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.records.watcher import QuietWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.samples import step_samples
 from hacpo_core.algo.calibration import calibrated_rewards
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import History, RowKind, ScoredStep
@@ -23,6 +27,7 @@ from hacpo_core.methods.estimators.peers import PeerRows
 from hacpo_core.methods.objectives.peer_shaping import PeerShaping
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.registry import trains_alone
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
 from tests.algo.micro_batch import MicroBatch
@@ -159,6 +164,37 @@ def test_updates_are_announced_for_own_rows() -> None:
     assert PeerSuccesses(problems=2).num_updates(num_rows=32, num_samples=4, num_sources=2) == 2
     with pytest.raises(ConfigError, match="order: got own_first"):
         compose("tiny", "sgt", overrides=["method.build.order=own_first"])
+
+
+@pytest.mark.parametrize(("method", "most"), [("sgt", 4), ("luffy", 1)])
+def test_agents_train_on_all_own_rows_and_on_right_rows_of_the_partner(
+    method: str, most: int, small_plan: Callable[..., Plan]
+) -> None:
+    words = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2", "engine.skip_zero_advantage=false")
+    planned = small_plan(method, *words)
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    samples = step_samples(planned, 1)
+    is_own, is_trained = samples.agent == "llama", samples.ratio_for_llama.notna()
+    assert is_trained[is_own].all()
+    taken, right = samples[~is_own & is_trained], samples[~is_own & (samples.raw_reward == 1)]
+    assert len(taken) > 0, "qwen solves some, or nothing is tested"
+    assert (taken.raw_reward == 1).all()
+    per_problem = right.groupby("problem_id").size()
+    assert taken.groupby("problem_id").size().to_dict() == per_problem.clip(upper=most).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("method", "word", "field"),
+    [
+        ("sgt", "method.shares_rollouts=false", "method.estimate.name: got peer_rows"),
+        ("luffy", "method.shares_rollouts=false", "method.estimate.name: got peer_rows"),
+        ("gspo", "method.build.name=peer_successes", "method.build.name: got peer_successes"),
+        ("grpo", "method.objective.name=peer_shaping", "method.objective.name: got peer_shaping"),
+    ],
+)
+def test_part_about_partners_rows_needs_shared_rollouts(method: str, word: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{field}, .* set method.shares_rollouts=true"):
+        compose("tiny", method, overrides=[word])
 
 
 # --- LUFFY's objective ---

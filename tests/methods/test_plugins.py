@@ -48,7 +48,6 @@ PLUGINS = {
     "reward": ["reward.functions=[verifier,tests.plugins:brevity]", "reward.weights=[3,1]", UNSCORED],
 }
 SHORT = ("evaluate.during=[]", "evaluate.final=[]")
-NUM_KILLS = 3
 
 
 def trained(planned: Plan) -> StepStore:
@@ -72,9 +71,10 @@ def states(store: StepStore, num_steps: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("num_kills", [1, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seam", PLUGINS)
 def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
-    seam: str, small_plan: Callable[..., Plan], tmp_path: Path
+    seam: str, num_kills: int, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     words = (*PLUGINS[seam], *SHORT)
     reference = small_plan("hacpo", *words, runs_dir=tmp_path / "reference")
@@ -84,7 +84,7 @@ def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
     assert any(expected[1].values()), "something is remembered: by the user's class, or the capability window"
     kinds = ["after phase", "before commit", "after rename", "after optimizer step", "before sampling"]
     places = [(kind, random.Random(f"{seam} {kind}").randint(2, counts[kind])) for kind in kinds]
-    for position, place in enumerate(random.Random(seam).sample(places, NUM_KILLS)):
+    for position, place in enumerate(random.Random(seam).sample(places, num_kills)):
         killed = small_plan("hacpo", *words, runs_dir=tmp_path / f"killed-{position}")
         assert run_process(killed, place)[0] == -signal.SIGKILL, place
         assert run_process(killed)[0] == 0, place

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from hacpo_core.records import Gold
@@ -104,10 +102,9 @@ def test_reward_is_equality_of_normal_forms(response: str, gold: str, is_right: 
             assert verdict.extracted == boxed_answer(response)
 
 
+@pytest.mark.timeout(60)  # far above a second, and far below what a quadratic algorithm takes
 def test_long_responses_take_no_time() -> None:
     texts = ["\\boxed{" * 100_000, "\\boxed{" + "{}" * 300_000 + "}", "\\boxed{" + "\\frac1\\sqrt2=" * 50_000 + "}"]
-    start = time.perf_counter()
     for text in texts:
         content = boxed_answer(text)
         assert content is None or normal_form(content)
-    assert time.perf_counter() - start < 5

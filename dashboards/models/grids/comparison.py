@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from dashboards.models.grids.cells import StandingOf
-from experiments.look.charts import inert
+from dashboards.models.grids.training import Point, Trained, last_of, path_of, trained_of
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, paired_t, summarize
 from experiments.report.tables import Printed, printed_in
 from flows.records.gridfile import GridRecord, Place
-from flows.records.progress import Evaluated, Spent
+from flows.records.progress import Spent
 
 TOGETHER = "all agents"
 """the mean over a pair's agents"""
@@ -52,18 +50,6 @@ class ComparisonLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A point of a training curve, mean over seeds; `half_width` is of the 95 % interval, nan with one seed."""
-
-    step: int
-    tokens: float
-    gpu_hours: float
-    hours: float
-    value: float
-    half_width: float
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """Comparison of all methods on one pair of a grid."""
 
@@ -80,19 +66,6 @@ class Comparison:
     has_gpu: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Trained:
-    """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
-
-    evaluations: tuple[Evaluated, ...]
-    last: int | None
-
-    def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
-        """Mean over benchmarks after a step; nan if one is missing."""
-        values = {evaluation.benchmark: evaluation.value for evaluation in self.evaluations if evaluation.step == step}
-        return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
-
-
 class Comparer:
     """Compares the methods on one pair of a grid; reads the evaluations once."""
 
@@ -101,7 +74,7 @@ class Comparer:
         self._places = [place for place in record.places if place.pair == pair]
         self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
         self._variants = tuple(dict.fromkeys(Variant(place.method, place.label) for place in self._places))
-        self._trained = {self._key(place): _trained(place, standing_of) for place in self._places}
+        self._trained = {self._key(place): trained_of(place, standing_of) for place in self._places}
         evaluations = [evaluation for trained in self._trained.values() for evaluation in trained.evaluations]
         evaluated = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
         self.benchmarks = tuple(name for name in record.benchmarks if name in evaluated) or tuple(evaluated)
@@ -114,7 +87,7 @@ class Comparer:
     def _seeds(self, variant: Variant) -> list[int]:
         return sorted({p.seed for p in self._places if (p.method, p.label) == (variant.method, variant.label)})
 
-    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[_Trained] | None:
+    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[Trained] | None:
         """Evaluations of these agents; None if one is missing."""
         trained = [self._trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
         return [run for run in trained if run is not None] if None not in trained else None
@@ -228,7 +201,7 @@ class Comparer:
                 known = [statistics.fmean(known)]
             paper = None if variant.label else printed.get((self._pair, name, variant.method, column))
             figures.append(Figure(summarize(known) if known else None, paper))
-        ends = [[_last(agent) for agent in team] for team in done] if not is_before else []
+        ends = [[last_of(agent) for agent in team] for team in done] if not is_before else []
         costs = [Spent.sum(end.spent for end in team_ends if end) for team_ends in ends if None not in team_ends]
         return ComparisonLine(
             agent=name,
@@ -245,7 +218,7 @@ class Comparer:
         """Points of every seed, for those that `curve` averages."""
         runs = {seed: team for seed in self._seeds(variant) if (team := self._of(variant, seed, agents))}
         done = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
-        return {seed: list(_path(team, benchmarks).values()) for seed, team in (done or runs).items()}
+        return {seed: list(path_of(team, benchmarks).values()) for seed, team in (done or runs).items()}
 
     @property
     def default_column(self) -> str:
@@ -265,7 +238,7 @@ class Comparer:
         found = {}
         for seed in self._seeds(variant):
             team = self._of(variant, seed, agents)
-            ends = [_last(agent) for agent in team] if team else [None]
+            ends = [last_of(agent) for agent in team] if team else [None]
             if None not in ends:
                 found[seed] = Spent.sum(end.spent for end in ends if end is not None)
         return found
@@ -278,7 +251,7 @@ class Comparer:
         """
         runs = [team for seed in self._seeds(variant) if (team := self._of(variant, seed, agents))]
         runs = [team for team in runs if all(agent.last is not None for agent in team)] or runs
-        paths = [path for path in (_path(team, benchmarks) for team in runs) if path]
+        paths = [path for path in (path_of(team, benchmarks) for team in runs) if path]
         shared = set.intersection(*(set(path) for path in paths)) if paths else set()
         points = []
         for step in sorted(shared):
@@ -301,54 +274,5 @@ def _name_of(agents: Sequence[str]) -> str:
     return agents[0] if len(agents) == 1 else TOGETHER
 
 
-def _trained(place: Place, standing_of: StandingOf) -> _Trained:
-    standing = standing_of(place.experiment)
-    if standing.progress is None:
-        return _Trained((), None)
-    own = tuple(evaluation for evaluation in standing.progress.evaluations if evaluation.agent == place.agent)
-    return _Trained(own, standing.progress.num_steps if standing.state == "done" else None)
-
-
-def _path(team: Sequence[_Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
-    """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
-    points = {}
-    for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
-        value = statistics.fmean(agent.value(step, benchmarks) for agent in team)
-        if math.isnan(value):
-            continue
-        spent = Spent.sum(next(e.spent for e in agent.evaluations if e.step == step) for agent in team)
-        points[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
-    return points
-
-
-def _last(trained: _Trained) -> Evaluated | None:
-    return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def as_csv(comparison: Comparison) -> str:
-    """The table as CSV, one line per agent, method and benchmark."""
-    rows = [
-        {
-            "grid": inert(comparison.grid),
-            "pair": inert(comparison.pair),
-            "agent": inert(line.agent),
-            "method": inert(line.variant.method),
-            "label": inert(line.variant.label),
-            "benchmark": inert(name),
-            "mean": figure.summary.mean if figure.summary is not None else math.nan,
-            "half_width_95": figure.summary.half_width if figure.summary is not None else math.nan,
-            "seeds": line.num_seeds,
-            "seeds_planned": line.num_planned,
-            "paper": figure.printed,
-            "tokens_sampled": line.tokens,
-            "gpu_hours": line.gpu_hours,
-            "phase_hours": line.hours,
-        }
-        for line in comparison.lines
-        for name, figure in zip(comparison.columns, line.figures, strict=True)
-    ]
-    return str(pd.DataFrame(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n"))

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison, Point
+from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
+from dashboards.models.grids.training import Point
 from dashboards.models.grids.verdicts import Answer
 from experiments.look import charts
 from experiments.look.charts import Chart
 from experiments.look.palette import Stroke, method_strokes
+from experiments.look.parallel import parallel
 from experiments.report.cells import Variant
 
 COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours", "steps": "steps"}
@@ -136,7 +138,7 @@ def parallel_chart(
     axes = [*numeric[:6], "tokens", "seconds", *comparison.benchmarks]
     if not rows:
         return None
-    return charts.parallel("parallel", "", pd.DataFrame(rows), axes=axes, strokes=strokes_of(comparison))
+    return parallel("parallel", "", pd.DataFrame(rows), axes=axes, strokes=strokes_of(comparison))
 
 
 def _is_numeric(name: str, fields: Mapping[Variant, Mapping[str, str]]) -> bool:

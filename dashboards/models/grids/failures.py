@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dashboards.models.grids.cells import MatrixCell, StandingOf
+from dashboards.models.grids.cells import StandingOf
+from dashboards.models.grids.matrix import MatrixCell
 
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+(\.\d+)?")
 

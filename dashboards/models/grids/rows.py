@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dashboards.models.grids.cells import Matrix, MatrixRow
 from dashboards.models.grids.comparison import Comparer
+from dashboards.models.grids.matrix import Matrix, MatrixRow
 from experiments.report.cells import Variant
 from experiments.report.statistics import Difference, Summary, paired_t, summarize
 from flows.records.progress import Spent

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from dashboards.formats import signed
 from dashboards.models.grids.cells import StandingOf
 from dashboards.models.grids.comparison import TOGETHER, Comparer
-from experiments.report.cells import Variant
-from experiments.report.statistics import Difference, holm, paired_t
+from experiments.report.cells import Variant, method_of_interest
+from experiments.report.statistics import Difference, holm, p_text, paired_t, verdict_word
 from flows.records.gridfile import GridRecord
 from flows.records.states import Standing
 
 EVERY_PAIR = ""
 """stands for all pairs of a grid together"""
-_BASELINES = ("gspo", "grpo", "gspo_x2", "naive")
 _TWICE_THE_TOKENS = "gspo_x2"
 LEAST_SEEDS = 2
 
@@ -39,18 +38,14 @@ class Verdict:
     @property
     def word(self) -> str:
         """Whether it is a win or a loss (the corrected p-value is below 0.05), or a tie."""
-        if self.corrected_p >= 0.05:
-            return "tie"
-        return "win" if self.difference.value > 0 else "loss"
+        return verdict_word(self.difference.value, self.corrected_p)
 
     @property
     def text(self) -> str:
         """Points, interval and p-value."""
         d = self.difference
-        p = "< 0.001" if self.corrected_p < 0.001 else f"= {self.corrected_p:.3f}"
-        return (
-            f"{signed(d.value)} points, 95 % interval {signed(d.low)} to {signed(d.high)}, p {p}, {d.num_seeds} seeds"
-        )
+        interval = f"95 % interval {signed(d.low)} to {signed(d.high)}"
+        return f"{signed(d.value)} points, {interval}, p {p_text(self.corrected_p)}, {d.num_seeds} seeds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +73,6 @@ class Answer:
             return [("the best baseline, with twice the tokens", double, overall.get(double))]
         shown = [("the best baseline", self.best), ("with twice the tokens", double)]
         return [(what, variant, overall.get(variant)) for what, variant in shown if variant is not None]
-
-
-def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
-    """HACPO if a grid has it, else its first method that is not a baseline, else its first one."""
-    if len(variants) < 2:
-        return None
-    own = [variant for variant in variants if variant.method not in _BASELINES]
-    plain = [variant for variant in own if variant == Variant("hacpo")]
-    return (plain or own or list(variants))[0]
 
 
 @dataclass(frozen=True, slots=True)

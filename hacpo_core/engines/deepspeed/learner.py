@@ -114,7 +114,7 @@ class DeepspeedLearner(BaseLearner):
             total_updates=total_updates,
             reference=reference,
         )
-        assert isinstance(self._head, ScoringHead)
+        assert isinstance(self.head, ScoringHead)
         self._zero = deepspeed.zero
         self._stage = engine.deepspeed.stage
         if not dist.is_initialized():
@@ -127,9 +127,9 @@ class DeepspeedLearner(BaseLearner):
             self.policy = copy.deepcopy(model).requires_grad_(False)
         self._is_policy_current = True
         num_elements = sum(parameter.numel() for parameter in self.trainable.values())
-        self._whole_head = self._head
-        scorer = _Scorer(self._head)
-        if self._stage == 3 and self._head.is_linear:
+        self._whole_head = self.head
+        scorer = _Scorer(self.head)
+        if self._stage == 3 and self.head.is_linear:
             for parameter in model.get_output_embeddings().parameters(recurse=False):
                 deepspeed.zero.register_external_parameter(scorer, parameter)
         # DeepSpeed makes an empty first step (bf16, stage 0); with a learning rate of 0, it changes no weight.
@@ -151,7 +151,7 @@ class DeepspeedLearner(BaseLearner):
             ) from error
         self._adamw.state.clear()
         self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
-        self._head = _EngineHead(self._deepspeed, scorer)
+        self.head = _EngineHead(self._deepspeed, scorer)
         self._norm = float("inf")
         if self._stage == 0:
             self._adamw.register_step_pre_hook(lambda *_: self._clip())
@@ -193,12 +193,12 @@ class DeepspeedLearner(BaseLearner):
         before = sum(len(part) for part in asked[: self._rank])
         return self.logprobs(TokenRows.joined(asked)).take(range(before, before + len(rows)))
 
-    def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
         shares = self._deal(rows.tokens)
         share = np.array(shares[self._rank], dtype=np.int64)
-        totals = super()._accumulate(rows.take(share), objective, update)
+        totals = super().accumulate(rows.take(share), objective, update)
         for _ in range(self._missing_passes(rows.tokens, shares)):
-            self._backward(self._score_nothing())
+            self.backward(self._score_nothing())
         mine = replace(totals, outcomes=replace(totals.outcomes, row_B=share[totals.outcomes.row_B]))
         parts: list[Totals] = all_ranks(mine)
         everywhere = RowOutcomes.joined([part.outcomes for part in parts])
@@ -223,13 +223,13 @@ class DeepspeedLearner(BaseLearner):
 
     def _score_nothing(self) -> Tensor:
         """An empty pass: its value and gradient are 0."""
-        (scores,) = (scores for _, scores in self._score_groups(self._head, _PADDING))
+        (scores,) = (scores for _, scores in self._score_groups(self.head, _PADDING))
         return 0.0 * scores.logprob_N.sum()
 
     # --- gradient and step ---
 
-    def _backward(self, loss: Tensor) -> None:
-        # DeepSpeed averages over ranks, but the row weights require a sum.
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient, summed over ranks: DeepSpeed averages, but the row weights require a sum."""
         self._deepspeed.backward(loss * self._num_ranks)
 
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
@@ -243,7 +243,7 @@ class DeepspeedLearner(BaseLearner):
                     total += gradient
 
         share = self._deal(rows.tokens)[self._rank]
-        self._pass_over(rows.take(share), objective, update, self._whole_head, add)
+        self.pass_over(rows.take(share), objective, update, self._whole_head, add)
         for total in sums.values():
             dist.all_reduce(total)
         return sums

@@ -62,11 +62,13 @@ class TorchLearner(BaseLearner):
     def close(self) -> None:
         """Do nothing."""
 
-    def _accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+        """Zero the gradients first."""
         self._zero_gradients()
-        return super()._accumulate(rows, objective, update)
+        return super().accumulate(rows, objective, update)
 
-    def _backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient, in fp32 if configured."""
         loss.backward()
         if self._sums_in_fp32:
             for name, parameter in self.trainable.items():
@@ -78,7 +80,7 @@ class TorchLearner(BaseLearner):
 
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         self._zero_gradients()
-        self._pass_over(rows, objective, update, self._head, self._backward)
+        self.pass_over(rows, objective, update, self.head, self.backward)
         summed = self.masters if self._sums_in_fp32 else self.trainable
         return {n: p.grad for n, p in summed.items() if p.grad is not None}
 

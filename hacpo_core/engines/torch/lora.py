@@ -131,13 +131,14 @@ def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Ite
             continue
         owner, mark, leaf = name.partition(".base_layer.")
         if mark and leaf == "weight":
-            yield f"{owner}.{leaf}", _merged(layers[owner], tensor.detach())
+            yield f"{owner}.{leaf}", merged_weight(layers[owner], tensor.detach())
         else:
             yield f"{owner}.{leaf}" if mark else name, tensor.detach()
 
 
 @torch.no_grad()
-def _merged(layer: Any, weight: Tensor) -> Tensor:
+def merged_weight(layer: Any, weight: Tensor) -> Tensor:
+    """A layer's weight plus its adapters."""
     share: Tensor = layer.lora_B[ADAPTER].weight.float() @ layer.lora_A[ADAPTER].weight.float() * layer.scaling[ADAPTER]
     if layer.fan_in_fan_out:  # GPT-2's layers store their weight transposed
         share = share.T

@@ -162,13 +162,13 @@ class VllmSampler:
         resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
         before = _children()
         try:
-            self.llm: Any = _start(options, engine)
+            self.llm: Any = start_engine(options, engine)
         except EngineError:
             _end(_children() - before)
             raise
         self._processes = _children() - before
         self._shared_memory: str | None = None
-        self._exchange: WeightExchange | None = None
+        self.exchange: WeightExchange | None = None
         try:
             self._prepare()
         except BaseException:
@@ -178,10 +178,10 @@ class VllmSampler:
     def _prepare(self) -> None:
         """Prepare a started engine for its first use."""
         if self._engine.vllm.process == "own":
-            self._exchange = WeightExchange()
+            self.exchange = WeightExchange()
             self._shared_memory = self.llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
-            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self._exchange.folders))))
+            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self.exchange.folders))))
         elif self.llm.model_config.using_transformers_backend():
             raise EngineError(
                 f"{type(self.model).__name__}: vLLM does not implement it and would modify transformers' class, which "
@@ -253,7 +253,7 @@ class VllmSampler:
         self._version = None
         self._wake("weights")
         with _as_engine_error("the weights could not be transferred"):
-            self._copy_weights()
+            self.copy_weights()
         self._wake()
         with _as_engine_error("the cache could not be emptied"):
             if not self.llm.reset_prefix_cache():
@@ -261,13 +261,14 @@ class VllmSampler:
         check()
         self._version = version
 
-    def _copy_weights(self) -> None:
+    def copy_weights(self) -> None:
+        """Copy the learner's weights, with adapters merged, to the engine."""
         weights = merged_weights(self.model, self.model.named_parameters())
         if self._engine.vllm.process == "shared":
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
-            assert self._exchange is not None, "_prepare creates it for process=own"
-            with self._exchange.copy(weights) as folder:
+            assert self.exchange is not None, "_prepare creates it for process=own"
+            with self.exchange.copy(weights) as folder:
                 self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("pack_head")
 
@@ -290,8 +291,8 @@ class VllmSampler:
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
             _remove(self._shared_memory)
-            if self._exchange is not None:
-                self._exchange.close()
+            if self.exchange is not None:
+                self.exchange.close()
 
 
 def _children() -> set[psutil.Process]:
@@ -314,7 +315,8 @@ def _response(completion: Any, is_policy: bool) -> tuple[list[int], list[float],
     return tokens, logprobs if is_policy else [math.nan] * len(tokens), completion.finish_reason == "length"
 
 
-def _start(options: dict[str, Any], engine: EngineConfig) -> Any:
+def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
+    """Start vLLM with these options, in this process or in its own."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"

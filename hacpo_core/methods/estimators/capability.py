@@ -36,9 +36,10 @@ def _without_capability(_: Any, config: ExperimentConfig) -> str | None:
 
 @dataclass(frozen=True)
 class CapabilityEstimator(Estimator):
-    """Capabilities, capability ratios and advantages of HACPO.
+    """A = (R - mean of w R) / std over all agents' responses; others' rows times w, the ratio of two capabilities.
 
-    The state is {"window": {agent: [oldest, ..., newest]}}.
+    An agent's capability is its mean reward, averaged over a window of steps. The state is
+    {"window": {agent: [oldest, ..., newest]}}.
 
     Source: HACPO Eq. 6-10, 50; the bounds are the official code's.
     """

@@ -36,7 +36,8 @@ class GroupEstimator(Estimator):
         "group",
         "divisor of the difference between reward and baseline",
         choices={
-            "group": "the standard deviation of the group",
+            "group": "the standard deviation of the group that the baseline is the mean of",
+            "own": "the standard deviation of the agent's own group; as group where its rewards are all equal",
             "batch": "the standard deviation of all the agent's rewards in the step",
             "none": "no division (Dr. GRPO)",
         },

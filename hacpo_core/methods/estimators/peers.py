@@ -35,6 +35,11 @@ class PeerRows(GroupEstimator):
         inert=without_others,
     )
 
+    @property
+    def needs_shared_rollouts(self) -> bool:
+        """True: it is about peers' rows."""
+        return True
+
     def joint(self, rewards: Rectangle, *, cross_baseline: CrossBaseline = "learner") -> JointAdvantages:
         """Own rows as with `group`, peers' rows according to `peer_advantage`."""
         joint = super().joint(rewards, cross_baseline=cross_baseline)

@@ -26,6 +26,11 @@ class PeerShaping(TokenClip):
     shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=without_others)
 
     @property
+    def needs_shared_rollouts(self) -> bool:
+        """True: it is about peers' rows."""
+        return True
+
+    @property
     def needs_token_ratios(self) -> bool:
         """False: peers' rows use no importance ratio."""
         return False

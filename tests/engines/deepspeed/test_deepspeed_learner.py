@@ -200,8 +200,8 @@ def test_gradient_of_two_ranks_is_that_of_one_process(family: str, stage: int) -
 
 def train_without_the_factor(job: Job) -> Trained:
     learner = learner_of(job)
-    backward = learner._backward
-    learner._backward = lambda loss: backward(loss / 2)  # type: ignore[method-assign]
+    backward = learner.backward
+    learner.backward = lambda loss: backward(loss / 2)  # type: ignore[method-assign]
     return trained_by(learner, job)
 
 

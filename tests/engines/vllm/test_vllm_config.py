@@ -109,7 +109,7 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
         given.update(options)
         return FailingEngine()
 
-    monkeypatch.setattr(vllm_sampler, "_start", start)
+    monkeypatch.setattr(vllm_sampler, "start_engine", start)
     vllm = VllmConfig(process="own", tensor_parallel_size=size)
     new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm)).close()
     assert given["tensor_parallel_size"] == size
@@ -121,7 +121,7 @@ def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **o: asked.append(o["seed"])))
-    monkeypatch.setattr(vllm_sampler, "_start", lambda *_: FailingEngine())
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
     sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
     requests = [SampleRequest((1, 2), seed=seed) for seed in (0, 2**63 - 1, 2**63 + 5, 2**64 - 1)]
     with pytest.raises(EngineError, match="sampling failed"):
@@ -131,13 +131,13 @@ def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
 
 def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
-    monkeypatch.setattr(vllm_sampler, "_start", lambda *_: FailingEngine())
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
     sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
     with pytest.raises(EngineError, match="vLLM: sampling failed: CUDA error: an illegal address was met"):
         sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
     with pytest.raises(EngineError, match="has stopped: .*CUDA error.*; resume the experiment"):
         sampler.synchronise(0, lambda: None)
-    assert not any(folder.exists() for folder in sampler._exchange.folders)
+    assert not any(folder.exists() for folder in sampler.exchange.folders)
 
 
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

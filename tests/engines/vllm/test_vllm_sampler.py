@@ -558,7 +558,7 @@ def test_hand_over_of_wrong_weights_stops_the_run(
         weights = ((name, 1.1 * parameter.detach()) for name, parameter in sampler.model.named_parameters())
         sampler.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
-    monkeypatch.setattr(VllmSampler, "_copy_weights", copy_too_large)
+    monkeypatch.setattr(VllmSampler, "copy_weights", copy_too_large)
     message = r"agent qwen: after the transfer of weights version 0, .* vllm and the learner differ by .* nats"
     with pytest.raises(EngineError, match=message):
         run_experiment(planned, DirectRunner(), QuietWatcher())

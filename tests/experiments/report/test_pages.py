@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,16 @@ import pytest
 from experiments.planner import Cell, GridPlan
 from experiments.report import write_report
 from experiments.report.cells import REFERENCE, Variant, average, read_results
-from experiments.report.comparisons import p_text, pair_cost, paired_difference
-from experiments.report.document import Paragraph, Picture, to_markdown
-from experiments.report.pages import report_blocks
-from experiments.report.statistics import Difference, holm
+from experiments.report.costs import pair_cost
+from experiments.report.curves import training_curves
+from experiments.report.differences import paired_difference
+from experiments.report.document import to_markdown
+from experiments.report.pages import report_content
+from experiments.report.statistics import Difference, holm, p_text
 from experiments.report.tables import ratio_table
 from flows.cli import main
 from hacpo_core.config import EngineConfig
+from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
 from tests.experiments.report.finished import AGENTS, Rewards, finished, grid_of
 
 TEST = "arithmetic_test"
@@ -52,7 +56,13 @@ def grid(tmp_path: Path) -> GridPlan:
 
 
 def text_of(grid: GridPlan) -> str:
-    return to_markdown("t", list(report_blocks(grid)))
+    return to_markdown(report_content(grid))
+
+
+def section(text: str, title: str) -> str:
+    """A part of a report, from its heading to the next."""
+    assert f"## {title}\n" in text, title
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def row(text: str, *labels: str) -> list[str]:
@@ -62,12 +72,25 @@ def row(text: str, *labels: str) -> list[str]:
     return line.removeprefix(start).removesuffix(" |").split(" | ")
 
 
+def accuracy(text: str, agent: str, method: str) -> list[str]:
+    return row(section(text, "Accuracy"), "tiny", agent, method)
+
+
+def price(text: str, method: str) -> list[str]:
+    return row(section(text, "Cost per point of accuracy"), "tiny", method)
+
+
+def lead(text: str, theirs: str, *place: str) -> list[str]:
+    """The figures of HACPO against another method, for a pair and an agent or over all agents."""
+    return row(section(text, "Differences"), f"HACPO − {theirs}", *(place or ("all agents", "")))
+
+
 def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
     text = text_of(grid)
-    assert row(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
-    assert row(text, "llama-tiny", "HACPO") == ["0.500", "1 of 1"]
-    assert row(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
-    assert row(text, "llama-tiny", "before training") == ["0.250", ""]
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
+    assert accuracy(text, "llama-tiny", "HACPO") == ["0.500", "1 of 1"]
+    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+    assert accuracy(text, "llama-tiny", "before training") == ["0.250", ""]
 
 
 def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
@@ -79,7 +102,7 @@ def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> Non
     both = paired_difference(results, REFERENCE, Variant("gspo_x2"), results.places, [TEST])
     assert isinstance(both, Difference)
     assert both.value == pytest.approx(0.125)
-    assert row(text_of(grid), "all agents", "")[0] == "+12.5"
+    assert lead(text_of(grid), "GSPO x 2")[0] == "+12.5"
 
 
 def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
@@ -92,16 +115,16 @@ def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
     assert (ours.sampled_tokens, ours.points) == (2000.0, pytest.approx(75.0))
     assert (theirs.sampled_tokens, theirs.points) == (4000.0, pytest.approx(50.0))
     text = text_of(grid)
-    assert row(text, "HACPO")[:2] == ["2 k", "1.00 x"]
-    assert row(text, "HACPO")[4] == "27"
-    assert row(text, "GSPO x 2")[1] == "2.00 x"
+    assert price(text, "HACPO")[:2] == ["2 k", "1.00 x"]
+    assert price(text, "HACPO")[4] == "27"
+    assert price(text, "GSPO x 2")[1] == "2.00 x"
     assert "tiny: HACPO samples 0.50 times the tokens of GSPO x 2; HACPO − GSPO x 2: +12.5 points (p = " in text
 
 
 def test_method_that_gains_nothing_has_no_price(tmp_path: Path) -> None:
     same = rewards(scores(1, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(1, 0))
     text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=same, metrics=METRICS)], benchmarks=[TEST]))
-    assert row(text, "HACPO")[3:5] == ["+0.0", "no gain"]
+    assert price(text, "HACPO")[3:5] == ["+0.0", "no gain"]
 
 
 def test_gpu_has_hours_and_the_cpu_has_none(tmp_path: Path) -> None:
@@ -111,12 +134,12 @@ def test_gpu_has_hours_and_the_cpu_has_none(tmp_path: Path) -> None:
     plans = [finished(tmp_path, "hacpo", rewards=after, metrics=metrics, engine=gpu)]
     text = text_of(grid_of(plans, benchmarks=[TEST]))
     # Two agents, two steps: 4 x 1350 s = 1.5 h for 50 + 50 points.
-    assert row(text, "HACPO")[-2:] == ["1.5", "0.015"]
+    assert price(text, "HACPO")[-2:] == ["1.5", "0.015"]
     assert "Hardware: cpu (run on cuda in bfloat16)." in text
     assert "shared the cores" not in text
     on_cpu = finished(tmp_path / "cpu", "hacpo", rewards=after, metrics=metrics)
     text = text_of(grid_of([on_cpu], benchmarks=[TEST]))
-    assert "hours" not in next(line for line in text.splitlines() if line.startswith("| method |"))
+    assert "hours" not in next(line for line in text.splitlines() if line.startswith("| pair | method |"))
     assert "shared the cores" in text
     assert "Hardware: cpu (run on cpu in float32)." in text
 
@@ -125,24 +148,25 @@ def test_unknown_cost_is_a_dash(tmp_path: Path) -> None:
     unread = {(2, TEST, agent): scores(0, 1) for agent in AGENTS}  # nothing was evaluated before training
     metrics = {"reward/mean": 0.5}  # no tokens were counted
     text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=unread, metrics=metrics)], benchmarks=[TEST]))
-    assert row(text, "HACPO") == ["—", "—", "—", "—", "—", "1"]
+    assert price(text, "HACPO") == ["—", "—", "—", "—", "—", "1"]
 
 
 def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: GridPlan, tmp_path: Path) -> None:
     unscored = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(*[math.nan] * 4), llama_tiny=scores(1, 1, 1, 0))
     other = finished(tmp_path / "other", "naive", rewards=unscored, metrics=METRICS)
     text = text_of(grid_of([*grid.plans.values(), other], benchmarks=[TEST]))
-    against_naive = text.partition("**HACPO − Naive**")[2].partition("## ")[0]
-    assert row(against_naive, "tiny", "qwen-tiny")[0] == "— (no problem scored in both)"
-    assert row(against_naive, "tiny", "llama-tiny")[0] == "-25.0"
-    assert row(text, "qwen-tiny", "Naive")[0] == "— (100.0 % unscored)"
+    assert lead(text, "Naive", "tiny", "qwen-tiny")[0] == "— (no problem scored in both)"
+    assert lead(text, "Naive", "tiny", "llama-tiny")[0] == "-25.0"
+    assert accuracy(text, "qwen-tiny", "Naive")[0] == "— (100.0 % unscored)"
     assert "nan" not in text
 
 
 def test_few_seeds_are_marked_beside_the_table(grid: GridPlan) -> None:
-    text = text_of(grid).partition("## Ratios")[0]
-    assert row(text, "tiny", "qwen-tiny")[6] == "1 (few)"
-    assert 'Warning ("few"): fewer than 5 seeds.' in text.partition("| all agents |")[2].partition("## ")[0]
+    text = text_of(grid)
+    assert lead(text, "GSPO x 2", "tiny", "qwen-tiny")[6] == "1 (few)"
+    verdict = section(text, "Verdict")
+    assert row(verdict, "HACPO − GSPO x 2")[-1] == "1 (few)"
+    assert 'Warning ("few"): fewer than 5 seeds.' in verdict
 
 
 def test_baselines_of_ones_choice_get_a_table_each(grid: GridPlan) -> None:
@@ -150,19 +174,19 @@ def test_baselines_of_ones_choice_get_a_table_each(grid: GridPlan) -> None:
         grid, config=replace(grid.config, report=replace(grid.config.report, against=["gspo_x2", "hacpo"]))
     )
     text = text_of(chosen)
-    first = text.partition("## The other methods against GSPO x 2")[2].partition("## ")[0]
-    assert row(first, "tiny", "qwen-tiny")[0] == "+25.0"
-    second = text.partition("## The other methods against HACPO")[2].partition("## ")[0]
-    assert row(second, "tiny", "qwen-tiny")[0] == "-25.0"
+    differences = section(text, "Differences")
+    first, _, second = differences.partition("### The other methods against HACPO\n")
+    assert row(first, "HACPO − GSPO x 2", "tiny", "qwen-tiny")[0] == "+25.0"
+    assert row(second, "GSPO x 2 − HACPO", "tiny", "qwen-tiny")[0] == "-25.0"
     assert text.count("is corrected for the number of rows") == 1
 
 
 def test_p_values_are_corrected_for_the_rows_of_one_kind(grid: GridPlan) -> None:
-    text = text_of(grid).partition("## HACPO against the other methods")[2].partition("## ")[0]
-    agents = [row(text, "tiny", agent) for agent in AGENTS]
+    text = text_of(grid)
+    agents = [lead(text, "GSPO x 2", "tiny", agent) for agent in AGENTS]
     raw, corrected = [float(figures[2]) for figures in agents], [float(figures[3]) for figures in agents]
     assert corrected == pytest.approx(holm(raw), abs=2e-3)
-    joint = row(text, "all agents", "")
+    joint = lead(text, "GSPO x 2")
     assert joint[2] == joint[3], "one comparison over all agents"
 
 
@@ -187,8 +211,9 @@ def test_ratios_are_over_steps(grid: GridPlan) -> None:
     text = text_of(grid)
     found = row(text, "tiny", "qwen-tiny", "HACPO", "s_hete")
     assert found == ["0.90000", "0.90000", "0.90000", "0.00000", "—", "—", "25.0 %"]
-    printed = to_markdown("t", [ratio_table(read_results(grid), is_printed=True)])
-    assert "paper" not in printed  # Table 6 is of another agent
+    printed = ratio_table(read_results(grid), is_printed=True)
+    assert printed is not None
+    assert not printed.map(lambda text: "paper" in text).any(axis=None)  # Table 6 is of another agent
 
 
 def test_interval_is_over_seeds(tmp_path: Path) -> None:
@@ -204,7 +229,7 @@ def test_interval_is_over_seeds(tmp_path: Path) -> None:
     ]
     # 1, 1/2, 1/2: mean 2/3, deviation sqrt(1/12), t = 4.3027.
     width = 4.3027 * math.sqrt(1 / 12) / math.sqrt(3)
-    figure = row(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "HACPO")[0]
+    figure = accuracy(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "HACPO")[0]
     assert figure == f"0.667 ± {width:.3f}"
 
 
@@ -219,7 +244,7 @@ def test_untrained_model_has_no_interval(tmp_path: Path) -> None:
         )
         for seed, before in enumerate((scores(1, 0), scores(1, 0), scores(1, 1)))
     ]
-    assert row(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "before training")[0] == "0.667"
+    assert accuracy(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "before training")[0] == "0.667"
 
 
 def test_best_of_samples_is_scored_as_such(tmp_path: Path) -> None:
@@ -239,7 +264,7 @@ def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path)
         paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
         == "different problems"
     )
-    assert row(text_of(joined).partition("**HACPO − Naive**")[2], "all agents", "")[0] == "— (different problems)"
+    assert lead(text_of(joined), "Naive")[0] == "— (different problems)"
 
 
 def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
@@ -255,8 +280,9 @@ def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_pat
 def test_method_that_another_entry_holds_under_its_name_is_not_compared_with_itself(grid: GridPlan) -> None:
     again = [replace(cell, method="hacpo_alpha1") for cell in grid.cells if cell.method == "hacpo"]
     text = text_of(replace(grid, cells=(*grid.cells, *again)))
-    assert row(text, "qwen-tiny", "HACPO, α = 1") == row(text, "qwen-tiny", "HACPO")
-    assert row(text.partition("**HACPO − HACPO, α = 1**")[2], "all agents", "")[0] == "— (same experiments)"
+    assert accuracy(text, "qwen-tiny", "HACPO, α = 1") == accuracy(text, "qwen-tiny", "HACPO")
+    assert "HACPO − GSPO x 2" in text
+    assert "HACPO − HACPO, α = 1" not in text
 
 
 def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
@@ -272,7 +298,7 @@ def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
     assert "- failed: StoreError: the disk is full — Naive seed 0 (qwen-tiny)" in text
     assert "- unavailable: pair.agents.a.path: /m is no folder — GRPO seed 0 (qwen-tiny)" in text
     assert "- missing: not run — GSPO seed 0 (qwen-tiny)" in text
-    assert row(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
+    assert accuracy(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
 
 
 def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) -> None:
@@ -280,18 +306,17 @@ def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) 
     (torn.root / "steps" / "000002" / "metrics.json").write_text("{}", encoding="utf-8")
     text = text_of(grid)
     assert re.search(r"- unreadable: .*metrics\.json.* — HACPO seed 0 \(qwen-tiny, llama-tiny\)", text)
-    assert row(text, "qwen-tiny", "HACPO") == ["—", "0 of 1"]
-    assert row(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["—", "0 of 1"]
+    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
 
 
 def test_torn_responses_leave_the_accuracy_and_say_why_nothing_is_compared(grid: GridPlan) -> None:
     torn = next(plan for plan in grid.plans.values() if plan.config.method.name == "hacpo")
     (torn.root / "steps" / "000002" / f"answer.{TEST}.0-4.qwen-tiny.parquet").write_bytes(b"")
     text = text_of(grid)
-    assert row(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
-    differences = text.partition("## Cost per point")[0]
-    assert row(differences, "tiny", "qwen-tiny")[0].startswith("— (responses cannot be read: ")
-    assert row(differences, "tiny", "llama-tiny")[0] == "+0.0"
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
+    assert lead(text, "GSPO x 2", "tiny", "qwen-tiny")[0].startswith("— (responses cannot be read: ")
+    assert lead(text, "GSPO x 2", "tiny", "llama-tiny")[0] == "+0.0"
 
 
 def test_two_code_versions_are_flagged(tmp_path: Path) -> None:
@@ -322,9 +347,11 @@ def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> N
     assert page == tmp_path / "out" / "report.html"
     html = page.read_text(encoding="utf-8")
     drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
-    assert "reward_mean.svg" in drawn
-    assert html.count("<svg") == len(drawn)
-    assert not re.search(r"(src|href)=['\"]?(https?:)?//", html.replace("xlink:href", ""))
+    assert drawn == ["clip_cross_stopped_share.svg", "ratio_cross_mean.svg", "reward_mean.svg"], (
+        "only what was measured"
+    )
+    assert html.count("<figure") == html.count("data:image/svg+xml") == len(drawn)
+    assert not re.search(r"<[^>]* (src|href)=\"(?!data:|#)", html.partition("</main>")[0])
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert all(f"(figures/{name})" in markdown for name in drawn)
     first = {path.name: path.read_bytes() for path in (tmp_path / "out" / "figures").iterdir()}
@@ -332,25 +359,50 @@ def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> N
     assert all((tmp_path / "out" / "figures" / name).read_bytes() == content for name, content in first.items())
 
 
-def test_title_of_a_figure_names_its_methods(grid: GridPlan) -> None:
-    labels = [f"floor 0.{number}" for number in range(6)]
-    extra = [replace(cell, label=label) for cell in grid.cells[:2] for label in labels]
-    titles = [
-        block.caption
-        for block in report_blocks(replace(grid, cells=[*grid.cells, *extra]))
-        if isinstance(block, Picture) and block.name.startswith("reward_mean")
+def test_verdict_stands_first_and_counts_every_agent(tmp_path: Path) -> None:
+    before, plans = scores(*[0] * 8), []
+    for seed in range(2):
+        for method, correct in (("hacpo", 7), ("naive", 7), ("gspo", 2)):
+            after = scores(*[1] * correct, *[0] * (8 - correct))
+            own = rewards(before, qwen_tiny=after, llama_tiny=after)
+            plans.append(finished(tmp_path, method, seed=seed, rewards=own, metrics=METRICS))
+    grid = grid_of(plans, benchmarks=[TEST])
+    text = text_of(replace(grid, config=replace(grid.config, about="Sums of *three* digits.")))
+    verdict = section(text, "Verdict")
+    assert row(verdict, "HACPO − GSPO")[:2] == ["win", "+62.5"]
+    assert row(verdict, "HACPO − Naive")[:3] == ["tie", "+0.0", "+0.0 to +0.0"]
+    assert "**Tie**: HACPO − Naive is +0.0 points" in verdict
+    assert text.index("Sums of \\*three\\* digits.") < text.index("## Verdict") < text.index("## Accuracy")
+
+
+def test_one_seed_gives_no_verdict(grid: GridPlan) -> None:
+    assert row(section(text_of(grid), "Verdict"), "HACPO − GSPO x 2")[0] == "not yet"
+
+
+def test_curve_holds_mean_interval_and_single_seeds(tmp_path: Path) -> None:
+    same = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    plans = [
+        finished(tmp_path, "hacpo", seed=seed, rewards=same, metrics=METRICS | {"reward/mean": reward})
+        for seed, reward in enumerate((0.4, 0.6))
     ]
-    named = "GSPO x 2; HACPO (floor 0.0); HACPO (floor 0.1); HACPO (floor 0.2); HACPO."
-    assert titles[0].endswith(f": {named}")
-    assert titles[1].endswith(": HACPO (floor 0.3); HACPO (floor 0.4); HACPO (floor 0.5); HACPO.")
+    (curve,) = training_curves(read_results(grid_of(plans, benchmarks=[TEST])))
+    step = curve.table[(curve.table["agent"] == "qwen-tiny") & (curve.table["x"] == 1)]
+    assert list(step["kind"]) == ["mean", "seed", "seed"]
+    assert list(step["value"]) == [0.5, 0.4, 0.6]
+    # deviation sqrt(0.02), t = 12.7062
+    assert step["high"].iloc[0] == pytest.approx(0.5 + 12.7062 * math.sqrt(0.02 / 2), abs=1e-4)
 
 
-def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path) -> None:
-    label = "--><script>alert(1)</script>"
-    labelled = replace(grid, cells=[replace(cell, label=label) for cell in grid.cells])
+@pytest.mark.parametrize("label", ["--><script>alert(1)</script>", "](javascript:x) <b> | `"])
+def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path, label: str) -> None:
+    labelled = replace(
+        grid, cells=[replace(cell, label=label) for cell in grid.cells], config=replace(grid.config, title=label)
+    )
     page = write_report(labelled, tmp_path / "out").read_text(encoding="utf-8")
-    assert "<script" not in page
-    assert "HACPO (--&gt;&lt;script&gt;" in page
+    own = page.partition("<body>")[2].partition("</main>")[0]
+    own = re.sub(r'<script type="application/json">[^<]*</script>', "", own)
+    assert "<script" not in own and "<b>" not in own and 'href="javascript' not in own
+    assert f"HACPO ({escape(label)})" in own
 
 
 def test_command_writes_the_report_of_a_grid_that_was_not_run(
@@ -376,8 +428,8 @@ def test_printed_values_stand_beside_missing_ones(tmp_path: Path) -> None:
     cells = [Cell(pair, "hacpo", "", 0, agent, "x", tmp_path, "missing", "not run") for agent in pair.split("+")]
     empty = grid_of([], pair=pair, extra=cells, table="table1")
     text = text_of(empty)
-    assert row(text, "qwen3-1.7b-base", "HACPO")[0] == "— (paper 0.690)"
-    assert row(text, "qwen3-4b-base", "HACPO")[-2:] == ["— (paper 0.601)", "0 of 0"]
+    assert row(text, pair, "qwen3-1.7b-base", "HACPO")[0] == "— (paper 0.690)"
+    assert row(text, pair, "qwen3-4b-base", "HACPO")[-2:] == ["— (paper 0.601)", "0 of 0"]
     assert "10 of 80 rows" in text
     assert row(text, "Table 1", "GSPO")[:3] == ["6", "+3.20", "+3.28"]
 
@@ -395,11 +447,26 @@ def test_exponents_stand_in_columns(tmp_path: Path) -> None:
     after = {(2, "math500", agent): scores(1, 1, 0, 0) for agent in AGENTS}
     plans = [finished(tmp_path, method, rewards=after, metrics=METRICS) for method in ("hacpo_alpha0", "hacpo_alpha1")]
     text = text_of(grid_of(plans, table="table4", benchmarks=["math500"]))
-    assert "| agent | HACPO, α = 0 | HACPO, α = 1 |" in text
-    assert row(text, "qwen-tiny") == ["0.500", "0.500"]
+    assert "| pair | agent | HACPO, α = 0 | HACPO, α = 1 |" in text
+    assert row(text, "tiny", "qwen-tiny") == ["0.500", "0.500"]
 
 
 def test_empty_grid_says_so() -> None:
-    blocks = list(report_blocks(grid_of([])))
-    assert isinstance(blocks[0], Paragraph)
-    assert "0 of 0 cells" in blocks[0].text
+    text = text_of(grid_of([]))
+    assert "0 of 0 cells" in text
+    assert "## Accuracy" not in text and "## Verdict" not in text
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
+def test_browser_draws_the_charts_and_prints_one_page(grid: GridPlan, tmp_path: Path) -> None:
+    page = write_report(grid, tmp_path / "out")
+    with chromium() as browser:
+        opened = browser.new_page(viewport={"width": PHONE[0], "height": PHONE[1]})
+        errors: list[str] = []
+        opened.on("console", lambda message: errors.append(message.text))
+        opened.goto(page.as_uri())
+        opened.wait_for_function("document.querySelectorAll('figure[data-drawn] svg').length === 3")
+        assert not errors
+        assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        assert opened.pdf().count(b"/Type /Page\n") == 1

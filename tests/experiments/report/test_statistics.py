@@ -12,6 +12,7 @@ from experiments.report.statistics import (
     Difference,
     holm,
     paired_bootstrap,
+    paired_t,
     summarize,
     t_quantile,
 )
@@ -131,3 +132,10 @@ def test_spread_between_seeds_is_told_apart_from_that_of_problems() -> None:
     seeds = paired_bootstrap({"math": np.array([[[0.0, 0.0], [1.0, 1.0]]])})
     assert seeds.seed_std == pytest.approx(math.sqrt(0.5))
     assert math.isnan(paired_bootstrap({"math": np.array([[[1.0, 0.0]]])}).seed_std)
+
+
+def test_equal_differences_have_the_p_value_of_a_sign_test() -> None:
+    assert paired_t([5.0, 5.0]).p_value == 0.5
+    assert paired_t([5.0] * 6).p_value == 2 / 2**6
+    assert paired_t([0.0, 0.0]).p_value == 1.0
+    assert paired_t([4.9, 5.1]).p_value < 0.05

@@ -11,13 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flows.doctor import machine as doctor
+from flows.doctor.engine_trial import quick_trial
+from hacpo_core.engines.base import Sampled
+from hacpo_core.engines.transformers.sampler import TransformersSampler
 
 has_vllm = importlib.util.find_spec("vllm") is not None
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
@@ -25,21 +30,20 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs the lora extra")
 
 
-def hang_with_a_child() -> str:
+def hang_with_a_child() -> None:
     """A trial that never ends, run by the doctor in a process of its own."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     Path(os.environ["HACPO_TEST_BEGUN"]).write_text(str(child.pid), encoding="utf-8")
     time.sleep(1000)
-    return "never"
 
 
-def hang_in_ray() -> str:
+def hang_in_ray() -> None:
     """As above, with a Ray that has been started."""
     from hacpo_core.config import ExperimentConfig
     from hacpo_core.placement import ray_actors
 
     ray_actors.start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
-    return hang_with_a_child()
+    hang_with_a_child()
 
 
 @pytest.mark.skipif(has_vllm, reason="vLLM is installed here")
@@ -55,7 +59,7 @@ def test_missing_vllm_is_said_with_what_to_install() -> None:
 def test_installed_vllm_is_tried() -> None:
     found = doctor.check_vllm()
     assert found.is_ok, found.detail
-    assert "samples, and agrees with torch to " in found.detail
+    assert "samples and trains; sampler and learner agree to " in found.detail
 
 
 @pytest.mark.vllm
@@ -90,7 +94,7 @@ def test_missing_extra_is_said_with_what_to_install(
 def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list[str]]) -> None:
     found = doctor.check_ray()
     assert found.is_ok, found.detail
-    assert found.detail == f"ray {version('ray')}: starts, runs an agent's process, and stops"
+    assert found.detail.startswith(f"ray {version('ray')}: samples and trains; ")
     assert not leftovers()
 
 
@@ -101,11 +105,23 @@ def test_installed_peft_is_tried() -> None:
     assert found.detail.startswith(f"peft {version('peft')}: adapters work, and merged weights agree to ")
 
 
+def test_sampler_with_other_weights_than_the_learner_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = TransformersSampler.sample
+
+    def wrong(self: TransformersSampler, *args: Any, **kwargs: Any) -> Sampled:
+        sampled = inner(self, *args, **kwargs)
+        return replace(sampled, logprobs=replace(sampled.logprobs, value_N=sampled.logprobs.value_N + np.float32(0.01)))
+
+    monkeypatch.setattr(TransformersSampler, "sample", wrong)
+    with pytest.raises(RuntimeError, match=r"sampler and learner differ by 1.0e-02 nats, expected at most 0.001"):
+        quick_trial()
+
+
 @needs_peft
 def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from hacpo_core.engines.torch import lora
 
-    monkeypatch.setattr(lora, "_merged", lambda layer, weight: weight)
+    monkeypatch.setattr(lora, "merged_weight", lambda layer, weight: weight)
     with pytest.raises(RuntimeError, match="logits of merged weights and adapters differ by "):
         doctor.merge_with_peft()
 
@@ -130,13 +146,14 @@ def test_ray_that_does_not_answer_is_ended_with_all_that_it_started(
 
 
 def hang_with_a_child_of(
-    name: str, trial: Callable[[], str], folder: Path, monkeypatch: pytest.MonkeyPatch, *, limit_s: float
+    name: str, trial: Callable[[], None], folder: Path, monkeypatch: pytest.MonkeyPatch, *, limit_s: float
 ) -> bool:
     """Whether the trial had really begun to hang when the doctor gave it up, in these words."""
     begun = folder / "begun"
     monkeypatch.setenv("HACPO_TEST_BEGUN", str(begun))
     monkeypatch.chdir(Path(__file__).parents[3])  # where the child finds this file
-    found = doctor.check_engine(name, trial, extra={"peft": "lora"}.get(name), limit_s=limit_s)
+    code = f"from {trial.__module__} import {trial.__name__} as hang; hang()"
+    found = doctor.check_engine(name, code, extra={"peft": "lora"}.get(name), limit_s=limit_s)
     assert not found.is_ok
     assert found.detail.endswith(f" did not answer within {limit_s:g} s")
     return begun.exists()
@@ -206,7 +223,7 @@ def test_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_installed_deepspeed_is_tried() -> None:
     found = doctor.check_deepspeed()
     assert found.is_ok, found.detail
-    assert found.detail.startswith(f"deepspeed {version('deepspeed')}: trains, and agrees with torch to ")
+    assert found.detail.startswith(f"deepspeed {version('deepspeed')}: samples and trains; ")
 
 
 @pytest.mark.deepspeed
@@ -227,7 +244,8 @@ def test_version_that_does_not_fit_is_named_with_what_to_install(
 @pytest.mark.deepspeed
 @needs_deepspeed
 def test_deepspeed_says_nothing_compiles_nothing_and_leaves_no_file(tmp_path: Path) -> None:
-    code = "from flows.doctor import machine as doctor; print(doctor.train_with_deepspeed())"
+    words = ("engine.learner=deepspeed", "engine.deepspeed.stage=2")
+    code = f"from flows.doctor.engine_trial import quick_trial; print(quick_trial(*{words}))"
     root = Path(__file__).parents[3]
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(root)}
     done = subprocess.run(
@@ -240,7 +258,7 @@ def test_deepspeed_says_nothing_compiles_nothing_and_leaves_no_file(tmp_path: Pa
         check=True,
     )
     assert done.stdout.splitlines() == [done.stdout.strip()]
-    assert done.stdout.startswith("trains, and agrees with torch to ")
+    assert done.stdout.startswith("samples and trains; ")
     assert without_leak_report(done.stderr) == []
     assert not list(tmp_path.rglob("*"))
 

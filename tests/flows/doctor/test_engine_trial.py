@@ -15,7 +15,8 @@ from flows.cli import app
 from flows.doctor.engine_trial import Workload, trial_report
 from hacpo_core.engines.torch.learner import TorchLearner
 
-STEPS = ["load", "hand over and sample", "sample again", "score", "update", "checkpoint", "resume", "replay"]
+STEPS = ["load", "hand over and sample", "sample again", "score", "update", "score the update"]
+STEPS += ["checkpoint", "resume", "replay"]
 SMALL = Workload(num_problems=4, num_samples=2, max_tokens=16)
 BF16 = ("engine.dtype=bfloat16", "engine.grad_dtype=float32")
 has_vllm = importlib.util.find_spec("vllm") is not None
@@ -86,7 +87,7 @@ def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.Monkey
     monkeypatch.setattr(TorchLearner, "optimizer_step", noisy)
     report = trial_report("cpu", workload=SMALL)
     assert not report["is_ok"]
-    assert [step["is_ok"] for step in report["steps"]] == [True] * 7 + [False]
+    assert [step["is_ok"] for step in report["steps"]] == [True] * 8 + [False]
     assert "RuntimeError: replaying the update gives other weights" in report["steps"][-1]["detail"]
 
 
@@ -96,7 +97,7 @@ def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: 
     assert found.exit_code == 0, found.output
     lines = found.output.splitlines()
     assert lines[0] == "tiny with --hardware cpu on cpu"
-    assert [line[:2] for line in lines[1:9]] == ["ok"] * 8
+    assert [line[:2] for line in lines[1:10]] == ["ok"] * 9
     kept = json.loads((tmp_path / "runs" / "doctor-gpu.json").read_text(encoding="utf-8"))
     assert [step["name"] for step in kept[0]["steps"]] == STEPS
 

@@ -44,13 +44,13 @@ import os, signal, sys
 from pathlib import Path
 import flows.exports.export
 from flows.planning.plans import find_plan
-inner, calls = flows.exports.export._copy, []
+inner, calls = flows.exports.export.copy_checked, []
 def killed(source, target, *, digest):
     inner(source, target, digest=digest)
     calls.append(target)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-flows.exports.export._copy = killed
+flows.exports.export.copy_checked = killed
 flows.exports.export.export_agent(find_plan(Path(sys.argv[1]), sys.argv[2]), "qwen", Path(sys.argv[3]))
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.exports.harness import ExportedModel, HarnessOptions, _rows, check_options, run_harness
+from flows.exports.harness import ExportedModel, HarnessOptions, check_options, harness_rows, run_harness
 from flows.planning.plans import Plan
 from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
@@ -112,7 +112,7 @@ def test_row_of_each_metric_has_its_error() -> None:
         "exact_match_stderr,strict": "N/A",
     }
     model = ExportedModel(Path("model"), "x", "qwen", 2, "sums128:0")
-    rows = list(_rows(model, {"results": {"sums": figures}, "n-shot": {"sums": 5}}))
+    rows = list(harness_rows(model, {"results": {"sums": figures}, "n-shot": {"sums": 5}}))
     same = {"agent": "qwen", "step": 2, "task": "sums", "num_fewshot": 5}
     assert rows == [
         {**same, "metric": "acc", "filter": "none", "value": 0.25, "stderr": 0.125},

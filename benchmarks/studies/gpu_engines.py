@@ -1,0 +1,75 @@
+"""Speed of a hardware file's engines: hand-over, sampling, scoring, update, checkpoint, resume and replay.
+
+The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with a larger workload. The model has random
+weights, so that nothing need be downloaded; responses rarely end early. Without a GPU, the toy size is measured on the
+CPU.
+
+Usage: python -m benchmarks.studies.gpu_engines [--hardware one_gpu_vllm] [--size 1.7b|4b|toy] [--model FOLDER]
+Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` updates docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.measure import RESULTS, write_result
+from flows.doctor.engine_trial import Workload, trial_report
+from hacpo_core.tiny.tokenizers import build_tokenizer
+
+_QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True}
+SIZES: dict[str, dict[str, Any]] = {
+    "1.7b": _QWEN3
+    | {"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 6144},
+    "4b": _QWEN3 | {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728},
+    "toy": _QWEN3
+    | {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+    | {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512},
+}
+WORK = {
+    "1.7b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
+    "4b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
+    "toy": Workload(num_problems=16, num_samples=4, max_tokens=64),
+}
+
+
+def write_random_model(folder: Path, size: str) -> None:
+    """Save a Qwen3 with random bfloat16 weights, and a tokenizer with a chat template."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("qwen3", max_position_embeddings=8192, eos_token_id=1, **SIZES[size])
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    build_tokenizer("byte").save_pretrained(folder)
+
+
+def main() -> None:
+    """Measure one model with one hardware file; earlier results of other combinations are kept."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hardware", default="one_gpu_vllm" if torch.cuda.is_available() else "cpu_deepspeed")
+    parser.add_argument("--size", choices=SIZES, default="1.7b" if torch.cuda.is_available() else "toy")
+    parser.add_argument("--model", type=Path, help="a model folder, instead of random weights")
+    parser.add_argument("overrides", nargs="*", help="section.field=value")
+    arguments = parser.parse_args()
+    model, size, overrides = arguments.model, arguments.size, arguments.overrides
+    with tempfile.TemporaryDirectory() as temporary:
+        folder: Path = model or Path(temporary)
+        if model is None:
+            write_random_model(folder, size)
+        report = trial_report(arguments.hardware, model=folder, workload=WORK[size], overrides=overrides)
+    entry = report | {"model": model.name if model else f"random, {size}", "words": overrides}
+    path = RESULTS / "gpu_engines.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
+    same = ("model", "hardware", "device", "words")
+    kept = [other for other in kept if any(other[name] != entry[name] for name in same)]
+    write_result("gpu_engines", {"results": [*kept, entry]}, ["torch", "transformers"])
+
+
+if __name__ == "__main__":
+    main()

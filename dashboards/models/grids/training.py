@@ -1,0 +1,63 @@
+"""An agent's evaluations during one training, and its curve."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dashboards.models.grids.cells import StandingOf
+from flows.records.gridfile import Place
+from flows.records.progress import Evaluated, Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a training curve, mean over seeds; `half_width` is of the 95 % interval, nan with one seed."""
+
+    step: int
+    tokens: float
+    gpu_hours: float
+    hours: float
+    value: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
+
+    evaluations: tuple[Evaluated, ...]
+    last: int | None
+
+    def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
+        """Mean over benchmarks after a step; nan if one is missing."""
+        values = {evaluation.benchmark: evaluation.value for evaluation in self.evaluations if evaluation.step == step}
+        return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
+
+
+def trained_of(place: Place, standing_of: StandingOf) -> Trained:
+    """An agent's evaluations in the experiment of a place."""
+    standing = standing_of(place.experiment)
+    if standing.progress is None:
+        return Trained((), None)
+    own = tuple(evaluation for evaluation in standing.progress.evaluations if evaluation.agent == place.agent)
+    return Trained(own, standing.progress.num_steps if standing.state == "done" else None)
+
+
+def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
+    """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
+    points = {}
+    for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
+        value = statistics.fmean(agent.value(step, benchmarks) for agent in team)
+        if math.isnan(value):
+            continue
+        spent = Spent.sum(next(e.spent for e in agent.evaluations if e.step == step) for agent in team)
+        points[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
+    return points
+
+
+def last_of(trained: Trained) -> Evaluated | None:
+    """The evaluation after the final step of a complete run."""
+    return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)

@@ -1,0 +1,238 @@
+"""Paired differences between methods: verdicts over all agents, and rows of single agents.
+
+Shapes: A agent, S seed, P problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from experiments.look import charts
+from experiments.look.charts import Chart
+from experiments.published.tables import AVERAGE
+from experiments.report.cells import Results, Variant, method_of_interest, paired_scores
+from experiments.report.statistics import Difference, holm, p_text, paired_bootstrap, verdict_word
+from experiments.report.tables import DASH, Printed, known
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.metrics import Floats
+
+ALL = "all agents"
+ENOUGH_SEEDS = 5
+_SAME = "same experiments"
+"""two entries of a grid with equal settings: there is nothing to compare"""
+_PairAgent = tuple[str, str]
+
+
+def paired_difference(
+    results: Results, ours: Variant, theirs: Variant, places: Sequence[_PairAgent], benchmarks: Sequence[str]
+) -> Difference | str:
+    """Ours − theirs over some (pair, agent) places, on the seeds that all of them have for both methods.
+
+    Returns:
+        difference in units of accuracy, or the reason why there is none.
+    """
+    runs = [(results.of(*place, ours), results.of(*place, theirs)) for place in places]
+    common = [set(a) & set(b) for a, b in runs]
+    seeds = sorted(set.intersection(*common)) if common else []
+    if not seeds or not benchmarks:
+        return "no common seed"
+    if all(a[s].cell.experiment == b[s].cell.experiment for a, b in runs for s in seeds):
+        return _SAME
+    difference_ASP: dict[str, Floats] = {}
+    for name in benchmarks:
+        if any(name not in by_seed[s].after for pair in runs for by_seed in pair for s in seeds):
+            return f"no evaluation on {name}"
+        try:
+            rows = [paired_scores(results, [a[s] for s in seeds], [b[s] for s in seeds], name) for a, b in runs]
+        except StoreError as error:
+            return f"responses cannot be read: {error}"
+        answered = [row for row in rows if row is not None]
+        if len(answered) < len(rows) or len({row.shape for row in answered}) > 1:
+            return "different problems"
+        difference_ASP[name] = np.stack(answered)
+        if np.isnan(difference_ASP[name]).any(axis=(0, 1)).all():
+            return "no problem scored in both"
+    return paired_bootstrap(difference_ASP)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """Difference of two methods for one agent, or over all agents of all pairs (`pair` is then `ALL`)."""
+
+    ours: Variant
+    theirs: Variant
+    pair: str
+    agent: str
+    difference: Difference | str
+    paper: float
+    """the paper's lead, in points; nan if it has none"""
+    corrected_p: float = math.nan
+
+    @property
+    def title(self) -> str:
+        """Both methods."""
+        return f"{self.ours.title} − {self.theirs.title}"
+
+    @property
+    def word(self) -> str:
+        """Win, tie or loss; "not yet" with fewer than two seeds."""
+        if isinstance(self.difference, str) or self.difference.num_seeds < 2:
+            return "not yet"
+        return verdict_word(self.difference.value, self.corrected_p)
+
+    @property
+    def text(self) -> str:
+        """Points, interval and p-value."""
+        points, interval, _, p, *_ = self.figures
+        return f"{points} points, 95 % interval {interval}, p {p if p.startswith('<') else f'= {p}'}"
+
+    @property
+    def figures(self) -> list[str]:
+        """The numbers of a table's row."""
+        d = self.difference
+        if isinstance(d, str):
+            return [f"{DASH} ({d})", *[DASH] * 8]
+        return [
+            f"{100 * d.value:+.1f}",
+            f"{100 * d.low:+.1f} to {100 * d.high:+.1f}",
+            p_text(d.p_value).removeprefix("= "),
+            p_text(self.corrected_p).removeprefix("= "),
+            known(100 * d.seed_std, ".1f"),
+            known(100 * d.power(0.01), ".0f", " %"),
+            f"{d.num_seeds}{' (few)' if d.num_seeds < ENOUGH_SEEDS else ''}",
+            f"{d.num_problems:,}",
+            str(d.num_dropped),
+        ]
+
+
+_COLUMNS = (
+    "points", "95 % interval", "p", "p, Holm", "sd of seeds", "power, 1 point", "seeds", "problems", "dropped",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Methods compared with each other, as a part of the report."""
+
+    title: str
+    name: str
+    rows: tuple[ComparedRow, ...]
+
+    @property
+    def headline(self) -> ComparedRow | None:
+        """One method against the best of the others; None if several are compared, or nothing yet."""
+        joint = [row for row in self.rows if row.pair == ALL and row.word != "not yet"]
+        one = len({row.ours for row in self.rows}) == 1
+        return min(joint, key=lambda row: row.difference.value) if joint and one else None  # type: ignore[union-attr]
+
+    @property
+    def verdicts(self) -> pd.DataFrame:
+        """A row per comparison over all agents."""
+        return pd.DataFrame(
+            [
+                [row.title, row.word, *row.figures[:2], row.figures[3], row.figures[6]]
+                for row in self.rows
+                if row.pair == ALL
+            ],
+            columns=["methods", "verdict", "points", "95 % interval", "p, Holm", "seeds"],
+        )
+
+    @property
+    def differences(self) -> pd.DataFrame:
+        """A row per comparison and agent, and over all agents."""
+        return pd.DataFrame(
+            [
+                [row.title, row.pair, row.agent, *row.figures, known(row.paper, "+.1f").replace(DASH, "")]
+                for row in self.rows
+            ],
+            columns=["methods", "pair", "agent", *_COLUMNS, "paper, points"],
+        )
+
+    @property
+    def forest(self) -> Chart | None:
+        """The differences with their intervals, a panel per agent; None without any."""
+        has_pairs = len({row.pair for row in self.rows}) > 2
+        rows = [
+            {
+                "agent": f"{row.agent} ({row.pair})" if row.agent and has_pairs else row.agent or ALL,
+                "label": row.title,
+                "value": 100 * row.difference.value,
+                "low": 100 * row.difference.low,
+                "high": 100 * row.difference.high,
+                "verdict": row.word,
+                "note": f"{row.word}: {row.text}",
+            }
+            for row in sorted(self.rows, key=lambda row: row.pair != ALL)
+            if isinstance(row.difference, Difference) and row.word != "not yet"
+        ]
+        if not rows:
+            return None
+        caption = f"{self.title}: difference in accuracy after training, in points, with 95 % intervals."
+        return charts.forest(self.name, caption, pd.DataFrame(rows), x="difference, points", facet="agent")
+
+    @property
+    def has_few_seeds(self) -> bool:
+        """Whether a comparison has fewer than ENOUGH_SEEDS seeds."""
+        return any(isinstance(d := row.difference, Difference) and d.num_seeds < ENOUGH_SEEDS for row in self.rows)
+
+
+def comparisons(
+    results: Results, printed: Printed, benchmarks: Sequence[str], against: Sequence[str]
+) -> list[Comparison]:
+    """The method of interest against all others; or, if the grid names baselines, all others against each of them."""
+    chosen: list[tuple[str, list[tuple[Variant, Variant]]]] = []
+    ours = method_of_interest(results.variants)
+    if against:
+        for baseline in map(Variant, against):
+            others = [(variant, baseline) for variant in results.variants if variant != baseline]
+            chosen.append((f"The other methods against {baseline.title}", others))
+    elif ours is not None:
+        others = [(ours, variant) for variant in results.variants if variant != ours]
+        chosen.append((f"{ours.title} against the other methods", others))
+    return [
+        Comparison(title, f"verdict_{number}", rows)
+        for number, (title, pairs) in enumerate(chosen, 1)
+        if (rows := _corrected(results, printed, benchmarks, pairs))
+    ]
+
+
+def _corrected(
+    results: Results, printed: Printed, benchmarks: Sequence[str], pairs: Sequence[tuple[Variant, Variant]]
+) -> tuple[ComparedRow, ...]:
+    """All rows; p-values are corrected by Holm's procedure, separately for single agents and over all agents."""
+    compared = [row for ours, theirs in pairs for row in _compared(results, printed, benchmarks, ours, theirs)]
+    rows = [row for row in compared if row.difference != _SAME]
+    corrected: dict[int, float] = {}
+    for is_joint in (False, True):
+        p_values = {
+            number: row.difference.p_value
+            for number, row in enumerate(rows)
+            if isinstance(row.difference, Difference) and (row.pair == ALL) == is_joint
+        }
+        corrected |= zip(p_values, holm(list(p_values.values())), strict=True)
+    return tuple(replace(row, corrected_p=corrected.get(number, math.nan)) for number, row in enumerate(rows))
+
+
+def _compared(
+    results: Results, printed: Printed, benchmarks: Sequence[str], ours: Variant, theirs: Variant
+) -> list[ComparedRow]:
+    places = [place for place in results.places if all(results.holds(place, variant) for variant in (ours, theirs))]
+    leads = [_printed_lead(printed, place, ours, theirs) for place in places]
+    rows = [
+        ComparedRow(ours, theirs, *place, paired_difference(results, ours, theirs, [place], benchmarks), lead)
+        for place, lead in zip(places, leads, strict=True)
+    ]
+    if places:
+        joint = paired_difference(results, ours, theirs, places, benchmarks)
+        rows.append(ComparedRow(ours, theirs, ALL, "", joint, sum(leads) / len(leads)))
+    return rows
+
+
+def _printed_lead(printed: Printed, place: _PairAgent, ours: Variant, theirs: Variant) -> float:
+    ahead, behind = (printed.get((*place, variant.method, AVERAGE)) for variant in (ours, theirs))
+    return math.nan if ahead is None or behind is None or ours.label or theirs.label else 100 * (ahead - behind)

@@ -1,0 +1,97 @@
+"""An experiment's log in its folder: attempts, steps, retries and warnings, one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from hacpo_core.errors import first_line
+
+LOG_FILE = "log.jsonl"
+_TAIL_BYTES = 256 * 1024
+_events = logging.getLogger("hacpo.events")
+_events.setLevel(logging.INFO)
+_events.propagate = False  # the terminal has its own display of steps
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """An entry; `kind` is "start", "end", "retry", "step" or the level of a logged message."""
+
+    time: float
+    """seconds since the epoch"""
+    kind: str
+    text: str
+    host: str
+
+
+_LINE = TypeAdapter(LogLine)
+
+
+class _LogFile(logging.Handler):
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.INFO)
+        self._path, self._host = path, socket.gethostname()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = getattr(record, "kind", record.levelname.lower())
+        line = {"time": record.created, "kind": kind, "text": record.getMessage(), "host": self._host}
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError:  # a full disk stops the run elsewhere
+            self.handleError(record)
+
+
+def note(kind: str, text: str) -> None:
+    """Add an entry to the log of the experiment that this process trains, if any."""
+    _events.info("%s", text, extra={"kind": kind})
+
+
+@contextmanager
+def logged(root: Path) -> Iterator[None]:
+    """Write entries, and all warnings of this process, to the experiment's log, and at last how the block ended."""
+    handler = _LogFile(root / LOG_FILE)
+    for logger in (logging.getLogger(), _events):
+        logger.addHandler(handler)
+    begun = time.monotonic()
+    try:
+        yield
+        note("end", f"complete after {time.monotonic() - begun:.0f} s")
+    except BaseException as error:
+        note("end", f"ended by {type(error).__name__}: {first_line(error)}".rstrip(": "))
+        raise
+    finally:
+        for logger in (logging.getLogger(), _events):
+            logger.removeHandler(handler)
+
+
+def note_start(step: int) -> None:
+    """Note that an attempt begins after a step."""
+    note("start", f"started on {socket.gethostname()} (process {os.getpid()}) after step {step}")
+
+
+def read_log(root: Path) -> list[LogLine]:
+    """The newest entries, oldest first; lines that a crash cut short are left out."""
+    try:
+        with (root / LOG_FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            raw = file.read().splitlines()
+    except OSError:
+        return []
+    lines = []
+    for text in raw:
+        try:
+            lines.append(_LINE.validate_json(text))
+        except ValidationError:
+            continue
+    return lines

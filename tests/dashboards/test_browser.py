@@ -81,7 +81,7 @@ def cell_of(tab: Any, experiment: str) -> Any:
 
 
 def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
-    write_grid(runs_dir, agents=AGENTS)
+    write_grid(runs_dir, agents=AGENTS, seeds=range(9))
     open_page(tab, served)
     assert "win +5.0" in tab.locator(".forest tr").inner_text().replace("\t", " ")
     tab.get_by_role("link", name="A small grid", exact=True).click()

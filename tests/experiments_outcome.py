@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import create_engine, text
 
 from flows.planning.plans import Plan
 from hacpo_core.store.steps import StepStore
@@ -39,13 +40,17 @@ def outcome(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def mlflow_points(database: Path) -> Counter[tuple[str, str, int, float]]:
-    """Every stored point: run name, metric, step, value; the clock's metrics left out."""
+def mlflow_points(database: Path | str) -> Counter[tuple[str, str, int, float]]:
+    """Every stored point of a database, a file of SQLite or an address: run name, metric, step, value.
+
+    The clock's metrics are left out.
+    """
     query = (
         "select t.value, m.key, m.step, m.value from metrics m join tags t on t.run_uuid = m.run_uuid "
         "where t.key = 'mlflow.runName' and m.key not like 'time/%' and m.key not like 'gpu/%'"
     )
-    with sqlite3.connect(database) as connection:
-        rows = connection.execute(query).fetchall()
-    connection.close()
+    engine = create_engine(f"sqlite:///{database}" if isinstance(database, Path) else database)
+    with engine.connect() as connection:
+        rows = connection.execute(text(query)).fetchall()
+    engine.dispose()
     return Counter((str(run), str(key), int(step), float(value)) for run, key, step, value in rows)

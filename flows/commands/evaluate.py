@@ -66,13 +66,21 @@ def evaluate(
     is_direct = planned.config.runtime.runner == "direct"
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
-    from flows.runs.evaluate import checked_step, evaluate_with_prefect, run_evaluation, with_benchmarks
+    from flows.runs.evaluate import (
+        check_questions,
+        checked_step,
+        evaluate_with_prefect,
+        run_evaluation,
+        with_benchmarks,
+    )
     from hacpo_core.phases.runner import DirectRunner
 
-    checked_step(with_benchmarks(planned, names), step)  # a mistake is told before Prefect records a run
+    asked = with_benchmarks(planned, names)
+    checked_step(asked, step)  # mistakes are told before Prefect records a run
+    check_questions(asked)
     with watcher_of(planned.id, as_json=as_json) as watcher:
         if is_direct:
-            frame = run_evaluation(with_benchmarks(planned, names), step, DirectRunner(), watcher)
+            frame = run_evaluation(asked, step, DirectRunner(), watcher)
         else:
             frame = evaluate_with_prefect(planned, names, step, watcher)
     print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from flows.planning.plans import Plan, check_contents, load_benchmarks, models_dir
@@ -34,13 +34,14 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def open_experiment(
-    plan: Plan, *, progress: Mapping[str, WarmupProgress] | None = None
+    plan: Plan, *, progress: Mapping[str, WarmupProgress] | None = None, has_lock: bool = False
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 
     Args:
         plan: what to open.
         progress: callback per agent, called during a warm-up.
+        has_lock: whether the caller holds the experiment's lock.
 
     Raises:
         LockedError: another process holds the lock.
@@ -49,7 +50,7 @@ def open_experiment(
     """
     config = plan.config
     check_contents(plan)
-    with ExperimentLock(plan.root), gpu_slots(config):
+    with nullcontext() if has_lock else ExperimentLock(plan.root), gpu_slots(config):
         if config.placement.kind == "local":
             check_device(config.engine.device)
         for leftover in plan.root.rglob(".*.tmp"):

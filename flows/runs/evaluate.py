@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from prefect.artifacts import create_table_artifact
 
 from flows.planning.compose import benchmark
 from flows.planning.declarations import file_stem
-from flows.planning.plans import Plan, find_plan
+from flows.planning.plans import Plan, find_plan, load_benchmarks
 from flows.process import configure_process
 from flows.records.progress import ProgressFile, read_progress
 from flows.records.watcher import Watcher
@@ -26,12 +26,10 @@ from flows.runs.runner import PrefectRunner, watched_by, watcher_of_flow
 from flows.runs.tracking import ExperimentTracking, store_of
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
-from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import intact_results, read_result, result_phase
 from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import Runner
 from hacpo_core.store.steps import StepStore
 
@@ -104,11 +102,11 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     """
     configure_process()
     store_of(plan)
+    check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
     names = list(plan.config.evaluate.benchmarks)
     complete = read_final(plan)
     with open_experiment(plan) as (experiment, benchmarks):
-        _check_questions(experiment, benchmarks)
         with waited_for(experiment, runner):
             evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
@@ -121,14 +119,17 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
 
 
-def _check_questions(experiment: Experiment, benchmarks: Mapping[str, Benchmark]) -> None:
-    """Raise if a benchmark's problems or settings differ from an earlier evaluation of that name.
+def check_questions(plan: Plan) -> None:
+    """Check that no benchmark's problems or settings differ from an earlier evaluation of that name.
 
     Otherwise one curve could mix two different benchmarks.
+
+    Raises:
+        ConfigError: one differs.
     """
-    digests = {name: question_digest(experiment, benchmark) for name, benchmark in benchmarks.items()}
-    store = experiment.ledger.store
-    for step, name, agent in itertools.product(range(store.last_step() + 1), digests, experiment.agents):
+    config, store = plan.config, StepStore(plan.root)
+    digests = {name: question_digest(config, benchmark) for name, benchmark in load_benchmarks(config).items()}
+    for step, name, agent in itertools.product(range(store.last_step() + 1), digests, config.pair.agents):
         phase = result_phase(name, agent)
         if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
             raise other_question_error(step, name)

@@ -35,8 +35,14 @@ from hacpo_core.store.files import write_json
 from hacpo_core.versions import version_tags
 
 
-def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentResult:
+def run_experiment(plan: Plan, runner: Runner, watcher: Watcher, *, has_lock: bool = False) -> ExperimentResult:
     """Train to the end, continuing from the last committed phase; a complete experiment is returned unchanged.
+
+    Args:
+        plan: what to train.
+        runner: runs the phases.
+        watcher: is told of progress.
+        has_lock: whether the caller holds the experiment's lock.
 
     Raises:
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
@@ -53,7 +59,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher) -> ExperimentRe
         notified(plan.config.notify.url, Path(plan.config.runtime.runs_dir), plan.id),
         logged(plan.root),
         failures_recorded(plan.root),
-        open_experiment(plan, progress=progress) as (experiment, benchmarks),
+        open_experiment(plan, progress=progress, has_lock=has_lock) as (experiment, benchmarks),
     ):
         note_start(experiment.first_version)
         past = intact_results(plan.root)

@@ -237,6 +237,9 @@ class ProgressWatcher:
 # Watcher of flows that this process starts; flow runs started by a worker have no display.
 watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=QuietWatcher())  # noqa: B039  stateless
 
+# Whether this process took the lock before its flow run was made.
+_has_lock: ContextVar[bool] = ContextVar("has_lock", default=False)
+
 
 @flow(name="experiment", flow_run_name="{experiment}", persist_result=False)
 def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | State[Any]:
@@ -256,7 +259,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     runner = PrefectRunner(plan)
     try:
         watcher = ProgressWatcher(watcher_of_flow.get(), plan.id)
-        result = run_experiment(plan, runner, watcher)
+        result = run_experiment(plan, runner, watcher, has_lock=_has_lock.get())
         watcher.end()
         with answers():
             create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
@@ -276,11 +279,13 @@ def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
         LockedError: another process trains the experiment; no flow run is made.
         KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
     """
-    with ExperimentLock(plan.root):
-        pass
-    with watched_by(watcher):
-        runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
-        state: State[Any] = experiment_flow(experiment=plan.id, runs_dir=runs_dir, return_state=True)
+    runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
+    with ExperimentLock(plan.root), watched_by(watcher):
+        token = _has_lock.set(True)
+        try:
+            state: State[Any] = experiment_flow(experiment=plan.id, runs_dir=runs_dir, return_state=True)
+        finally:
+            _has_lock.reset(token)
     if state.is_cancelled():
         raise KeyboardInterrupt
     state.result()

@@ -16,7 +16,7 @@ from dataclasses import asdict
 import numpy as np
 import pyarrow
 
-from hacpo_core.config import BenchmarkConfig, as_dict, digest_of
+from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import estimates
@@ -69,7 +69,7 @@ def finish_evaluation(
     if last is not None:
         last.result()
     result = read_result(experiment.ledger.store, step, result_phase(benchmark.name, agent))
-    if result.digest != question_digest(experiment, benchmark):
+    if result.digest != question_digest(experiment.config, benchmark):
         raise other_question_error(step, benchmark.name)
     return result
 
@@ -86,28 +86,28 @@ def _shards(num_problems: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_problems)) for first in range(0, num_problems, size)]
 
 
-def question_digest(experiment: Experiment, benchmark: Benchmark) -> str:
+def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     """Digest of problems, reference answers, sampling settings, limits and verification."""
     asked = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
     ]
-    verification = [experiment.config.verifier.equality, _style(experiment, benchmark)]
-    return digest_of([asked, asdict(_limits(experiment, benchmark.config)), benchmark.config.num_samples, verification])
+    verification = [config.verifier.equality, _style(config, benchmark)]
+    return digest_of([asked, asdict(_limits(config, benchmark.config)), benchmark.config.num_samples, verification])
 
 
-def _limits(experiment: Experiment, config: BenchmarkConfig) -> SamplingLimits:
-    is_greedy = config.temperature == 0
+def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLimits:
+    is_greedy = benchmark.temperature == 0
     return SamplingLimits(
-        temperature=1.0 if is_greedy else config.temperature,
-        top_p=1.0 if is_greedy else config.top_p,
-        max_tokens=config.max_response_tokens or experiment.config.evaluate.max_response_tokens,
+        temperature=1.0 if is_greedy else benchmark.temperature,
+        top_p=1.0 if is_greedy else benchmark.top_p,
+        max_tokens=benchmark.max_response_tokens or config.evaluate.max_response_tokens,
         is_greedy=is_greedy,
     )
 
 
-def _style(experiment: Experiment, benchmark: Benchmark) -> str:
-    return benchmark.config.style or experiment.config.verifier.style
+def _style(config: ExperimentConfig, benchmark: Benchmark) -> str:
+    return benchmark.config.style or config.verifier.style
 
 
 def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
@@ -121,11 +121,11 @@ def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
 
 def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range) -> None:
     """Sample, verify and commit the responses to the problems of one shard."""
-    phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment, benchmark)
+    phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment.config, benchmark)
     if _is_done(experiment.ledger.store, step, phase, digest):
         return
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
-    limits = _limits(experiment, benchmark.config)
+    limits = _limits(experiment.config, benchmark.config)
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
 
     def sample(placed: PlacedAgent) -> tuple[Responses, PhaseCost]:
@@ -135,7 +135,8 @@ def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Bench
 
     responses, cost = with_agent(experiment, agent, step, sample)
     golds = [spec.problem.gold for spec in specs]
-    verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=_style(experiment, benchmark)))  # type: ignore[arg-type]
+    style = _style(experiment.config, benchmark)
+    verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))  # type: ignore[arg-type]
     table = {
         "problem_id": responses.problem_id,
         "sample": responses.sample_R,
@@ -171,7 +172,7 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
         benchmark=benchmark.name,
         agent=agent,
         step=step,
-        digest=question_digest(experiment, benchmark),
+        digest=question_digest(experiment.config, benchmark),
         declaration=as_dict(benchmark.config),
         estimates=tuple(estimates(reward_PK, seed=experiment.config.seed)),
         headline=f"{benchmark.config.metric}@{num_samples}",

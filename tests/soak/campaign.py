@@ -3,6 +3,7 @@
 A round makes a runs folder, starts a command, and disturbs its processes and files. A command that ends without success
 is called again, as a person would. When it has ended with success, the folder must hold what an undisturbed one holds,
 to the bit, and nothing else may be left. SOAK_SEED chooses the faults; when they hit depends on the machine as well.
+SOAK_ONLY keeps the kinds of rounds whose name holds these words.
 
     python -m tests.soak.campaign RESULT.json
 """
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,17 @@ from flows.service.server import server_environment
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.tracking import prepare_store
 from tests.conftest import copy_database, write_small_pair
+from tests.postgres import Postgres
 from tests.soak.faults import FAULTS
 from tests.soak.judge import problems_of, read_reference
+from tests.soak.setups import SETUPS, Setup
 from tests.soak.site import Site
 
 FAULTS_IN_A_ROUND = (4, 10)
 PAUSE_S = (0.5, 8.0)
 ROUND_LIMIT_S = 900.0
 """a round that has not ended by then counts as a problem"""
-STEPS, METHODS = "train.num_steps=10", ("naive", "hacpo")
+METHODS = ("naive", "hacpo")
 POINTS = [f"{call}:{when}" for call in ("rename", "fsync", "pwrite", "flock") for when in ("before", "after")]
 
 
@@ -72,14 +75,21 @@ class Campaign:
         self._pair, self._grid = str(pair), str(folder / "grid.yaml")
         self._databases = folder / "databases"
         self._make_databases()
-        self._expected = self._reference()
+        self._postgres: Postgres | None = None
+        self._expected: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
 
-    def arguments(self, kind: str, runs_dir: Path, method: str = "hacpo") -> list[str]:
+    def arguments(self, setup: Setup, site: Site, method: str = "hacpo") -> list[str]:
         """Command line of a kind of round."""
-        if kind == "grid":
-            return ["grid", self._grid, "--runs-dir", str(runs_dir), "--run", "all", STEPS]
-        runner = "prefect" if kind == "train with Prefect" else "direct"
-        return ["train", self._pair, method, f"runtime.runs_dir={runs_dir}", f"runtime.runner={runner}", STEPS]
+        if setup.command == "grid":
+            return ["grid", self._grid, "--runs-dir", str(site.runs_dir), "--run", "all", *setup.words]
+        own = [f"runtime.runs_dir={site.runs_dir}", f"runtime.runner={setup.runner}"]
+        uri = [f"tracking.uri={site.tracking_uri}"] if setup.has_postgres else []
+        return ["train", self._pair, method, *own, *uri, *setup.words]
+
+    def close(self) -> None:
+        """End the database server."""
+        if self._postgres is not None:
+            self._postgres.close()
 
     def _make_databases(self) -> None:
         """Empty databases of Prefect and MLflow, whose migration takes most of a round's time."""
@@ -89,36 +99,45 @@ class Campaign:
         subprocess.run(upgrade, env=server_environment(home, port=0, auth=""), check=True, capture_output=True)
         prepare_store(f"sqlite:///{self._databases / 'mlflow.db'}")
 
-    def _site(self, runs_dir: Path) -> Site:
-        site = Site(runs_dir, self._folder / "models")
+    def _site(self, runs_dir: Path, *, has_postgres: bool = False) -> Site:
+        if has_postgres and self._postgres is None:
+            self._postgres = Postgres()
+            self._postgres.sql("create database migrated")
+            os.environ["PGPASSWORD"] = self._postgres.password
+            prepare_store(f"postgresql+psycopg2://postgres@127.0.0.1:{self._postgres.port}/migrated")
+        site = Site(runs_dir, self._folder / "models", postgres=self._postgres if has_postgres else None)
         home_of(runs_dir).mkdir()
         for name in ("mlflow.db", "prefect/prefect.db"):
             copy_database(self._databases / name, runs_dir / name)
         return site
 
-    def _reference(self) -> dict[str, dict[str, Any]]:
-        """What the grid's experiments give when nothing disturbs them."""
-        site = self._site(self._folder / "reference")
-        try:
-            for method in METHODS:
-                command = site.start(self.arguments("train", site.runs_dir, method))
-                assert command.wait(ROUND_LIMIT_S) == 0, site.last_lines()
-            return read_reference(site.runs_dir)
-        finally:
-            site.remove()
+    def _reference(self, setup: Setup) -> dict[str, dict[str, Any]]:
+        """What the experiments of a kind of round give when nothing disturbs them, by id."""
+        plain = replace(setup, command="train", runner="direct", has_postgres=False)
+        if setup.words not in self._expected:
+            site = self._site(self._folder / f"reference-{len(self._expected)}")
+            try:
+                for method in METHODS if setup.words == SETUPS[0].words else METHODS[-1:]:
+                    command = site.start(self.arguments(plain, site, method))
+                    assert command.wait(ROUND_LIMIT_S) == 0, site.last_lines()
+                self._expected[setup.words] = read_reference(site)
+            finally:
+                site.remove()
+        found = self._expected[setup.words]
+        return {name: value for name, value in found.items() if setup.command == "grid" or "-hacpo-" in name}
 
-    def run(self, kind: str) -> Round:
+    def run(self, setup: Setup) -> Round:
         """One round."""
         rng = random.Random(seed := self._rng.randrange(2**32))
-        outcome = Round(kind, seed)
+        outcome = Round(setup.name, seed)
+        expected = self._reference(setup)
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        site = self._site(folder / "runs")
+        site = self._site(folder / "runs", has_postgres=setup.has_postgres)
         begun = time.monotonic()
         try:
-            self._disturb(site, outcome, rng)
+            self._disturb(setup, site, outcome, rng)
             if not outcome.problems:
-                names = [name for name in self._expected if kind == "grid" or "-hacpo-" in name]
-                outcome.problems += problems_of(site, {name: self._expected[name] for name in names})
+                outcome.problems += problems_of(site, expected)
             site.stop()
             outcome.problems += site.leftovers()
         finally:
@@ -130,57 +149,63 @@ class Campaign:
             shutil.rmtree(folder)
         return outcome
 
-    def _disturb(self, site: Site, outcome: Round, rng: random.Random) -> None:
+    def _disturb(self, setup: Setup, site: Site, outcome: Round, rng: random.Random) -> None:
+        """Run the round's commands, each until it has ended with success, and disturb them meanwhile."""
         begun = last = time.monotonic()
         num_faults = rng.randint(*FAULTS_IN_A_ROUND)
         names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
-        fired = Path(f"{site.runs_dir}.fired")
-        while True:
-            point = f"{rng.choice(POINTS)}:{rng.randint(1, 60)}" if len(outcome.faults) < num_faults else ""
-            command = site.start(self.arguments(outcome.kind, site.runs_dir), point=point)
-            outcome.num_calls += 1
-            pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
-            while command.poll() is None:
-                if time.monotonic() - begun > ROUND_LIMIT_S:
-                    outcome.problems.append(f"not ended after {ROUND_LIMIT_S:.0f} s")
-                    command.kill()
-                    command.wait()
-                    return
-                if fired.exists():
-                    fired.unlink()
-                    last = time.monotonic()
-                    outcome.faults.append({"fault": "SIGKILL at a point", "victim": point, "at_s": last - begun})
-                if len(outcome.faults) < num_faults and time.monotonic() > pause_until:
-                    name = rng.choices(names, weights)[0]
-                    victim = FAULTS[name][0](site, rng)
-                    if victim:
-                        last = time.monotonic()
-                        outcome.faults.append({"fault": name, "victim": victim, "at_s": last - begun})
-                    pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
-                time.sleep(0.05)
-            if command.returncode == 0:
-                outcome.recovery_s = time.monotonic() - last
+        fired, point = Path(f"{site.runs_dir}.fired"), ""
+        commands: list[subprocess.Popen[bytes] | None] = [None] * setup.num_commands
+        left = setup.num_commands
+        pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
+        while left:
+            for place, command in enumerate(commands):
+                if command is not None and command.poll() is None:
+                    continue
+                if command is not None and command.returncode != -signal.SIGKILL:
+                    outcome.messages += site.last_lines(1)
+                    if "Traceback" in "".join(site.last_lines(40)):
+                        outcome.messages.append("(with a traceback)")
+                point = f"{rng.choice(POINTS)}:{rng.randint(1, 60)}" if len(outcome.faults) < num_faults else ""
+                commands[place] = site.start(self.arguments(setup, site), point=point)
+                outcome.num_calls += 1
+            if time.monotonic() - begun > ROUND_LIMIT_S:
+                outcome.problems.append(f"not ended after {ROUND_LIMIT_S:.0f} s")
                 return
-            if command.returncode != -signal.SIGKILL:
-                outcome.messages += site.last_lines(1)
-                if "Traceback" in "".join(site.last_lines(40)):
-                    outcome.messages.append("(with a traceback)")
-
-
-KINDS = ("train", "grid", "train with Prefect")
+            if fired.exists():
+                fired.unlink()
+                last = time.monotonic()
+                outcome.faults.append({"fault": "SIGKILL at a point", "victim": point, "at_s": last - begun})
+            if len(outcome.faults) < num_faults and time.monotonic() > pause_until:
+                name = rng.choices(names, weights)[0]
+                victim = FAULTS[name][0](site, rng)
+                if victim:
+                    last = time.monotonic()
+                    outcome.faults.append({"fault": name, "victim": victim, "at_s": last - begun})
+                pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
+            time.sleep(0.05)
+            done = [command for command in commands if command is not None and command.poll() == 0]
+            left -= len(done)
+            commands = [command for command in commands if command not in done]
+        outcome.recovery_s = time.monotonic() - last
 
 
 def main() -> None:
     """Run rounds of all kinds in turn until the time is over; exit code 1 if one found a problem."""
     result = Path(sys.argv[1])
+    only = os.environ.get("SOAK_ONLY", "")
     minutes, seed = float(os.environ.get("SOAK_MINUTES", "60")), int(os.environ.get("SOAK_SEED", "0"))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     folder = Path(tempfile.mkdtemp(prefix="hacpo-soak-"))
     print(f"seed {seed}, {minutes:g} minutes, in {folder}", flush=True)
     campaign, rounds = Campaign(folder, seed), list[Round]()
     deadline = time.monotonic() + 60.0 * minutes
+    setups = [setup for setup in SETUPS if not setup.obstacle() and only in setup.name]
+    for setup in SETUPS:
+        if setup.obstacle():
+            print(f"no rounds of {setup.name}: {setup.obstacle()}", flush=True)
     while time.monotonic() < deadline:
-        outcome = campaign.run(KINDS[len(rounds) % len(KINDS)])
+        outcome = campaign.run(setups[len(rounds) % len(setups)])
         rounds.append(outcome)
         print(
             f"{outcome.kind}: {len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s, "
@@ -189,6 +214,7 @@ def main() -> None:
         )
         value = {"commit": commit, "seed": seed, "minutes": minutes, "cores": os.cpu_count()}
         result.write_text(json.dumps({**value, "rounds": [asdict(one) for one in rounds]}, indent=1), encoding="utf-8")
+    campaign.close()
     if not any(outcome.problems for outcome in rounds):
         shutil.rmtree(folder)
     sys.exit(any(outcome.problems for outcome in rounds))

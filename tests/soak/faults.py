@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from tests.soak.site import Site
 
 STOPPED_S = (5.0, 20.0)
 FULL_S = (2.0, 8.0)
+TROUBLE_S = (2.0, 15.0)
+AWAY_S = (10.0, 60.0)
 Fault = Callable[[Site, random.Random], str]
 
 
@@ -88,6 +91,59 @@ def tear(site: Site, rng: random.Random) -> str:
     return path.name if path.suffix == ".json" else path.suffix.lstrip(".") or path.name
 
 
+def make_read_only(site: Site, rng: random.Random) -> str:
+    """Nothing can be written below `experiments` for some seconds; files that are open stay so."""
+    folder = str(site.experiments)
+    if not site.is_small_disk or not site.experiments.exists():
+        return ""
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        time.sleep(rng.uniform(*FULL_S))
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+    return "disk"
+
+
+def disappear(site: Site, rng: random.Random) -> str:
+    """SIGSTOP to all processes of the round, and SIGCONT up to a minute later, as after a machine that was paused."""
+    stopped = list(marked(site.mark))
+    for process in stopped:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    time.sleep(rng.uniform(*AWAY_S))
+    for process in stopped:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+    return "all"
+
+
+def set_clock(site: Site, rng: random.Random) -> str:
+    """The clock of all processes goes ten minutes forward or back, until the next such fault."""
+    shift = rng.choice((-600, 600))
+    site.clock.write_text(str(shift), encoding="utf-8")
+    return f"{shift:+d} s"
+
+
+def trouble_server(site: Site, rng: random.Random) -> str:
+    """All requests to servers are refused, hang or are answered with 500 for some seconds."""
+    if "server" not in by_role(site.mark):
+        return ""
+    kind = rng.choice(("refuses", "hangs", "answers 500"))
+    site.trouble.write_text(kind, encoding="utf-8")
+    time.sleep(rng.uniform(*TROUBLE_S))
+    site.trouble.unlink()
+    return f"server {kind}"
+
+
+def restart_postgres(site: Site, rng: random.Random) -> str:
+    """PostgreSQL ends all connections and is back some seconds later."""
+    if site.postgres is None:
+        return ""
+    site.postgres.restart(away_s=rng.uniform(*FULL_S))
+    return "PostgreSQL"
+
+
 def _is_torn(path: Path) -> bool:
     return path.name not in ("config.yaml", "contents.json")  # what is asked for, not what was done
 
@@ -111,5 +167,10 @@ FAULTS: dict[str, tuple[Fault, float]] = {
     "SIGSTOP": (stop, 1.0),
     "torn file": (tear, 1.0),
     "full disk": (fill_disk, 0.5),
+    "read-only disk": (make_read_only, 0.7),
+    "machine away": (disappear, 0.3),
+    "clock set": (set_clock, 0.7),
+    "server in trouble": (trouble_server, 1.0),
+    "restart": (restart_postgres, 2.0),
 }
 """each fault and how often it is chosen, relative to the others"""

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from flows.planning.plans import Plan, find_plan
@@ -44,8 +43,7 @@ def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[s
     if unsent_experiments(site.runs_dir):  # the next chance
         subprocess.run(sender, env=site.environment(), capture_output=True)
     found += [f"{root.name} is not completely in MLflow" for root in unsent_experiments(site.runs_dir)]
-    database = site.runs_dir / "mlflow.db"
-    points = mlflow_points(database) if database.exists() else Counter()
+    points = mlflow_points(site.tracking_uri)
     for name, value in expected.items():
         if _state(site, name) == "done":
             got = result_of(find_plan(site.runs_dir, name), points)
@@ -72,7 +70,7 @@ def _queue(site: Site) -> list[str]:
     return []
 
 
-def read_reference(runs_dir: Path) -> dict[str, dict[str, Any]]:
-    """`result_of` every experiment of an undisturbed runs folder, by id."""
-    points = mlflow_points(runs_dir / "mlflow.db")
-    return {name: result_of(find_plan(runs_dir, name), points) for name in experiment_ids(runs_dir)}
+def read_reference(site: Site) -> dict[str, dict[str, Any]]:
+    """`result_of` every experiment of an undisturbed site, by id."""
+    points = mlflow_points(site.tracking_uri)
+    return {name: result_of(find_plan(site.runs_dir, name), points) for name in experiment_ids(site.runs_dir)}

@@ -37,7 +37,9 @@ def by_role(mark: str) -> dict[str, list[psutil.Process]]:
     """Live processes of a round by role; "helper" is a verifier, a fork server or the like."""
     roles: dict[str, list[psutil.Process]] = defaultdict(list)
     for process in marked(mark):
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, IndexError):
             words = process.cmdline()
-            roles[next((role for word, role in _ROLES.items() if word in words), "helper")].append(process)
+            is_rays = "/ray/" in words[0] or words[0].startswith("ray::")
+            role = next((role for word, role in _ROLES.items() if word in words), "helper")
+            roles["Ray" if is_rays else role].append(process)
     return roles

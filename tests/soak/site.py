@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from flows.service.processes import home_of
+from tests.postgres import Postgres
 from tests.soak.processes import MARK, marked
 
 HOOK = Path(__file__).parent / "hook"
@@ -25,8 +26,16 @@ DISK_MIB = 512
 class Site:
     """A runs folder on a small disk of its own where the machine allows that."""
 
-    def __init__(self, runs_dir: Path, models: Path) -> None:
-        self.runs_dir, self.mark = runs_dir, uuid.uuid4().hex
+    def __init__(self, runs_dir: Path, models: Path, *, postgres: Postgres | None = None) -> None:
+        """
+        Args:
+            runs_dir: folder to make.
+            models: warm models.
+            postgres: server of MLflow's database, which is made from its database `migrated`; None: SQLite.
+        """
+        self.runs_dir, self.mark, self.postgres = runs_dir, uuid.uuid4().hex, postgres
+        if postgres is not None:
+            postgres.sql(f"create database soak_{self.mark} template migrated")
         self.timers: list[threading.Timer] = []
         runs_dir.mkdir(parents=True)
         size = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(runs_dir)]
@@ -37,6 +46,23 @@ class Site:
     def experiments(self) -> Path:
         return self.runs_dir / "experiments"
 
+    @property
+    def tracking_uri(self) -> str:
+        """Address of MLflow's database."""
+        if self.postgres is None:
+            return f"sqlite:///{self.runs_dir / 'mlflow.db'}"
+        return f"postgresql+psycopg2://postgres@127.0.0.1:{self.postgres.port}/soak_{self.mark}"
+
+    @property
+    def clock(self) -> Path:
+        """File that shifts the clock of the round's processes, see `hook/sitecustomize.py`."""
+        return self.runs_dir.with_suffix(".clock")
+
+    @property
+    def trouble(self) -> Path:
+        """File that makes servers fail, see `hook/sitecustomize.py`."""
+        return self.runs_dir.with_suffix(".trouble")
+
     def environment(self, point: str = "") -> dict[str, str]:
         """Of the round's processes; `point` as in `hook/sitecustomize.py`, without the file."""
         path = os.pathsep.join([str(HOOK), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -46,6 +72,9 @@ class Site:
             MARK: self.mark,
             "PYTHONPATH": path,
             "HACPO_SOAK_POINT": point,
+            "HACPO_SOAK_CLOCK": str(self.clock),
+            "HACPO_SOAK_TROUBLE": str(self.trouble),
+            "PGPASSWORD": "" if self.postgres is None else self.postgres.password,
             "PREFECT_LOGGING_LEVEL": "ERROR",
         }
 
@@ -92,9 +121,11 @@ class Site:
         return found + [f"file {path.relative_to(self.runs_dir)}" for path in files]
 
     def remove(self) -> None:
-        """End what is left by force, and unmount the disk."""
+        """End what is left by force, unmount the disk, drop the database."""
         for process in list(marked(self.mark)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         if self.is_small_disk:
             subprocess.run(["umount", "--lazy", str(self.runs_dir)], check=True)
+        if self.postgres is not None:
+            self.postgres.sql(f"drop database soak_{self.mark} with (force)")

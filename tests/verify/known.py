@@ -97,8 +97,8 @@ def _product_of_powers(rng: random.Random) -> tuple[str, str, bool]:
 
 
 def _changed(rng: random.Random) -> tuple[str, str, bool]:
-    """An integer above 2 within something that changes its value."""
-    value = rng.randint(3, 60)
+    """An integer above 3 within something that changes its value; 3 would be its binomial coefficient."""
+    value = rng.randint(4, 60)
     forms = r"-{} {}! \sqrt{{{}}} {}^2 {}^{{-1}} \frac{{1}}{{{}}} {}+1 2({}) {}i {}\pi {}e \log({}) {}x {}_{{70}}"
     more = r"{}{{,}}000 0.{} {}.5 \frac{{{}}}{{0}} {}\cdot0 {}^\infty {}{} {}\times10^{{-9}} 1e{} \binom{{{}}}{{2}}"
     spaced = ("{} {}", r"{}\text{{ million}}", "{} dozen", r"{} \text{{ hundred}}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,8 +14,10 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.records.watcher import QuietWatcher
+from flows.runs.evaluate import check_questions, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.service.server import ensure_server, stop_server
+from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import DirectRunner
 from tests.flows.runs.test_runner import ask, tasks_of
@@ -44,6 +47,22 @@ def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[...
     assert shown.stdout.startswith("=== ")
     assert "--- qwen #0 " in shown.stdout
     assert "--- llama #0 " in shown.stdout
+
+
+def test_changed_question_under_one_name_is_found_before_a_flow_run_is_made(
+    small_plan: Callable[..., Plan],
+) -> None:
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    asked = with_benchmarks(planned, ["test"])
+    check_questions(asked)
+    evaluate = asked.config.evaluate
+    fewer = {"test": dataclasses.replace(evaluate.benchmarks["test"], limit=4)}
+    changed = dataclasses.replace(
+        asked, config=dataclasses.replace(asked.config, evaluate=dataclasses.replace(evaluate, benchmarks=fewer))
+    )
+    with pytest.raises(ConfigError, match="test"):
+        check_questions(changed)
 
 
 @pytest.mark.slow

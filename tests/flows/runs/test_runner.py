@@ -40,7 +40,9 @@ root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan
 from flows.records.watcher import QuietWatcher
+from flows.runs import runner
 from flows.runs.runner import run_with_prefect
+from hacpo_core.store.lock import is_locked
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError
 inner, calls = TorchLearner.optimizer_step, []
@@ -57,9 +59,13 @@ async def silent(self, request, **_):
     raise httpx.ConnectError(f"no answer to {request.url.path}")
 if fault == "outage":
     httpx.AsyncClient.send = silent  # Prefect asks for a task's slots in no other way
+def found(*names):
+    held.append(is_locked(root))
+    return find_plan(*names)
+runner.find_plan, held = found, []  # the first call of the flow
 try:
     run_with_prefect(find_plan(runs_dir, root.name), QuietWatcher())
-    print(json.dumps({"calls": len(calls)}))
+    print(json.dumps({"calls": len(calls), "held": held == [True]}))
 except (ConfigError, LockedError, ServerError) as error:
     print(json.dumps({"error": str(error), "calls": len(calls)}))
 except KeyboardInterrupt:
@@ -235,6 +241,15 @@ def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
         assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
     assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
     assert standing_of(served.root).state == "missing"
+
+
+def test_command_holds_the_lock_before_its_flow_run_is_made(
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
+) -> None:
+    runs_dir, _ = server
+    served = small_plan("hacpo", "seed=9", runs_dir=runs_dir)
+    assert run_child(served, runs_dir, "none")["held"] is True
+    assert standing_of(served.root).state == "done"
 
 
 def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled(

@@ -1,14 +1,26 @@
-"""Kills a process at a named point of its code. Python imports this file at its start if PYTHONPATH holds its folder.
+"""Faults inside the processes of a campaign. Python imports this file at its start if PYTHONPATH holds its folder.
+
+HACPO_SOAK_CLOCK names a file: seconds to add to `time.time`. HACPO_SOAK_TROUBLE names a file: what happens to requests
+over httpx, one of "refuses", "hangs", "answers 500". Without the file, nothing happens.
 
 HACPO_SOAK_POINT holds "<call>:<before or after>:<number>:<file>", for example "rename:after:17:/tmp/x": the process
 that first reaches its 17th rename kills itself right after it, and creates the file, so that no second one does.
 """
 
+from __future__ import annotations
+
+import asyncio
 import fcntl
+import importlib.abc
+import importlib.util
 import itertools
 import os
 import signal
+import sys
+import time
 from contextlib import suppress
+from types import ModuleType
+from typing import Any
 
 CALLS = {"rename": os, "fsync": os, "pwrite": os, "flock": fcntl}
 
@@ -34,6 +46,75 @@ def _arm(name: str, when: str, number: int, fired: str) -> None:
     setattr(module, name, call)
 
 
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _shift_clock(path: str) -> None:
+    """Not `datetime`, whose class in C cannot be replaced without a crash of pandas."""
+    true_time, true_time_ns = time.time, time.time_ns
+
+    def shift() -> int:
+        return int(_content(path) or 0)
+
+    time.time = lambda: true_time() + shift()
+    time.time_ns = lambda: true_time_ns() + 10**9 * shift()
+
+
+class _AfterHttpx(importlib.abc.MetaPathFinder):
+    """Changes httpx's transports as soon as it is imported."""
+
+    name = "httpx"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        assert spec is not None and spec.loader is not None
+        inner = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            inner(module)
+            self._change(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _change(self, httpx: ModuleType) -> None:
+        path, plain, asynchronous = self._path, httpx.HTTPTransport, httpx.AsyncHTTPTransport
+        send, send_async = plain.handle_request, asynchronous.handle_async_request
+
+        def answer(request: Any) -> Any:
+            kind = _content(path)
+            if kind == "refuses":
+                raise httpx.ConnectError("Connection refused", request=request)
+            return httpx.Response(500, text="Internal Server Error", request=request) if kind == "answers 500" else None
+
+        def handle_request(self: object, request: Any) -> Any:
+            while _content(path) == "hangs":
+                time.sleep(0.2)
+            return answer(request) or send(self, request)
+
+        async def handle_async_request(self: object, request: Any) -> Any:
+            while _content(path) == "hangs":
+                await asyncio.sleep(0.2)
+            return answer(request) or await send_async(self, request)
+
+        plain.handle_request, asynchronous.handle_async_request = handle_request, handle_async_request
+
+
+if "HACPO_SOAK_CLOCK" in os.environ:
+    _shift_clock(os.environ["HACPO_SOAK_CLOCK"])
+if "HACPO_SOAK_TROUBLE" in os.environ:
+    sys.meta_path.insert(0, _AfterHttpx(os.environ["HACPO_SOAK_TROUBLE"]))
 _point = os.environ.get("HACPO_SOAK_POINT", "")
 if _point:
     _name, _when, _number, _fired = _point.split(":", 3)

@@ -1,0 +1,57 @@
+"""What the rounds of a campaign run: which command, how often at once, with which engine and database."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.postgres import programs
+
+
+def _is_missing(*modules: str) -> str:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    return f"{', '.join(missing)} is not installed" if missing else ""
+
+
+def _lacks_postgres() -> str:
+    return _is_missing("psycopg2") or ("" if programs() else "PostgreSQL is not installed")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A kind of round."""
+
+    name: str
+    words: tuple[str, ...] = ("train.num_steps=10",)
+    """overrides; experiments with other words have a reference of their own"""
+    command: str = "train"
+    runner: str = "direct"
+    num_commands: int = 1
+    """commands that run at once, of the same experiments"""
+    has_postgres: bool = False
+    """whether MLflow's points go to PostgreSQL"""
+    obstacle: Callable[[], str] = lambda: ""
+    """why this machine cannot run it, "" if it can"""
+
+
+_SHORT = "train.num_steps=6"
+_RANKS = ("placement.kind=ray", "engine.num_threads=1", "placement.num_ranks=2", "placement.colocated=true")
+SETUPS = (
+    Setup("train"),
+    Setup("grid", command="grid"),
+    Setup("train with Prefect", runner="prefect"),
+    Setup(
+        "train on DeepSpeed",
+        (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=2"),
+        obstacle=lambda: _is_missing("deepspeed"),
+    ),
+    Setup("two grids at once", command="grid", num_commands=2),
+    Setup("train, MLflow on PostgreSQL", has_postgres=True, obstacle=_lacks_postgres),
+    Setup(
+        "train on Ray, two ranks",
+        (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=3", *_RANKS),
+        obstacle=lambda: _is_missing("ray", "deepspeed"),
+    ),
+    Setup("two trains at once", num_commands=2),
+)

@@ -22,9 +22,9 @@ $(ENGINES): $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
-# Four processes on two cores, because many tests wait for subprocesses.
+# Three processes on two cores, because many tests wait for subprocesses.
 test: $(ENGINES)
-	@$(BIN)/python -m pytest -m "not soak" -n 4 --dist loadfile --no-loadscope-reorder --durations=40
+	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder --durations=40
 
 # Tests marked soak; then disturbs trainings and grids at random for SOAK_MINUTES and compares them with undisturbed ones
 # (docs/reliability.md).

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -154,13 +155,13 @@ class Campaign:
         begun = last = time.monotonic()
         num_faults = rng.randint(*FAULTS_IN_A_ROUND)
         names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
-        fired, point = Path(f"{site.runs_dir}.fired"), ""
+        fired = Path(f"{site.runs_dir}.fired")
         commands: list[subprocess.Popen[bytes] | None] = [None] * setup.num_commands
         left = setup.num_commands
         pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
         while left:
             for place, command in enumerate(commands):
-                if command is not None and command.poll() is None:
+                if command is not None and command.poll() in (None, 0):
                     continue
                 if command is not None and command.returncode != -signal.SIGKILL:
                     outcome.messages += site.last_lines(1)
@@ -172,7 +173,7 @@ class Campaign:
             if time.monotonic() - begun > ROUND_LIMIT_S:
                 outcome.problems.append(f"not ended after {ROUND_LIMIT_S:.0f} s")
                 return
-            if fired.exists():
+            if fired.exists() and (point := fired.read_text(encoding="utf-8")):
                 fired.unlink()
                 last = time.monotonic()
                 outcome.faults.append({"fault": "SIGKILL at a point", "victim": point, "at_s": last - begun})
@@ -198,23 +199,24 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     folder = Path(tempfile.mkdtemp(prefix="hacpo-soak-"))
     print(f"seed {seed}, {minutes:g} minutes, in {folder}", flush=True)
-    campaign, rounds = Campaign(folder, seed), list[Round]()
+    rounds = list[Round]()
     deadline = time.monotonic() + 60.0 * minutes
     setups = [setup for setup in SETUPS if not setup.obstacle() and only in setup.name]
     for setup in SETUPS:
         if setup.obstacle():
             print(f"no rounds of {setup.name}: {setup.obstacle()}", flush=True)
-    while time.monotonic() < deadline:
-        outcome = campaign.run(setups[len(rounds) % len(setups)])
-        rounds.append(outcome)
-        print(
-            f"{outcome.kind}: {len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s, "
-            f"{'equal' if not outcome.problems else 'NOT EQUAL'}",
-            flush=True,
-        )
-        value = {"commit": commit, "seed": seed, "minutes": minutes, "cores": os.cpu_count()}
-        result.write_text(json.dumps({**value, "rounds": [asdict(one) for one in rounds]}, indent=1), encoding="utf-8")
-    campaign.close()
+    with closing(Campaign(folder, seed)) as campaign:
+        while time.monotonic() < deadline:
+            outcome = campaign.run(setups[len(rounds) % len(setups)])
+            rounds.append(outcome)
+            print(
+                f"{outcome.kind}: {len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s, "
+                f"{'equal' if not outcome.problems else 'NOT EQUAL'}",
+                flush=True,
+            )
+            value = {"commit": commit, "seed": seed, "minutes": minutes, "cores": os.cpu_count()}
+            value["rounds"] = [asdict(one) for one in rounds]
+            result.write_text(json.dumps(value, indent=1), encoding="utf-8")
     if not any(outcome.problems for outcome in rounds):
         shutil.rmtree(folder)
     sys.exit(any(outcome.problems for outcome in rounds))

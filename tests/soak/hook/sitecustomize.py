@@ -4,7 +4,7 @@ HACPO_SOAK_CLOCK names a file: seconds to add to `time.time`. HACPO_SOAK_TROUBLE
 over httpx, one of "refuses", "hangs", "answers 500". Without the file, nothing happens.
 
 HACPO_SOAK_POINT holds "<call>:<before or after>:<number>:<file>", for example "rename:after:17:/tmp/x": the process
-that first reaches its 17th rename kills itself right after it, and creates the file, so that no second one does.
+that first reaches its 17th rename kills itself right after it, and notes the point in the file; no second one does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _arm(name: str, when: str, number: int, fired: str) -> None:
 
     def die() -> None:
         with suppress(FileExistsError):
-            os.close(os.open(fired, os.O_CREAT | os.O_EXCL))
+            file = os.open(fired, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            os.write(file, f"{name}:{when}:{number}".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
     def call(*args: object, **options: object) -> object:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import RESULTS, machine
+from benchmarks.measure import write_result
 from hacpo_core.columns import TokenRows
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
 
-RESULT = RESULTS / "head_noise.json"
 LOW, HIGH = 3e-4, 4e-4  # GSPO's clip
 SPREAD = 4.0
 MODELS = {"tiny": (96, 3, 40), "3M": (192, 6, 2048), "12M": (256, 6, 32000)}
@@ -111,11 +109,9 @@ def main() -> None:
     result = {
         "clip": [LOW, HIGH],
         "device": device if device == "cpu" else torch.cuda.get_device_name(),
-        "torch": version("torch"),
-        "machine": machine(),
         "results": results,
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_result("head_noise", result, ["torch"])
 
 
 if __name__ == "__main__":

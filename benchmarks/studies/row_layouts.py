@@ -12,20 +12,17 @@ import json
 import statistics
 import time
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import RESULTS, machine
+from benchmarks.measure import write_result
 from hacpo_core.columns import TokenRows
 from hacpo_core.engines.cpu.products import pays, use_onednn
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
-
-RESULT = RESULTS / "row_layouts.json"
 
 
 @dataclass(frozen=True)
@@ -151,12 +148,9 @@ def main() -> None:
         "threads": 1,
         "device": options.device if options.device == "cpu" else torch.cuda.get_device_name(),
         "dtype": options.dtype,
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-        "machine": machine(),
         "results": results,
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_result("row_layouts", result, ["torch", "transformers"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from flows.records.recordfile import read_record
-from flows.records.runlog import note
+from flows.records.runlog import log_entry
 from flows.records.watcher import Watcher
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
@@ -152,7 +152,7 @@ class ProgressFile:
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
         """Record an accuracy."""
         self._inner.evaluated(step, benchmark, agent, accuracy)
-        note("step", f"step {step}: {agent} on {benchmark} {accuracy:.3f}")
+        log_entry("step", f"step {step}: {agent} on {benchmark} {accuracy:.3f}")
         self._note(step, benchmark, agent, accuracy)
         self._write()
 
@@ -160,7 +160,7 @@ class ProgressFile:
         """Record a committed step."""
         self._inner.stepped(step, num_steps, metrics, seconds_left)
         rewards = ", ".join(f"{agent} {values['reward/mean']:.3f}" for agent, values in metrics["agents"].items())
-        note("step", f"step {step} of {num_steps}: mean reward {rewards}")
+        log_entry("step", f"step {step} of {num_steps}: mean reward {rewards}")
         self._step, self._seconds_left = step, seconds_left
         self._count(metrics)
         self._write()

@@ -52,7 +52,7 @@ class _LogFile(logging.Handler):
             self.handleError(record)
 
 
-def note(kind: str, text: str) -> None:
+def log_entry(kind: str, text: str) -> None:
     """Add an entry to the log of the experiment that this process trains, if any."""
     _events.info("%s", text, extra={"kind": kind})
 
@@ -66,18 +66,18 @@ def logged(root: Path) -> Iterator[None]:
     begun = time.monotonic()
     try:
         yield
-        note("end", f"complete after {time.monotonic() - begun:.0f} s")
+        log_entry("end", f"complete after {time.monotonic() - begun:.0f} s")
     except BaseException as error:
-        note("end", f"ended by {type(error).__name__}: {first_line(error)}".rstrip(": "))
+        log_entry("end", f"ended by {type(error).__name__}: {first_line(error)}".rstrip(": "))
         raise
     finally:
         for logger in (logging.getLogger(), _events):
             logger.removeHandler(handler)
 
 
-def note_start(step: int) -> None:
+def log_start(step: int) -> None:
     """Note that an attempt begins after a step."""
-    note("start", f"started on {socket.gethostname()} (process {os.getpid()}) after step {step}")
+    log_entry("start", f"started on {socket.gethostname()} (process {os.getpid()}) after step {step}")
 
 
 def read_log(root: Path) -> list[LogLine]:

@@ -16,7 +16,7 @@ from flows.process import configure_process
 from flows.records.failures import failures_recorded
 from flows.records.notification import notified
 from flows.records.progress import ProgressFile
-from flows.records.runlog import logged, note_start
+from flows.records.runlog import log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.records.watcher import Watcher
 from flows.runs.build import open_experiment
@@ -61,7 +61,7 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher, *, has_lock: bo
         failures_recorded(plan.root),
         open_experiment(plan, progress=progress, has_lock=has_lock) as (experiment, benchmarks),
     ):
-        note_start(experiment.first_version)
+        log_start(experiment.first_version)
         past = intact_results(plan.root)
         watcher = ProgressFile(
             experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher

@@ -23,7 +23,7 @@ from prefect.runtime import deployment
 from prefect.states import Cancelled, Crashed
 
 from flows.planning.plans import Plan, find_plan
-from flows.records.runlog import note
+from flows.records.runlog import log_entry
 from flows.records.watcher import QuietWatcher, Watcher
 from flows.runs.experiment import run_experiment
 from flows.service.schedule import answers
@@ -58,7 +58,7 @@ def _may_retry(_task: Any, run: Any, state: Any) -> bool:
     error = state.result(raise_on_failure=False)
     if isinstance(error, NEVER_RETRIED):
         return False
-    note("retry", f"{run.name} is tried again after {type(error).__name__}: {first_line(error)}")
+    log_entry("retry", f"{run.name} is tried again after {type(error).__name__}: {first_line(error)}")
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,14 +23,18 @@ from filelock import FileLock
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
+from flows.records.watcher import QuietWatcher
+from flows.runs.experiment import run_experiment
 from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.tracking import prepare_store
+from tests.experiments_outcome import outcome
 
 DATABASE = "prefect.db"
 SMALL_PAIR = """
@@ -166,6 +172,22 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             initial_folder(name, agent, models_dir=folder / "models")
 
     return made_once(tmp_path_factory, "small", make)
+
+
+@pytest.fixture(scope="session")
+def undisturbed() -> Callable[[Plan], dict[str, Any]]:
+    """Outcome of an experiment that nothing disturbs, trained once for all tests of a process."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def find(planned: Plan) -> dict[str, Any]:
+        config = planned.config
+        asked = repr(dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, runs_dir="")))
+        if asked not in known:
+            run_experiment(planned, DirectRunner(), QuietWatcher())
+            known[asked] = outcome(planned)
+        return known[asked]
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ PART = [
     Case("hacpo", "paper", 1, "torch", "local"),
     Case("hacpo", "official", 3, "torch", "local"),
     Case("hacpo", "paper", 2, "deepspeed", "local"),
-    Case("hacpo", "paper", 2, "torch", "ray"),
+    pytest.param(Case("hacpo", "paper", 2, "torch", "ray"), marks=pytest.mark.soak),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hacpo_core.records import Verdict
 from hacpo_core.verify.pool import VerifierPool
 
 FLOOR = 0.91
@@ -18,19 +19,24 @@ FLOOR_WITHOUT_ODYSSEY = 0.975
 """Measured 0.981."""
 
 
-def _rows() -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
     path = Path(os.environ.get("HACPO_DATA_DIR", "")) / "model_outputs.jsonl"
     if "HACPO_DATA_DIR" not in os.environ or not path.is_file():
         pytest.skip("set HACPO_DATA_DIR to a folder that holds model_outputs.jsonl")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.slow
-def test_verdicts_agree_with_the_labels_of_real_completions() -> None:
-    rows = _rows()
+@pytest.fixture(scope="module")
+def verdicts(rows: list[dict[str, Any]]) -> list[Verdict]:
     with VerifierPool(num_workers=1, timeout_s=5.0, memory_mb=1024, style="auto") as pool:
-        verdicts = pool.verify([row["completion"] for row in rows], [row["answer"] for row in rows])
+        return pool.verify([row["completion"] for row in rows], [row["answer"] for row in rows])
 
+
+@pytest.mark.slow
+def test_verdicts_agree_with_the_labels_of_real_completions(
+    rows: list[dict[str, Any]], verdicts: list[Verdict]
+) -> None:
     tables: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row, verdict in zip(rows, verdicts, strict=True):
         outcome = verdict.status if verdict.status == "unscored" else f"{row['label']} called {verdict.status}"
@@ -48,16 +54,17 @@ def test_verdicts_agree_with_the_labels_of_real_completions() -> None:
 
 
 @pytest.mark.slow
-def test_reward_by_letters_is_stricter_than_algebra() -> None:
-    rows = [row for row in _rows() if "\\boxed" in row["completion"]]
-    texts, golds = [row["completion"] for row in rows], [row["answer"] for row in rows]
-    settings = {"num_workers": 1, "timeout_s": 5.0, "memory_mb": 1024, "style": "boxed"}
-    with VerifierPool(**settings) as algebra, VerifierPool(**settings, equality="normalised") as letters:  # type: ignore[arg-type]
-        verdicts = list(zip(letters.verify(texts, golds), algebra.verify(texts, golds), strict=True))
-    by_algebra = Counter((one.status, other.status) for one, other in verdicts)
-    by_label = Counter((one.status, row["label"]) for (one, _), row in zip(verdicts, rows, strict=True))
+def test_reward_by_letters_is_stricter_than_algebra(rows: list[dict[str, Any]], verdicts: list[Verdict]) -> None:
+    boxed, by_algebra_alone = zip(
+        *((row, one) for row, one in zip(rows, verdicts, strict=True) if "\\boxed" in row["completion"]), strict=True
+    )
+    with VerifierPool(num_workers=1, timeout_s=5.0, memory_mb=1024, style="boxed", equality="normalised") as pool:
+        by_letters = pool.verify([row["completion"] for row in boxed], [row["answer"] for row in boxed])
+    both = zip(by_letters, by_algebra_alone, strict=True)
+    by_algebra = Counter((one.status, other.status) for one, other in both)
+    by_label = Counter((one.status, row["label"]) for one, row in zip(by_letters, boxed, strict=True))
     print(by_algebra, by_label)
-    assert len(rows) == 957
+    assert len(boxed) == 957
     assert by_label["correct", False] == 1
     assert by_label["wrong", True] == 74
     assert by_algebra["correct", "wrong"] == 1

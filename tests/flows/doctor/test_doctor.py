@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -23,27 +22,12 @@ from flows.doctor import machine as doctor
 from flows.doctor.engine_trial import quick_trial
 from hacpo_core.engines.base import Sampled
 from hacpo_core.engines.transformers.sampler import TransformersSampler
+from tests.flows.doctor.hanging import hang_in_ray, hang_with_a_child
 
 has_vllm = importlib.util.find_spec("vllm") is not None
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the ray extra")
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs the lora extra")
-
-
-def hang_with_a_child() -> None:
-    """A trial that never ends, run by the doctor in a process of its own."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-    Path(os.environ["HACPO_TEST_BEGUN"]).write_text(str(child.pid), encoding="utf-8")
-    time.sleep(1000)
-
-
-def hang_in_ray() -> None:
-    """As above, with a Ray that has been started."""
-    from hacpo_core.config import ExperimentConfig
-    from hacpo_core.placement import ray_actors
-
-    ray_actors.start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
-    hang_with_a_child()
 
 
 @pytest.mark.skipif(has_vllm, reason="vLLM is installed here")
@@ -130,7 +114,7 @@ def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.Mon
 def test_trial_that_does_not_answer_is_ended_with_all_that_it_started(
     leftovers: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert hang_with_a_child_of("peft", hang_with_a_child, tmp_path, monkeypatch, limit_s=20)
+    assert hang_with_a_child_of("peft", hang_with_a_child, tmp_path, monkeypatch, limit_s=6)
     assert not leftovers()
 
 
@@ -217,6 +201,7 @@ def test_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.check_ports().detail == "all free"
 
 
+@pytest.mark.soak
 @pytest.mark.deepspeed
 @pytest.mark.slow
 @needs_deepspeed

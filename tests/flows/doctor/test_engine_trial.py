@@ -40,6 +40,7 @@ def test_deepspeed_in_bfloat16_goes_through_an_agents_life() -> None:
     assert report["device"] == "cpu"
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 @pytest.mark.deepspeed
 @pytest.mark.slow

@@ -128,6 +128,7 @@ def before(tasks: dict[str, dict[str, Any]], name: str) -> set[str]:
     return {names[run["id"]] for run in tasks[name]["task_inputs"].get("wait_for", [])}
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer], tmp_path: Path

@@ -15,15 +15,12 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, standing_of
-from flows.records.watcher import QuietWatcher
-from flows.runs.experiment import run_experiment
 from flows.service.host import Patience
 from flows.service.processes import Record, end_family, home_of
 from flows.service.reconciler import Reconciler
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.server import ensure_server, find_server, is_healthy, stop_server
 from flows.service.worker import find_worker
-from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.files import read_json
 from tests.experiments_outcome import outcome
 
@@ -31,21 +28,6 @@ pytestmark = pytest.mark.slow
 STEPS = "train.num_steps=12"
 SHORT = Patience(pending_s=12.0, running_s=3.0)
 LIMIT_S = 240.0
-
-
-@pytest.fixture(scope="module")
-def undisturbed() -> Callable[[Plan], object]:
-    """Outcome of an experiment that nobody kills, by its seed: all that is killed here differs in its pair's name."""
-    known: dict[int, object] = {}
-
-    def find(alone: Plan) -> object:
-        seed = alone.config.seed
-        if seed not in known:
-            run_experiment(alone, DirectRunner(), QuietWatcher())
-            known[seed] = outcome(alone)
-        return known[seed]
-
-    return find
 
 
 class Site:
@@ -168,7 +150,8 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("who", [pytest.param(who, marks=[] if who == "all" else pytest.mark.soak) for who in KILLED])
+@pytest.mark.soak
+@pytest.mark.parametrize("who", KILLED)
 def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
     who: str, site: Site, small_plan: Callable[..., Plan], undisturbed: Callable[..., object], tmp_path: Path
 ) -> None:

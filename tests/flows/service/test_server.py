@@ -113,6 +113,7 @@ def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_sto
     assert reconciler.wait(10) is not None
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(runs_dir: Path) -> None:
     before = ensure_server(runs_dir)

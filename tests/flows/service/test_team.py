@@ -234,6 +234,7 @@ def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team
     assert [name for name, text in texts.items() for secret in team.passwords.values() if secret in text] == []
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None:
     if find_worker(team.runs_dir) is None:

@@ -5,30 +5,27 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from safetensors import SafetensorError
 
 from flows.planning.plans import Plan, find_plan, models_dir
 from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
-from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, ExperimentConfig, PairConfig
-from hacpo_core.errors import AgentLostError, EngineError, StoreError
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import outcome
+from tests.placement.ray.conftest import RAY, run
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
 import ray
@@ -36,19 +33,6 @@ import ray
 from hacpo_core.placement import ray_actors
 
 pytestmark = pytest.mark.ray
-RAY = ("placement.kind=ray", "engine.num_threads=1")
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind(leftovers: Callable[[], list[str]]) -> Iterator[None]:
-    """Every test ends all that it started, also what is no child of this process any more."""
-    yield
-    assert not leftovers()
-
-
-def run(planned: Plan) -> dict[str, Any]:
-    run_experiment(planned, DirectRunner(), QuietWatcher())
-    return outcome(planned)
 
 
 class DyingRank(ray_actors.Rank):
@@ -91,9 +75,13 @@ def orders_of(runs_dir: str, agent: str) -> Path:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bits(
-    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_plan: Callable[..., Plan],
+    undisturbed: Callable[[Plan], dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
     planned = small_plan("hacpo", *RAY)
     monkeypatch.setattr(ray_actors, "Rank", DyingRank)
     orders = {agent: orders_of(planned.config.runtime.runs_dir, agent) for agent in ("qwen", "llama")}
@@ -105,10 +93,14 @@ def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bi
         assert caplog.text.count(f"agent {agent}: a process was lost") == 2
 
 
-def test_teacher_in_an_actor_says_what_one_in_this_process_says(
+SEARCHES = ("method.plan.name=step_search", 'method.plan.step_end="\\n"', "train.num_steps=2")
+SEARCHES += ("evaluate.during=[]", "evaluate.final=[]")
+
+
+def test_searches_and_teachers_in_actors_give_what_they_give_in_one_process(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "old_logprobs=learner")
+    words = (*SEARCHES, "old_logprobs=learner")
     expected = run(small_plan("distil", *words, runs_dir=tmp_path / "local"))
     planned = small_plan("distil", *words, *RAY)
     assert run(planned) == expected
@@ -121,7 +113,7 @@ def test_teacher_in_an_actor_says_what_one_in_this_process_says(
 
 
 def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
-    small_plan: Callable[..., Plan], tmp_path: Path
+    small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:
     niceness: set[int] = set()
 
@@ -132,7 +124,7 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
             if step == 1:
                 raise KeyboardInterrupt
 
-    expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
     planned = small_plan("hacpo", *RAY)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), Impatient())
@@ -141,6 +133,7 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     assert run(planned) == expected
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
@@ -255,176 +248,6 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
         assert norm > 0, "the smaller agent's right answers teach both"
 
 
-def test_agent_whose_processes_keep_dying_is_one_clear_error(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Dead(ray_actors.Rank):
-        def load(self, *arguments: Any) -> int:
-            os._exit(1)
-
-    monkeypatch.setattr(ray_actors, "Rank", Dead)
-    with pytest.raises(AgentLostError, match="agent qwen: a process was lost"):
-        run(small_plan("hacpo", *RAY))
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (EngineError("gradient norm is nan; lower optimizer.learning_rate"), "^gradient norm is nan; lower"),
-        (
-            ZeroDivisionError("division by zero"),
-            "agent qwen: ZeroDivisionError: division by zero; see the traceback in",
-        ),
-    ],
-)
-def test_error_in_an_actor_is_raised_here_with_its_own_words(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
-) -> None:
-    class Refusing(ray_actors.Rank):
-        def load(self, *arguments: Any) -> int:
-            raise error
-
-    monkeypatch.setattr(ray_actors, "Rank", Refusing)
-    with pytest.raises(EngineError, match=message):
-        run(small_plan("hacpo", *RAY))
-
-
-def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_checkpoint(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Full(ray_actors.Rank):
-        def save(self, *arguments: Any) -> dict[str, Any]:
-            from hacpo_core.store import checkpoints
-
-            def full(*_: Any) -> None:
-                raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-            checkpoints.write_tensors = full
-            return super().save(*arguments)
-
-    monkeypatch.setattr(ray_actors, "Rank", Full)
-    planned = small_plan("hacpo", *RAY, "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]")
-    with pytest.raises(StoreError, match="cannot write checkpoint .*No space left on device .*; free some space, then"):
-        run(planned)
-    assert not list(planned.root.rglob("*.tmp"))
-
-
-def test_words_on_a_lost_process_have_no_colours() -> None:
-    lost = ray_actors.lost_agent("agent qwen", RuntimeError("\x1b[36mray::Rank.load()\x1b[39m died\n\nmore"))
-    assert str(lost) == "agent qwen: a process was lost (ray::Rank.load() died)"
-
-
-def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
-    with pytest.raises(EngineError, match=r"2 agents need 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
-        run(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))
-
-
-def test_gpus_that_the_cluster_lacks_are_one_clear_error(small_plan: Callable[..., Plan]) -> None:
-    with pytest.raises(EngineError, match=r"2 agents need 2 GPUs, but Ray's cluster has 0"):
-        run(small_plan("hacpo", *RAY, "engine.device=cuda"))
-
-
-def test_parts_of_one_card_are_all_given_to_ray(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: dict[str, Any] = {}
-
-    def init(**options: Any) -> None:
-        given.update(options)
-        raise RuntimeError("enough")
-
-    monkeypatch.setattr(ray_actors.ray, "init", init)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
-    config = small_plan("hacpo", *RAY, "engine.device=cuda").config
-    with pytest.raises(EngineError, match="enough"):
-        ray_actors.start_ray(config)
-    assert given["num_gpus"] == 2
-
-
-def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
-    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small_plan("hacpo").config
-    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=models_dir(config))
-    there = AgentConfig(path="qwen/tiny")
-    config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
-    monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
-    assert ray_actors.Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
-
-
-def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(ray_actors.torch.distributed, "init_process_group", lambda _, **options: given.update(options))
-    engine = EngineConfig(deepspeed=DeepspeedConfig(timeout_s=5400.0))
-    ray_actors.join_ranks("tcp://10.0.0.1:5", 1, 4, engine)
-    assert given["timeout"] == timedelta(hours=1.5)
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [("127.0.0.1:9", "cannot connect to 127.0.0.1:9.*ray start --head"), ("nowhere", "expected host:port or auto")],
-)
-def test_cluster_that_cannot_be_reached_is_one_clear_error(
-    small_plan: Callable[..., Plan], address: str, message: str
-) -> None:
-    with pytest.raises(EngineError, match=f"placement.ray.address: .*{message}"):
-        run(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
-
-
-def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Callable[..., Plan]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"127.0.0.1:{mute.getsockname()[1]}"
-        words = (f"placement.ray.address={address}", "placement.ray.timeout_s=4")
-        with pytest.raises(EngineError, match=f"could not join the cluster at {address} within 4 s; start"):
-            run(small_plan("hacpo", *RAY, *words))
-
-
-def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(
-    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    planned = small_plan("hacpo", *RAY, "placement.ray.address=auto")
-    with pytest.raises(
-        EngineError, match=r"placement.ray.address: got auto, but this machine is in no cluster.*ray start --head"
-    ):
-        run(planned)
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9\n", encoding="utf-8")  # its machine is down
-    with pytest.raises(EngineError, match=r"placement.ray.address: cannot connect to 127.0.0.1:9 .*ray start --head"):
-        run(planned)
-
-
-def test_ray_that_does_not_start_here_is_one_clear_error(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def init(**options: Any) -> None:
-        raise RuntimeError("no room in /dev/shm\nand more")
-
-    monkeypatch.setattr(ray_actors.ray, "init", init)
-    with pytest.raises(
-        EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; test it with `hacpo doc"
-    ):
-        run(small_plan("hacpo", *RAY))
-
-
-def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machines(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: dict[str, Any] = {}
-
-    def init(**options: Any) -> None:
-        given.update(options)
-        raise RuntimeError("enough")
-
-    monkeypatch.setattr(ray_actors.ray, "init", init)
-    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 64)
-    for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
-        with pytest.raises(EngineError, match="enough"):
-            ray_actors.start_ray(small_plan("hacpo", *RAY, *words).config)
-        assert given["num_cpus"] == expected, words
-
-
 class Seeing(ray_actors.Rank):
     """Knows the GPUs that its process sees."""
 
@@ -467,6 +290,7 @@ def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str,
     placement.close()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bits_of_one_alone(
     small_plan: Callable[..., Plan], tmp_path: Path
@@ -493,24 +317,14 @@ def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bit
     assert [outcome(one) for one in beside] == expected
 
 
-def test_agents_in_actors_end_in_the_bits_of_one_process(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
-    local = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
-    for words in ((), ("placement.colocated=true",)):
-        remote = small_plan("hacpo", *RAY, *words, runs_dir=tmp_path / "-".join(["ray", *words]))
-        assert run(remote) == local, words
-
-
-SEARCHES = ("method.plan.name=step_search", 'method.plan.step_end="\\n"', "train.num_steps=2")
-SEARCHES += ("evaluate.during=[]", "evaluate.final=[]")
-
-
-def test_responses_that_actors_search_for_are_those_of_one_process(
-    small_plan: Callable[..., Plan], tmp_path: Path
+def test_agents_that_share_processors_end_in_the_bits_of_one_process(
+    small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:
-    local = run(small_plan("hacpo", *SEARCHES, runs_dir=tmp_path / "local"))
-    assert run(small_plan("hacpo", *SEARCHES, *RAY, runs_dir=tmp_path / "ray")) == local
+    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    assert run(small_plan("hacpo", *RAY, "placement.colocated=true")) == expected
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
@@ -533,11 +347,15 @@ def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
 @pytest.mark.soak
 @pytest.mark.slow
 def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
-    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_plan: Callable[..., Plan],
+    undisturbed: Callable[[Plan], dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from ray.cluster_utils import Cluster
 
-    expected = run(small_plan("hacpo", runs_dir=tmp_path / "local"))
+    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         first = cluster.add_node(num_cpus=2)

@@ -1,0 +1,196 @@
+"""What Ray cannot do, or the cluster lacks, is one clear error; and what Ray is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+
+from flows.planning.plans import Plan, models_dir
+from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, PairConfig
+from hacpo_core.errors import AgentLostError, EngineError, StoreError
+from hacpo_core.placement.agents import initial_folder
+from tests.placement.ray.conftest import RAY, run
+
+pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
+
+from hacpo_core.placement import ray_actors
+
+pytestmark = pytest.mark.ray
+
+
+def test_agent_whose_processes_keep_dying_is_one_clear_error(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead(ray_actors.Rank):
+        def load(self, *arguments: Any) -> int:
+            os._exit(1)
+
+    monkeypatch.setattr(ray_actors, "Rank", Dead)
+    with pytest.raises(AgentLostError, match="agent qwen: a process was lost"):
+        run(small_plan("hacpo", *RAY))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (EngineError("gradient norm is nan; lower optimizer.learning_rate"), "^gradient norm is nan; lower"),
+        (
+            ZeroDivisionError("division by zero"),
+            "agent qwen: ZeroDivisionError: division by zero; see the traceback in",
+        ),
+    ],
+)
+def test_error_in_an_actor_is_raised_here_with_its_own_words(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    class Refusing(ray_actors.Rank):
+        def load(self, *arguments: Any) -> int:
+            raise error
+
+    monkeypatch.setattr(ray_actors, "Rank", Refusing)
+    with pytest.raises(EngineError, match=message):
+        run(small_plan("hacpo", *RAY))
+
+
+def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_checkpoint(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(ray_actors.Rank):
+        def save(self, *arguments: Any) -> dict[str, Any]:
+            from hacpo_core.store import checkpoints
+
+            def full(*_: Any) -> None:
+                raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+            checkpoints.write_tensors = full
+            return super().save(*arguments)
+
+    monkeypatch.setattr(ray_actors, "Rank", Full)
+    planned = small_plan("hacpo", *RAY, "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]")
+    with pytest.raises(StoreError, match="cannot write checkpoint .*No space left on device .*; free some space, then"):
+        run(planned)
+    assert not list(planned.root.rglob("*.tmp"))
+
+
+def test_words_on_a_lost_process_have_no_colours() -> None:
+    lost = ray_actors.lost_agent("agent qwen", RuntimeError("\x1b[36mray::Rank.load()\x1b[39m died\n\nmore"))
+    assert str(lost) == "agent qwen: a process was lost (ray::Rank.load() died)"
+
+
+def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
+    with pytest.raises(EngineError, match=r"2 agents need 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
+        run(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))
+
+
+def test_gpus_that_the_cluster_lacks_are_one_clear_error(small_plan: Callable[..., Plan]) -> None:
+    with pytest.raises(EngineError, match=r"2 agents need 2 GPUs, but Ray's cluster has 0"):
+        run(small_plan("hacpo", *RAY, "engine.device=cuda"))
+
+
+def test_parts_of_one_card_are_all_given_to_ray(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        given.update(options)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(ray_actors.ray, "init", init)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    config = small_plan("hacpo", *RAY, "engine.device=cuda").config
+    with pytest.raises(EngineError, match="enough"):
+        ray_actors.start_ray(config)
+    assert given["num_gpus"] == 2
+
+
+def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_plan("hacpo").config
+    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=models_dir(config))
+    there = AgentConfig(path="qwen/tiny")
+    config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
+    monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
+    assert ray_actors.Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
+
+
+def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(ray_actors.torch.distributed, "init_process_group", lambda _, **options: given.update(options))
+    engine = EngineConfig(deepspeed=DeepspeedConfig(timeout_s=5400.0))
+    ray_actors.join_ranks("tcp://10.0.0.1:5", 1, 4, engine)
+    assert given["timeout"] == timedelta(hours=1.5)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [("127.0.0.1:9", "cannot connect to 127.0.0.1:9.*ray start --head"), ("nowhere", "expected host:port or auto")],
+)
+def test_cluster_that_cannot_be_reached_is_one_clear_error(
+    small_plan: Callable[..., Plan], address: str, message: str
+) -> None:
+    with pytest.raises(EngineError, match=f"placement.ray.address: .*{message}"):
+        run(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
+
+
+def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Callable[..., Plan]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        words = (f"placement.ray.address={address}", "placement.ray.timeout_s=4")
+        with pytest.raises(EngineError, match=f"could not join the cluster at {address} within 4 s; start"):
+            run(small_plan("hacpo", *RAY, *words))
+
+
+def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    planned = small_plan("hacpo", *RAY, "placement.ray.address=auto")
+    with pytest.raises(
+        EngineError, match=r"placement.ray.address: got auto, but this machine is in no cluster.*ray start --head"
+    ):
+        run(planned)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9\n", encoding="utf-8")  # its machine is down
+    with pytest.raises(EngineError, match=r"placement.ray.address: cannot connect to 127.0.0.1:9 .*ray start --head"):
+        run(planned)
+
+
+def test_ray_that_does_not_start_here_is_one_clear_error(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: Any) -> None:
+        raise RuntimeError("no room in /dev/shm\nand more")
+
+    monkeypatch.setattr(ray_actors.ray, "init", init)
+    with pytest.raises(
+        EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; test it with `hacpo doc"
+    ):
+        run(small_plan("hacpo", *RAY))
+
+
+def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machines(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        given.update(options)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(ray_actors.ray, "init", init)
+    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 64)
+    for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
+        with pytest.raises(EngineError, match="enough"):
+            ray_actors.start_ray(small_plan("hacpo", *RAY, *words).config)
+        assert given["num_cpus"] == expected, words

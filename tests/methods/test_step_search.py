@@ -129,7 +129,7 @@ def test_ordinary_rows_are_those_of_a_run_without_searches(small_plan: Callable[
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("method", ["sage", "hacpo"])
+@pytest.mark.parametrize("method", ["sage", pytest.param("hacpo", marks=pytest.mark.soak)])
 def test_training_with_searches_is_killed_and_resumed_to_the_bit(
     method: str, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

@@ -31,6 +31,8 @@ from tests.engines.training import GRPO, HACPO, LINEAR, Seen, optimizer_tensors,
 
 pytestmark = pytest.mark.deepspeed
 STAGES = (0, 1, 2, 3)
+ALONE = [3, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (0, 1, 2))]
+"""stages for what one rank does; `make test` runs the one that differs most from torch"""
 TOLERANCE = 1e-5
 ADAM = {"learning_rate": 1e-3, "warmup_updates": 3, "schedule": "cosine", "max_grad_norm": 0.5}
 
@@ -186,8 +188,14 @@ def test_updates_are_those_of_one_process(num_ranks: int, stage: int) -> None:
     assert (ranks[0].num_held < expected.num_held / 10) is (stage == 3)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+@pytest.mark.parametrize(
+    ("family", "stage"),
+    [
+        ("llama", 2),
+        ("gpt_neox", 3),
+        *(pytest.param(*one, marks=pytest.mark.soak) for one in (("llama", 3), ("gpt_neox", 2))),
+    ],
+)
 def test_gradient_of_two_ranks_is_that_of_one_process(family: str, stage: int) -> None:
     expected = train(Job(None, seeds=(0,), family=family, method="grpo", has_reference=True, optimizer=LINEAR))
     job = Job(stage, seeds=(0,), family=family, method="grpo", has_reference=True, optimizer=LINEAR)
@@ -224,7 +232,7 @@ def test_update_without_any_advantage_decays_weights_and_moments(stage: int) -> 
     torch.testing.assert_close(expected.weights, weights(small_model(num_layers=2)) * 0.95**2)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ALONE)
 def test_bf16_model_has_fp32_masters_that_are_saved(stage: int) -> None:
     """One rank adds up the same bf16 gradients; two add them up in another order, so only they are compared."""
     job = Job(stage, dtype="bfloat16", optimizer={"learning_rate": 1e-5, "weight_decay": 0.5})
@@ -265,7 +273,15 @@ def undisturbed() -> Trained:
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "stage"), [(2, 2), (1, 3), (1, 0), (1, 1), (1, None), (2, 3), (3, 3)], ids=lambda value: str(value)
+    ("num_ranks", "stage"),
+    [
+        (2, 2),
+        (1, 3),
+        (1, None),
+        (3, 3),
+        *(pytest.param(*one, marks=pytest.mark.soak) for one in ((1, 0), (1, 1), (2, 3))),
+    ],
+    ids=str,
 )
 def test_checkpoint_of_two_ranks_goes_on_anywhere(
     num_ranks: int, stage: int | None, interrupted: Trained, undisturbed: Trained
@@ -298,7 +314,7 @@ def test_moments_that_were_lost_would_be_seen(interrupted: Trained, undisturbed:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ALONE)
 def test_restart_on_one_rank_is_bit_identical(stage: int, dtype: str) -> None:
     whole = train(Job(stage, seeds=(0, 1, 2, 3), dtype=dtype))
     first = train(Job(stage, dtype=dtype))

@@ -85,7 +85,11 @@ def test_sum_in_float32_is_exact_where_a_sum_in_bfloat16_is_off_by_a_percent(exa
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(
     "deepspeed",
-    [DeepspeedConfig(stage=1, offload_optimizer=True), DeepspeedConfig(stage=2), DeepspeedConfig(stage=3)],
+    [
+        pytest.param(DeepspeedConfig(stage=1, offload_optimizer=True), marks=pytest.mark.soak),
+        pytest.param(DeepspeedConfig(stage=2), marks=pytest.mark.soak),
+        DeepspeedConfig(stage=3),
+    ],
 )
 def test_deepspeed_sums_in_float32_too(exact: torch.Tensor, deepspeed: DeepspeedConfig) -> None:
     pytest.importorskip("deepspeed", reason="needs the deepspeed extra")

@@ -154,15 +154,18 @@ def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     assert any(overlaps), "the agents work at the same time"
 
 
-def test_prefect_run_has_the_bits_of_the_direct_run_and_is_readable(
-    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, PrefectServer]
+def test_prefect_run_repeats_what_failed_has_the_bits_of_the_direct_run_and_is_readable(
+    small_plan: Callable[..., Plan],
+    undisturbed: Callable[[Plan], dict[str, Any]],
+    tmp_path: Path,
+    server: tuple[Path, PrefectServer],
 ) -> None:
-    direct = small_plan("hacpo", runs_dir=tmp_path / "direct")
-    run_experiment(direct, DirectRunner(), QuietWatcher())
     runs_dir, record = server
     served = small_plan("hacpo", "runtime.runner=prefect", runs_dir=runs_dir)
-    run_child(served, runs_dir, "none")
-    assert outcome(served) == outcome(direct)
+    found = run_child(served, runs_dir, "memory")
+    assert found["held"], "the command holds the lock before its flow run is made"
+    assert outcome(served) == undisturbed(small_plan("hacpo", runs_dir=tmp_path / "direct"))
+    assert tasks_of(record, served.id, "step 2 · update · qwen")["step 2 · update · qwen"]["run_count"] == 2
     gpu, cpu = ("step 3 · rollout · qwen", "step 3 · update · llama"), ("step 3 · verify · qwen", "step 3 · advantage")
     tasks = tasks_of(record, served.id, *gpu, *cpu)
     assert [tasks[name]["tags"] for name in (*gpu, *cpu)] == [["gpu"], ["gpu"], [], []]
@@ -193,18 +196,6 @@ def test_teachers_are_asked_before_any_agent_learns(
     assert tasks["step 2 · teach · qwen"]["tags"] == ["gpu"]
     assert before(tasks, "step 2 · teach · qwen") == {"step 2 · advantage"}
     assert before(tasks, "step 2 · update · llama") == {"step 2 · teach · qwen", "step 2 · teach · llama"}
-
-
-def test_failed_phase_is_retried_to_the_same_bits(
-    small_plan: Callable[..., Plan], tmp_path: Path, server: tuple[Path, PrefectServer]
-) -> None:
-    direct = small_plan("gspo", runs_dir=tmp_path / "direct")
-    run_experiment(direct, DirectRunner(), QuietWatcher())
-    runs_dir, record = server
-    served = small_plan("gspo", "runtime.runner=prefect", runs_dir=runs_dir)
-    run_child(served, runs_dir, "memory")
-    assert outcome(served) == outcome(direct)
-    assert tasks_of(record, served.id, "step 2 · update · qwen")["step 2 · update · qwen"]["run_count"] == 2
 
 
 def test_configuration_error_is_never_retried(
@@ -242,15 +233,6 @@ def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
         assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
     assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
     assert standing_of(served.root).state == "missing"
-
-
-def test_command_holds_the_lock_before_its_flow_run_is_made(
-    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
-) -> None:
-    runs_dir, _ = server
-    served = small_plan("hacpo", "seed=9", runs_dir=runs_dir)
-    assert run_child(served, runs_dir, "none")["held"] is True
-    assert standing_of(served.root).state == "done"
 
 
 def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled(

@@ -38,25 +38,15 @@ def test_agent_whose_processes_keep_dying_is_one_clear_error(
         run(small_plan("hacpo", *RAY))
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (EngineError("gradient norm is nan; lower optimizer.learning_rate"), "^gradient norm is nan; lower"),
-        (
-            ZeroDivisionError("division by zero"),
-            "agent qwen: ZeroDivisionError: division by zero; see the traceback in",
-        ),
-    ],
-)
-def test_error_in_an_actor_is_raised_here_with_its_own_words(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+def test_unexpected_error_in_an_actor_is_raised_here_with_its_agents_name(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(ray_actors.Rank):
         def load(self, *arguments: Any) -> int:
-            raise error
+            return 1 // 0
 
     monkeypatch.setattr(ray_actors, "Rank", Refusing)
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(EngineError, match="agent qwen: ZeroDivisionError: .*; see the traceback in"):
         run(small_plan("hacpo", *RAY))
 
 
@@ -85,6 +75,7 @@ def test_words_on_a_lost_process_have_no_colours() -> None:
     assert str(lost) == "agent qwen: a process was lost (ray::Rank.load() died)"
 
 
+@pytest.mark.soak
 def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents need 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
         run(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))

@@ -64,6 +64,8 @@ def main() -> None:
         if error.errno not in _DISK_ERRORS:
             raise
         remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
+        if error.errno == errno.EROFS:
+            remedy = "make the disk writable, then try again"
         print(f"hacpo: {error.filename or _unnamed_place()}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:

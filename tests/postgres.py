@@ -65,6 +65,11 @@ class Postgres:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def prefects(self, database: str) -> dict[str, str]:
+        """Environment of a Prefect server that keeps its records in this database."""
+        url = f"postgresql+asyncpg://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
+        return {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
+
     def dump(self, database: str) -> str:
         """All that a database holds, as text."""
         return self._run("pg_dump", "-d", database).stdout

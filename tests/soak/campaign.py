@@ -1,9 +1,10 @@
 """`make soak`: disturb trainings and grids at random for SOAK_MINUTES, and compare them with undisturbed ones.
 
-A round makes a runs folder, starts a command, and disturbs its processes and files. A command that ends without success
-is called again, as a person would. When it has ended with success, the folder must hold what an undisturbed one holds,
-to the bit, and nothing else may be left. SOAK_SEED chooses the faults; when they hit depends on the machine as well.
-SOAK_ONLY keeps the kinds of rounds whose name holds these words.
+SOAK_PARALLEL rounds of different kinds run at once, since many faults are waits. A round makes a runs folder, starts a
+command, and disturbs its processes and files. A command that ends without success is called again, as a person would.
+When it has ended with success, the folder must hold what an undisturbed one holds, to the bit, and nothing else may be
+left. SOAK_SEED chooses the faults; when they hit depends on the machine as well. SOAK_ONLY keeps the kinds of rounds
+whose name holds these words. No fault is begun once the time is over.
 
     python -m tests.soak.campaign RESULT.json
 """
@@ -18,7 +19,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,8 +40,9 @@ from tests.soak.judge import problems_of, read_reference
 from tests.soak.setups import SETUPS, Setup
 from tests.soak.site import Site
 
-FAULTS_IN_A_ROUND = (4, 10)
-PAUSE_S = (0.5, 8.0)
+FAULTS_IN_A_ROUND = (12, 30)
+PAUSE_S = (0.2, 5.0)
+PARALLEL = 3
 ROUND_LIMIT_S = 900.0
 """a round that has not ended by then counts as a problem"""
 METHODS = ("naive", "hacpo")
@@ -63,8 +68,13 @@ class Round:
 class Campaign:
     """Small models, what undisturbed experiments give, and the rounds."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self._folder, self._rng = folder, random.Random(seed)
+    def __init__(self, folder: Path, *, deadline: float) -> None:
+        """
+        Args:
+            folder: of everything that it writes.
+            deadline: on the monotonic clock; no fault is begun later.
+        """
+        self._folder, self._deadline, self._making = folder, deadline, threading.Lock()
         write_small_pair(folder)
         pair = folder / "small.yaml"
         for name, agent in compose(str(pair), "hacpo").pair.agents.items():
@@ -96,17 +106,30 @@ class Campaign:
         """Empty databases of Prefect and MLflow, whose migration takes most of a round's time."""
         home = home_of(self._databases)
         home.mkdir(parents=True)
-        upgrade = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-        subprocess.run(upgrade, env=server_environment(home, port=0, auth=""), check=True, capture_output=True)
+        self._upgrade({})
         prepare_store(f"sqlite:///{self._databases / 'mlflow.db'}")
 
-    def _site(self, runs_dir: Path, *, has_postgres: bool = False) -> Site:
-        if has_postgres and self._postgres is None:
+    def _postgres_server(self) -> Postgres:
+        """The database server, with empty databases of MLflow and Prefect."""
+        if self._postgres is None:
             self._postgres = Postgres()
-            self._postgres.sql("create database migrated")
             os.environ["PGPASSWORD"] = self._postgres.password
-            prepare_store(f"postgresql+psycopg2://postgres@127.0.0.1:{self._postgres.port}/migrated")
-        site = Site(runs_dir, self._folder / "models", postgres=self._postgres if has_postgres else None)
+            self._postgres.sql("create database mlflow; create database prefect")
+            prepare_store(f"postgresql+psycopg2://postgres@127.0.0.1:{self._postgres.port}/mlflow")
+            self._upgrade(self._postgres.prefects("prefect"))
+        return self._postgres
+
+    def _upgrade(self, environment: Mapping[str, str]) -> None:
+        """Make the tables of a Prefect server."""
+        command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+        own = server_environment(home_of(self._databases), port=0, auth="")
+        subprocess.run(command, env={**own, **environment}, check=True, capture_output=True)
+
+    def _site(self, runs_dir: Path, setup: Setup) -> Site:
+        postgres = self._postgres_server() if setup.has_postgres else None
+        site = Site(
+            runs_dir, self._folder / "models", python=setup.python, has_clock=setup.has_clock, postgres=postgres
+        )
         home_of(runs_dir).mkdir()
         for name in ("mlflow.db", "prefect/prefect.db"):
             copy_database(self._databases / name, runs_dir / name)
@@ -116,7 +139,7 @@ class Campaign:
         """What the experiments of a kind of round give when nothing disturbs them, by id."""
         plain = replace(setup, command="train", runner="direct", has_postgres=False)
         if setup.words not in self._expected:
-            site = self._site(self._folder / f"reference-{len(self._expected)}")
+            site = self._site(self._folder / f"reference-{len(self._expected)}", plain)
             try:
                 for method in METHODS if setup.words == SETUPS[0].words else METHODS[-1:]:
                     command = site.start(self.arguments(plain, site, method))
@@ -127,13 +150,14 @@ class Campaign:
         found = self._expected[setup.words]
         return {name: value for name, value in found.items() if setup.command == "grid" or "-hacpo-" in name}
 
-    def run(self, setup: Setup) -> Round:
+    def run(self, setup: Setup, seed: int) -> Round:
         """One round."""
-        rng = random.Random(seed := self._rng.randrange(2**32))
+        rng = random.Random(seed)
         outcome = Round(setup.name, seed)
-        expected = self._reference(setup)
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        site = self._site(folder / "runs", has_postgres=setup.has_postgres)
+        with self._making:
+            expected = self._reference(setup)
+            site = self._site(folder / "runs", setup)
         begun = time.monotonic()
         try:
             self._disturb(setup, site, outcome, rng)
@@ -160,6 +184,7 @@ class Campaign:
         left = setup.num_commands
         pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
         while left:
+            has_faults = len(outcome.faults) < num_faults and time.monotonic() < self._deadline
             for place, command in enumerate(commands):
                 if command is not None and command.poll() in (None, 0):
                     continue
@@ -167,7 +192,7 @@ class Campaign:
                     outcome.messages += site.last_lines(1)
                     if "Traceback" in "".join(site.last_lines(40)):
                         outcome.messages.append("(with a traceback)")
-                point = f"{rng.choice(POINTS)}:{rng.randint(1, 60)}" if len(outcome.faults) < num_faults else ""
+                point = f"{rng.choice(POINTS)}:{rng.randint(1, 60)}" if has_faults else ""
                 commands[place] = site.start(self.arguments(setup, site), point=point)
                 outcome.num_calls += 1
             if time.monotonic() - begun > ROUND_LIMIT_S:
@@ -177,10 +202,9 @@ class Campaign:
                 fired.unlink()
                 last = time.monotonic()
                 outcome.faults.append({"fault": "SIGKILL at a point", "victim": point, "at_s": last - begun})
-            if len(outcome.faults) < num_faults and time.monotonic() > pause_until:
+            if has_faults and time.monotonic() > pause_until:
                 name = rng.choices(names, weights)[0]
-                victim = FAULTS[name][0](site, rng)
-                if victim:
+                for victim in FAULTS[name][0](site, rng):
                     last = time.monotonic()
                     outcome.faults.append({"fault": name, "victim": victim, "at_s": last - begun})
                 pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
@@ -191,35 +215,51 @@ class Campaign:
         outcome.recovery_s = time.monotonic() - last
 
 
+def next_setup(setups: Sequence[Setup], done: Sequence[str], running: Sequence[Setup]) -> Setup | None:
+    """The kind with the fewest rounds so far, another than those that run; one at a time may restart PostgreSQL."""
+    has_postgres = any(setup.has_postgres for setup in running)
+    free = [setup for setup in setups if setup not in running and not (setup.has_postgres and has_postgres)]
+    return min(free, key=lambda setup: done.count(setup.name), default=None)
+
+
 def main() -> None:
     """Run rounds of all kinds in turn until the time is over; exit code 1 if one found a problem."""
     result = Path(sys.argv[1])
     only = os.environ.get("SOAK_ONLY", "")
     minutes, seed = float(os.environ.get("SOAK_MINUTES", "60")), int(os.environ.get("SOAK_SEED", "0"))
+    parallel = int(os.environ.get("SOAK_PARALLEL", str(PARALLEL)))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     folder = Path(tempfile.mkdtemp(prefix="hacpo-soak-"))
-    print(f"seed {seed}, {minutes:g} minutes, in {folder}", flush=True)
-    rounds = list[Round]()
-    deadline = time.monotonic() + 60.0 * minutes
+    print(f"seed {seed}, {minutes:g} minutes, {parallel} rounds at once, in {folder}", flush=True)
+    value: dict[str, Any] = {"commit": commit, "seed": seed, "minutes": minutes, "cores": os.cpu_count(), "rounds": []}
+    begun = time.monotonic()
+    deadline = begun + 60.0 * minutes
     setups = [setup for setup in SETUPS if not setup.obstacle() and only in setup.name]
     for setup in SETUPS:
         if setup.obstacle():
             print(f"no rounds of {setup.name}: {setup.obstacle()}", flush=True)
-    with closing(Campaign(folder, seed)) as campaign:
-        while time.monotonic() < deadline:
-            outcome = campaign.run(setups[len(rounds) % len(setups)])
-            rounds.append(outcome)
-            print(
-                f"{outcome.kind}: {len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s, "
-                f"{'equal' if not outcome.problems else 'NOT EQUAL'}",
-                flush=True,
-            )
-            value = {"commit": commit, "seed": seed, "minutes": minutes, "cores": os.cpu_count()}
-            value["rounds"] = [asdict(one) for one in rounds]
-            result.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    if not any(outcome.problems for outcome in rounds):
+    rng, running, kinds = random.Random(seed), dict[Future[Round], Setup](), list[str]()
+    num_problems = 0
+    with closing(Campaign(folder, deadline=deadline)) as campaign, ThreadPoolExecutor(parallel) as threads:
+        while running or time.monotonic() < deadline:
+            while len(running) < parallel and time.monotonic() < deadline:
+                chosen = next_setup(setups, kinds, list(running.values()))
+                if chosen is None:
+                    break
+                kinds.append(chosen.name)
+                running[threads.submit(campaign.run, chosen, rng.randrange(2**32))] = chosen
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[ended]
+                outcome = ended.result()
+                num_problems += len(outcome.problems)
+                numbers = f"{len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s"
+                print(f"{outcome.kind}: {numbers}, {'NOT EQUAL' if outcome.problems else 'equal'}", flush=True)
+                value["rounds"].append(asdict(outcome))
+                value["seconds"] = time.monotonic() - begun
+                result.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    if not num_problems:
         shutil.rmtree(folder)
-    sys.exit(any(outcome.problems for outcome in rounds))
+    sys.exit(num_problems > 0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""The faults of the campaign. Each takes a round's site and a random generator and returns its victim, "" if none."""
+"""The faults of the campaign. Each takes a round's site and a random generator and returns its victims, if any."""
 
 from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import threading
 import time
@@ -21,65 +20,71 @@ STOPPED_S = (5.0, 20.0)
 FULL_S = (2.0, 8.0)
 TROUBLE_S = (2.0, 15.0)
 AWAY_S = (10.0, 60.0)
-Fault = Callable[[Site, random.Random], str]
+Fault = Callable[[Site, random.Random], list[str]]
 
 
-def _victim(site: Site, rng: random.Random, *roles: str) -> tuple[str, psutil.Process] | None:
-    """A process of a random role, so that the many helpers are not killed most of the time."""
-    found = {role: processes for role, processes in by_role(site.mark).items() if not roles or role in roles}
-    if not found:
-        return None
-    role = rng.choice(sorted(found))
-    return role, rng.choice(found[role])
+def _victims(site: Site, rng: random.Random, number: int, *roles: str) -> list[tuple[str, psutil.Process]]:
+    """Processes of random roles, so that the many helpers are not hit most of the time; none that is ending anyway."""
+    found = {role: own for role, own in by_role(site.mark).items() if not roles or role in roles}
+    chosen = []
+    for _ in range(number):
+        found = {role: own for role, own in found.items() if own}
+        if found:
+            role = rng.choice(sorted(found))
+            process = found[role].pop(rng.randrange(len(found[role])))
+            if process.pid not in site.ending:
+                chosen.append((role, process))
+    return chosen
 
 
-def _signalled(site: Site, rng: random.Random, number: int, *roles: str) -> str:
-    chosen = _victim(site, rng, *roles)
-    if chosen is None:
-        return ""
-    role, process = chosen
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(number)
-    return role
-
-
-def kill(site: Site, rng: random.Random) -> str:
-    """SIGKILL to any process."""
-    return _signalled(site, rng, signal.SIGKILL)
-
-
-def terminate(site: Site, rng: random.Random) -> str:
-    """SIGTERM to a process that people and services end so."""
-    return _signalled(site, rng, signal.SIGTERM, "command", "worker", "run", "server")
-
-
-def stop(site: Site, rng: random.Random) -> str:
-    """SIGSTOP to any process, and SIGCONT some seconds later."""
-    chosen = _victim(site, rng)
-    if chosen is None:
-        return ""
-    role, process = chosen
-
-    def go_on() -> None:
+def kill(site: Site, rng: random.Random) -> list[str]:
+    """SIGKILL to one to three processes at once; each of them counts."""
+    killed = []
+    for role, process in _victims(site, rng, rng.choice((1, 1, 2, 3))):
         with suppress(psutil.NoSuchProcess):
-            process.resume()
+            process.suspend()  # so that the death of one does not end the other first
+            killed.append((role, process))
+    for _, process in killed:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return [role for role, _ in killed]
 
+
+def terminate(site: Site, rng: random.Random) -> list[str]:
+    """SIGTERM to a process that people and services end so."""
+    for role, process in _victims(site, rng, 1, "command", "worker", "run", "server"):
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+            site.ending.add(process.pid)
+            return [role]
+    return []
+
+
+def stop(site: Site, rng: random.Random) -> list[str]:
+    """SIGSTOP to any process, and SIGCONT some seconds later."""
+    for role, process in _victims(site, rng, 1):
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+            timer = threading.Timer(rng.uniform(*STOPPED_S), _go_on, [process])
+            site.timers.append(timer)
+            timer.start()
+            return [role]
+    return []
+
+
+def _go_on(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
-        process.suspend()
-        timer = threading.Timer(rng.uniform(*STOPPED_S), go_on)
-        site.timers.append(timer)
-        timer.start()
-    return role
+        process.resume()
 
 
-def tear(site: Site, rng: random.Random) -> str:
+def tear(site: Site, rng: random.Random) -> list[str]:
     """End everything, as a power cut does, and truncate a file of the store or flip one of its bytes."""
     for process in list(marked(site.mark)):
         with suppress(psutil.NoSuchProcess):
             process.kill()
     files = [path for path in site.experiments.rglob("*") if path.is_file() and path.stat().st_size and _is_torn(path)]
     if not files:
-        return ""
+        return []
     path = rng.choice(sorted(files))
     content = bytearray(path.read_bytes())
     position = rng.randrange(len(content))
@@ -88,24 +93,24 @@ def tear(site: Site, rng: random.Random) -> str:
     else:
         del content[position:]
     path.write_bytes(content)
-    return path.name if path.suffix == ".json" else path.suffix.lstrip(".") or path.name
+    return [path.name if path.suffix == ".json" else path.suffix.lstrip(".") or path.name]
 
 
-def make_read_only(site: Site, rng: random.Random) -> str:
+def make_read_only(site: Site, rng: random.Random) -> list[str]:
     """Nothing can be written below `experiments` for some seconds; files that are open stay so."""
     folder = str(site.experiments)
     if not site.is_small_disk or not site.experiments.exists():
-        return ""
+        return []
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
         time.sleep(rng.uniform(*FULL_S))
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
-    return "disk"
+    return ["disk"]
 
 
-def disappear(site: Site, rng: random.Random) -> str:
+def disappear(site: Site, rng: random.Random) -> list[str]:
     """SIGSTOP to all processes of the round, and SIGCONT up to a minute later, as after a machine that was paused."""
     stopped = list(marked(site.mark))
     for process in stopped:
@@ -115,62 +120,66 @@ def disappear(site: Site, rng: random.Random) -> str:
     for process in stopped:
         with suppress(psutil.NoSuchProcess):
             process.resume()
-    return "all"
+    return ["all"]
 
 
-def set_clock(site: Site, rng: random.Random) -> str:
+def set_clock(site: Site, rng: random.Random) -> list[str]:
     """The clock of all processes goes ten minutes forward or back, until the next such fault."""
+    if not site.has_clock:
+        return []
     shift = rng.choice((-600, 600))
-    site.clock.write_text(str(shift), encoding="utf-8")
-    return f"{shift:+d} s"
+    site.set_clock(shift)
+    return [f"{shift:+d} s"]
 
 
-def trouble_server(site: Site, rng: random.Random) -> str:
+def trouble_server(site: Site, rng: random.Random) -> list[str]:
     """All requests to servers are refused, hang or are answered with 500 for some seconds."""
     if "server" not in by_role(site.mark):
-        return ""
+        return []
     kind = rng.choice(("refuses", "hangs", "answers 500"))
     site.trouble.write_text(kind, encoding="utf-8")
     time.sleep(rng.uniform(*TROUBLE_S))
     site.trouble.unlink()
-    return f"server {kind}"
+    return [f"server {kind}"]
 
 
-def restart_postgres(site: Site, rng: random.Random) -> str:
+def restart_postgres(site: Site, rng: random.Random) -> list[str]:
     """PostgreSQL ends all connections and is back some seconds later."""
     if site.postgres is None:
-        return ""
+        return []
     site.postgres.restart(away_s=rng.uniform(*FULL_S))
-    return "PostgreSQL"
+    return ["PostgreSQL"]
 
 
 def _is_torn(path: Path) -> bool:
     return path.name not in ("config.yaml", "contents.json")  # what is asked for, not what was done
 
 
-def fill_disk(site: Site, rng: random.Random) -> str:
+def fill_disk(site: Site, rng: random.Random) -> list[str]:
     """Fill the small disk that holds the runs folder for some seconds."""
     if not site.is_small_disk:
-        return ""
+        return []
     ballast = site.runs_dir / "ballast"
     free = os.statvfs(site.runs_dir).f_bavail * os.statvfs(site.runs_dir).f_frsize
     with suppress(OSError), ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(1, free - 4096))
     time.sleep(rng.uniform(*FULL_S))
     ballast.unlink(missing_ok=True)
-    return "disk"
+    return ["disk"]
 
 
 FAULTS: dict[str, tuple[Fault, float]] = {
-    "SIGKILL": (kill, 6.0),
+    "SIGKILL": (kill, 5.0),
     "SIGTERM": (terminate, 1.0),
     "SIGSTOP": (stop, 1.0),
-    "torn file": (tear, 1.0),
+    "torn file": (tear, 0.7),
     "full disk": (fill_disk, 0.5),
     "read-only disk": (make_read_only, 0.7),
-    "machine away": (disappear, 0.3),
+    "machine away": (disappear, 0.2),
     "clock set": (set_clock, 0.7),
     "server in trouble": (trouble_server, 1.0),
-    "restart": (restart_postgres, 2.0),
+    "restart": (restart_postgres, 1.0),
 }
 """each fault and how often it is chosen, relative to the others"""
+KILLS = ("SIGKILL", "SIGKILL at a point")
+"""names of the faults that count as kills; after a torn file, the deaths of the power cut do not count"""

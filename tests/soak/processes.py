@@ -40,6 +40,7 @@ def by_role(mark: str) -> dict[str, list[psutil.Process]]:
         with suppress(psutil.Error, IndexError):
             words = process.cmdline()
             is_rays = "/ray/" in words[0] or words[0].startswith("ray::")
-            role = next((role for word, role in _ROLES.items() if word in words), "helper")
-            roles["Ray" if is_rays else role].append(process)
+            role = "Ray" if is_rays else next((role for word, role in _ROLES.items() if word in words), "helper")
+            if role != "helper" or process.ppid() != 1:  # a helper without its parent is about to end
+                roles[role].append(process)
     return roles

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.postgres import programs
+
+VLLM_PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 
 
 def _is_missing(*modules: str) -> str:
@@ -16,6 +20,10 @@ def _is_missing(*modules: str) -> str:
 
 def _lacks_postgres() -> str:
     return _is_missing("psycopg2") or ("" if programs() else "PostgreSQL is not installed")
+
+
+def _lacks_vllm() -> str:
+    return "" if VLLM_PYTHON.exists() else "vLLM is not installed (`make test-vllm` installs it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,10 @@ class Setup:
     num_commands: int = 1
     """commands that run at once, of the same experiments"""
     has_postgres: bool = False
-    """whether MLflow's points go to PostgreSQL"""
+    """whether MLflow's points and Prefect's records go to PostgreSQL"""
+    has_clock: bool = True
+    """whether its clock can be set: Ray's programs wait for a time of day, which only a machine's clock may change"""
+    python: str = sys.executable
     obstacle: Callable[[], str] = lambda: ""
     """why this machine cannot run it, "" if it can"""
 
@@ -51,7 +62,10 @@ SETUPS = (
     Setup(
         "train on Ray, two ranks",
         (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=3", *_RANKS),
+        has_clock=False,
         obstacle=lambda: _is_missing("ray", "deepspeed"),
     ),
     Setup("two trains at once", num_commands=2),
+    Setup("grid, all on PostgreSQL", command="grid", has_postgres=True, obstacle=_lacks_postgres),
+    Setup("train with vLLM", (_SHORT, "engine.sampler=vllm"), python=str(VLLM_PYTHON), obstacle=_lacks_vllm),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -23,24 +25,51 @@ ROOT = Path(__file__).parents[2]
 DISK_MIB = 512
 
 
+@cache
+def clock_library(folder: Path) -> Path | None:
+    """`hook/clock.c` as a library in the folder; None without a compiler."""
+    library = folder / "clock.so"
+    try:
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, HOOK / "clock.c", "-ldl"], check=True)
+    except FileNotFoundError:
+        print("no clock is set: there is no C compiler", flush=True)
+        return None
+    return library
+
+
 class Site:
     """A runs folder on a small disk of its own where the machine allows that."""
 
-    def __init__(self, runs_dir: Path, models: Path, *, postgres: Postgres | None = None) -> None:
+    def __init__(
+        self,
+        runs_dir: Path,
+        models: Path,
+        *,
+        python: str = sys.executable,
+        has_clock: bool = False,
+        postgres: Postgres | None = None,
+    ) -> None:
         """
         Args:
             runs_dir: folder to make.
             models: warm models.
-            postgres: server of MLflow's database, which is made from its database `migrated`; None: SQLite.
+            python: runs the commands.
+            has_clock: whether the clock of the site's processes can be set.
+            postgres: server whose databases `mlflow` and `prefect` are copied for the site; None: SQLite.
         """
-        self.runs_dir, self.mark, self.postgres = runs_dir, uuid.uuid4().hex, postgres
+        self.runs_dir, self.mark, self.postgres, self._python = runs_dir, uuid.uuid4().hex, postgres, python
         if postgres is not None:
-            postgres.sql(f"create database soak_{self.mark} template migrated")
+            for name in ("mlflow", "prefect"):
+                postgres.sql(f"create database {name}_{self.mark} template {name}")
         self.timers: list[threading.Timer] = []
+        self.ending = set[int]()
+        """processes that were told to end"""
         runs_dir.mkdir(parents=True)
         size = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(runs_dir)]
         self.is_small_disk = subprocess.run(["mount", *size], capture_output=True).returncode == 0
         (runs_dir / "models").symlink_to(models)
+        self._clock_library = clock_library(models.parent) if has_clock else None
+        self.set_clock(0)
 
     @property
     def experiments(self) -> Path:
@@ -51,12 +80,20 @@ class Site:
         """Address of MLflow's database."""
         if self.postgres is None:
             return f"sqlite:///{self.runs_dir / 'mlflow.db'}"
-        return f"postgresql+psycopg2://postgres@127.0.0.1:{self.postgres.port}/soak_{self.mark}"
+        return f"postgresql+psycopg2://postgres@127.0.0.1:{self.postgres.port}/mlflow_{self.mark}"
 
     @property
-    def clock(self) -> Path:
-        """File that shifts the clock of the round's processes, see `hook/sitecustomize.py`."""
+    def has_clock(self) -> bool:
+        return self._clock_library is not None
+
+    @property
+    def _clock(self) -> Path:
         return self.runs_dir.with_suffix(".clock")
+
+    def set_clock(self, shift_s: int) -> None:
+        """Shift the clock of the round's processes, see `hook/clock.c`."""
+        with self._clock.open("r+b" if self._clock.exists() else "wb") as file:
+            file.write(struct.pack("q", shift_s))
 
     @property
     def trouble(self) -> Path:
@@ -67,14 +104,19 @@ class Site:
         """Of the round's processes; `point` as in `hook/sitecustomize.py`, without the file."""
         path = os.pathsep.join([str(HOOK), str(ROOT), os.environ.get("PYTHONPATH", "")])
         point = f"{point}:{self.runs_dir}.fired" if point else ""
+        own: dict[str, str] = {}
+        if self._clock_library is not None:
+            own = {"LD_PRELOAD": str(self._clock_library), "HACPO_SOAK_CLOCK": str(self._clock)}
+        if self.postgres is not None:
+            own["PGPASSWORD"] = self.postgres.password
+            own |= self.postgres.prefects(f"prefect_{self.mark}")
         return {
             **os.environ,
+            **own,
             MARK: self.mark,
             "PYTHONPATH": path,
             "HACPO_SOAK_POINT": point,
-            "HACPO_SOAK_CLOCK": str(self.clock),
             "HACPO_SOAK_TROUBLE": str(self.trouble),
-            "PGPASSWORD": "" if self.postgres is None else self.postgres.password,
             "PREFECT_LOGGING_LEVEL": "ERROR",
         }
 
@@ -82,7 +124,7 @@ class Site:
         """Start a `hacpo` command; its output goes to a file beside the runs folder."""
         with self.output.open("ab") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "flows.cli", *arguments],
+                [self._python, "-m", "flows.cli", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -128,4 +170,5 @@ class Site:
         if self.is_small_disk:
             subprocess.run(["umount", "--lazy", str(self.runs_dir)], check=True)
         if self.postgres is not None:
-            self.postgres.sql(f"drop database soak_{self.mark} with (force)")
+            for name in ("mlflow", "prefect"):
+                self.postgres.sql(f"drop database {name}_{self.mark} with (force)")

@@ -10,35 +10,63 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.soak.faults import KILLS
+
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- begin: campaigns -->", "<!-- end: campaigns -->"
 
 
 def table_of(campaigns: Sequence[dict[str, Any]]) -> str:
-    """Rounds by kind, faults by fault and victim, and the rounds that found a problem, as Markdown."""
-    lines = []
-    for campaign in campaigns:
-        rounds = campaign["rounds"]
-        lines += [f"Commit `{campaign['commit'][:10]}`, seed {campaign['seed']}, {campaign['cores']} cores:", ""]
-        lines += [
-            "| rounds | number | equal | faults | calls of the command | after the last fault: median, worst (s) |"
+    """For each commit: rounds by kind, faults by fault and victim, and the rounds that found a problem, as Markdown."""
+    parts = []
+    for commit in dict.fromkeys(campaign["commit"] for campaign in campaigns):
+        own = [campaign for campaign in campaigns if campaign["commit"] == commit]
+        rounds = [one for campaign in own for one in campaign["rounds"]]
+        hits = Counter(hit["fault"] for one in rounds for hit in one["faults"])
+        num_kills = sum(hits[name] for name in KILLS)
+        seeds = ", ".join(str(campaign["seed"]) for campaign in own)
+        minutes = sum(campaign.get("seconds", 60.0 * campaign["minutes"]) for campaign in own) / 60.0
+        parts.append(
+            f"Commit `{commit[:10]}`, {'seed' if len(own) == 1 else 'seeds'} {seeds}, {own[0]['cores']} cores, "
+            f"{minutes:.0f} minutes: **{num_kills:,} kills and {hits.total() - num_kills:,} other faults** in "
+            f"{len(rounds)} rounds, {_num_equal(rounds)} of them equal to undisturbed runs."
+        )
+        parts.append(_rounds_by_kind(rounds))
+        parts.append(_faults_by_victim(rounds, hits))
+        parts += [
+            "\n".join(f"- {one['kind']}, seed {one['seed']}: {text}" for one in rounds for text in one["problems"])
         ]
-        lines += ["|---|---|---|---|---|---|"]
-        for kind in dict.fromkeys(one["kind"] for one in rounds):
-            own = [one for one in rounds if one["kind"] == kind]
-            ends = [one["recovery_s"] for one in own if one["recovery_s"]]
-            worst = f"{statistics.median(ends):.0f}, {max(ends):.0f}" if ends else ""
-            faults, calls = sum(len(one["faults"]) for one in own), sum(one["num_calls"] for one in own)
-            lines.append(f"| {kind} | {len(own)} | {_num_equal(own)} | {faults} | {calls} | {worst} |")
-        lines += ["", "| fault | number | victims |", "|---|---|---|"]
-        for fault in sorted({hit["fault"] for one in rounds for hit in one["faults"]}):
-            hits = [hit["victim"] for one in rounds for hit in one["faults"] if hit["fault"] == fault]
-            victims = Counter(victim.rpartition(":")[0] or victim for victim in hits)
-            named = ", ".join(f"{victim} {number}" for victim, number in victims.most_common())
-            lines.append(f"| {fault} | {len(hits)} | {named} |")
-        lines.append("")
-        lines += [f"- {one['kind']}, seed {one['seed']}: {problem}" for one in rounds for problem in one["problems"]]
-    return "\n".join(lines).strip()
+    return "\n\n".join(part for part in parts if part)
+
+
+def _rounds_by_kind(rounds: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        "| rounds | number | equal | kills | other faults | calls of the command | "
+        "after the last fault: median, worst (s) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind in dict.fromkeys(one["kind"] for one in rounds):
+        own = [one for one in rounds if one["kind"] == kind]
+        ends = [one["recovery_s"] for one in own if one["recovery_s"]]
+        worst = f"{statistics.median(ends):.0f}, {max(ends):.0f}" if ends else ""
+        is_kill = [hit["fault"] in KILLS for one in own for hit in one["faults"]]
+        faults, calls = f"{sum(is_kill)} | {len(is_kill) - sum(is_kill)}", sum(one["num_calls"] for one in own)
+        lines.append(f"| {kind} | {len(own)} | {_num_equal(own)} | {faults} | {calls} | {worst} |")
+    return "\n".join(lines)
+
+
+def _faults_by_victim(rounds: Sequence[dict[str, Any]], hits: Counter[str]) -> str:
+    lines = ["| fault | number | victims |", "|---|---|---|"]
+    for fault in sorted(hits, key=lambda name: (name not in KILLS, name)):
+        victims = Counter(
+            hit["victim"].rpartition(":")[0] or hit["victim"]
+            for one in rounds
+            for hit in one["faults"]
+            if hit["fault"] == fault
+        )
+        named = ", ".join(f"{victim} {number}" for victim, number in victims.most_common())
+        lines.append(f"| {fault} | {hits[fault]} | {named} |")
+    return "\n".join(lines)
 
 
 def _num_equal(rounds: Sequence[dict[str, Any]]) -> int:

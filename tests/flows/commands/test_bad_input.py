@@ -250,6 +250,18 @@ def test_disk_without_room_is_one_line(
     assert "No space left on device; free some space" in capsys.readouterr().err
 
 
+def test_read_only_disk_is_not_blamed_on_the_folder(
+    small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small_disk("64k")
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    monkeypatch.setattr("sys.argv", ["hacpo", "server", "start", "--runs-dir", str(folder)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith("Read-only file system; make the disk writable, then try again\n")
+
+
 def test_show_prints_the_resolved_configuration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
 """Faults inside the processes of a campaign. Python imports this file at its start if PYTHONPATH holds its folder.
 
-HACPO_SOAK_CLOCK names a file: seconds to add to `time.time`. HACPO_SOAK_TROUBLE names a file: what happens to requests
-over httpx, one of "refuses", "hangs", "answers 500". Without the file, nothing happens.
+HACPO_SOAK_TROUBLE names a file: what happens to requests over httpx, one of "refuses", "hangs", "answers 500". Without
+the file, nothing happens. `clock.c` sets the clock.
 
 HACPO_SOAK_POINT holds "<call>:<before or after>:<number>:<file>", for example "rename:after:17:/tmp/x": the process
 that first reaches its 17th rename kills itself right after it, and notes the point in the file; no second one does.
@@ -55,17 +55,6 @@ def _content(path: str) -> str:
         return ""
 
 
-def _shift_clock(path: str) -> None:
-    """Not `datetime`, whose class in C cannot be replaced without a crash of pandas."""
-    true_time, true_time_ns = time.time, time.time_ns
-
-    def shift() -> int:
-        return int(_content(path) or 0)
-
-    time.time = lambda: true_time() + shift()
-    time.time_ns = lambda: true_time_ns() + 10**9 * shift()
-
-
 class _AfterHttpx(importlib.abc.MetaPathFinder):
     """Changes httpx's transports as soon as it is imported."""
 
@@ -112,8 +101,6 @@ class _AfterHttpx(importlib.abc.MetaPathFinder):
         plain.handle_request, asynchronous.handle_async_request = handle_request, handle_async_request
 
 
-if "HACPO_SOAK_CLOCK" in os.environ:
-    _shift_clock(os.environ["HACPO_SOAK_CLOCK"])
 if "HACPO_SOAK_TROUBLE" in os.environ:
     sys.meta_path.insert(0, _AfterHttpx(os.environ["HACPO_SOAK_TROUBLE"]))
 _point = os.environ.get("HACPO_SOAK_POINT", "")

@@ -1,0 +1,55 @@
+"""What the campaign itself must do right, without a round."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.soak.campaign import next_setup
+from tests.soak.setups import Setup
+from tests.soak.site import clock_library
+from tests.soak.table import table_of
+
+
+def campaign(seed: int, *faults: tuple[str, str]) -> dict[str, Any]:
+    hits = [{"fault": fault, "victim": victim, "at_s": 1.0} for fault, victim in faults]
+    one = {"kind": "grid", "seed": 3, "faults": hits, "num_calls": 2, "recovery_s": 8.0, "problems": []}
+    return {"commit": "abc", "seed": seed, "minutes": 5, "seconds": 120.0, "cores": 2, "rounds": [one]}
+
+
+def test_table_adds_up_campaigns_of_a_commit_and_counts_kills_apart() -> None:
+    first = campaign(1, ("SIGKILL", "run"), ("SIGKILL at a point", "rename:after:7"), ("SIGTERM", "run"))
+    text = table_of([first, campaign(2, ("SIGKILL", "server"))])
+    assert "seeds 1, 2, 2 cores, 4 minutes: **3 kills and 1 other faults** in 2 rounds, 2 of them equal" in text
+    assert "| grid | 2 | 2 | 3 | 1 | 4 | 8, 8 |" in text
+    assert "| SIGKILL | 2 | run 1, server 1 |" in text
+
+
+def test_rounds_at_once_are_of_different_kinds_and_one_of_them_restarts_postgresql() -> None:
+    plain, first, second = Setup("plain"), Setup("first", has_postgres=True), Setup("second", has_postgres=True)
+    setups = (plain, first, second)
+    assert next_setup(setups, ["plain"], [plain]) is first
+    assert next_setup(setups, ["plain", "first"], [plain, first]) is None
+    assert next_setup(setups, ["plain", "plain", "first"], [first]) is plain
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_clock_moves_time_and_datetime_alike_and_leaves_the_monotonic_clock(tmp_path: Path) -> None:
+    library = clock_library(tmp_path)
+    (tmp_path / "clock").write_bytes(struct.pack("q", 10**9))
+    program = (
+        "import datetime, time, pandas; print(time.time(), datetime.datetime.now().timestamp(), "
+        "pandas.Timestamp.now().timestamp(), time.monotonic())"
+    )
+    own = {"LD_PRELOAD": str(library), "HACPO_SOAK_CLOCK": str(tmp_path / "clock")}
+    command = [sys.executable, "-c", program]
+    shifted = subprocess.run(command, env=own, capture_output=True, text=True, check=True).stdout.split()
+    plain = subprocess.run(command, env={}, capture_output=True, text=True, check=True).stdout.split()
+    moved = [round((float(one) - float(other)) / 10**9, 3) for one, other in zip(shifted, plain, strict=True)]
+    assert moved == [1.0, 1.0, 1.0, 0.0]

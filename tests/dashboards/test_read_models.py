@@ -321,9 +321,10 @@ def test_ablations_have_an_axis_for_each_field_that_differs(runs_dir: Path) -> N
 
 def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
     rows = [
-        {"problem_id": p, "agent": k, "sample": 0, "text": "x" * (place + 1), "finish_reason": "length",
-         "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5, "advantage_for_strong": -1.0,
-         "ratio_for_weak": math.nan, "stopped_for_weak": math.nan, "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
+        {"problem_id": p, "agent": k, "sample": 0, "text": "x" * (place + 1), "num_tokens": 10 * (place + 1),
+         "finish_reason": "length", "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5,
+         "advantage_for_strong": -1.0, "ratio_for_weak": math.nan, "stopped_for_weak": math.nan,
+         "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
         for place, (p, answers) in enumerate(statuses.items())
         for k, status in zip(("strong", "weak"), answers, strict=True)
     ]  # fmt: skip
@@ -348,6 +349,9 @@ def ids(problems: tuple[Answered, ...]) -> list[str]:
         (Filter(text="XXXX"), ["weak only", "none"]),
         (Filter(tag="ordinary", text="none"), ["none"]),
         (Filter(tag="search"), []),
+        (Filter(min_tokens=40), ["weak only", "none"]),
+        (Filter(max_tokens=10), ["both"]),
+        (Filter(min_tokens=20, max_tokens=40, verdict="wrong", agent="strong"), ["weak only"]),
     ],
 )
 def test_filter_finds_problems_by_what_an_agent_answered(wanted: Filter, expected: list[str]) -> None:

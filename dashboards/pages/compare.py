@@ -65,7 +65,7 @@ def _selected(
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
     judged = site.judge.judged(record, cache(site.runs.standing))
     comparer = judged.comparers[pair or pairs[0]]
-    comparison = comparer.comparison()
+    comparison = comparer.comparison
     if benchmark and benchmark not in comparison.columns:
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
     if agent and agent not in (TOGETHER, *comparison.agents):

@@ -67,7 +67,7 @@ def grid_routes(site: Site) -> APIRouter:
             **_context(view, shown, texts, version),
             is_whole=is_whole,
             priorities=PRIORITIES,
-            has_report=report_of(site, name).is_file(),
+            has_report=report_of(site, view.record).is_file(),
             all_runs=ALL_RUNS,
         )
 
@@ -102,7 +102,7 @@ def grid_routes(site: Site) -> APIRouter:
 
     @router.get("/grid/{name}/report.html")
     def report(name: str) -> Response:
-        path = report_of(site, name)
+        path = report_of(site, site.runs.grid(name))
         if not path.is_file():
             raise UnknownError(f"the grid {name} has no report; write it with `hacpo report {name}`")
         return Response(path.read_bytes(), media_type="text/html", headers={"content-security-policy": REPORT_CSP})
@@ -139,9 +139,9 @@ class View:
         return f"{self.record.name}?{self.baseline}?{self.agents}"
 
 
-def report_of(site: Site, name: str) -> Path:
+def report_of(site: Site, record: GridRecord) -> Path:
     """The report of a grid, where `hacpo report` writes it."""
-    return site.runs.runs_dir / "reports" / site.runs.grid(name).name / "report.html"
+    return site.runs.runs_dir / "reports" / record.name / "report.html"
 
 
 def _view(site: Site, name: str, baseline: str, agents: str) -> View:

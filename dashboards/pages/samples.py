@@ -23,6 +23,8 @@ from hacpo_core.store.steps import StepStore
 _Step = Annotated[str, Query(pattern=r"^\d{0,9}$")]
 """a number; "", which an empty field of the form sends: the last step"""
 _ProblemNumber = Annotated[int, Query(ge=1, le=10**9)]
+_Tokens = Annotated[str, Query(pattern=r"^\d{0,9}$")]
+"""a number of tokens; "", which an empty field of the form sends: no bound"""
 _Name = Annotated[str, Query(max_length=300)]
 
 
@@ -42,7 +44,7 @@ class Asked:
         own |= {"problem": asked.problem} if asked.problem > 1 else {}
         parts = {name: value for name, value in asdict(asked.wanted).items() if name != "is_longest_first"}
         order = {"order": "longest"} if asked.wanted.is_longest_first else {}
-        return urlencode({name: value for name, value in (own | parts | order).items() if value != ""})
+        return urlencode({name: value for name, value in (own | parts | order).items() if value not in ("", None)})
 
 
 def _asked(
@@ -56,8 +58,11 @@ def _asked(
     tag: _Name = "",
     text: _Name = "",
     order: Literal["", "longest"] = "",
+    min_tokens: _Tokens = "",
+    max_tokens: _Tokens = "",
 ) -> Asked:
-    wanted = Filter(right, wrong, verdict, agent, tag, text, order == "longest")
+    lengths = (int(bound) if bound else None for bound in (min_tokens, max_tokens))
+    wanted = Filter(right, wrong, verdict, agent, tag, text, order == "longest", *lengths)
     return Asked(int(step) if step else None, benchmark, wanted, problem)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -38,6 +41,11 @@ class GridRecord:
     """those that comparisons use"""
     places: list[Place] = field(default_factory=list)
 
+    @property
+    def experiments(self) -> frozenset[str]:
+        """Ids of the experiments that can be run on this machine."""
+        return frozenset(place.experiment for place in self.places if not place.unavailable)
+
 
 _GRID = TypeAdapter(GridRecord)
 
@@ -49,6 +57,24 @@ def _folder(runs_dir: Path) -> Path:
 def save_grid(runs_dir: Path, record: GridRecord) -> None:
     """Store a grid's record; replaces an earlier one of the same name."""
     write_json(_folder(runs_dir) / f"{record.name}.json", asdict(record))
+
+
+def claim_end(runs_dir: Path, name: str, ends: Mapping[str, Sequence[str]]) -> bool:
+    """Whether this call is the first, among all processes, for this end of a grid.
+
+    Args:
+        runs_dir: folder of all runs.
+        name: of the grid.
+        ends: how each experiment ended.
+    """
+    digest = hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()[:16]
+    path = _folder(runs_dir) / f"{name}.ended" / digest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:

@@ -1,6 +1,7 @@
 """Tells a webhook when an experiment failed or a grid ended: one POST of JSON each; no error of it ends a training.
 
-A grid has ended when all of its experiments are done or failed. Two that end in the same moment may both report it.
+A grid has ended when all of its experiments are done, failed or cancelled. The first process that sees an end claims it
+and reports it. Only the reconciler knows what was cancelled.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flows.records.failures import FAILURE_FILE
 from flows.records.folders import experiments_dir
-from flows.records.gridfile import read_grids
+from flows.records.gridfile import GridRecord, claim_end, read_grids
 from flows.records.states import standing_of
 from hacpo_core.errors import LockedError, ServerError, first_line
 
@@ -49,18 +51,59 @@ def tell_failure(configured: str | None, runs_dir: Path, experiment: str, reason
     _tell_ended_grids(configured, runs_dir, experiment)
 
 
+def tell_ends_by_cancellation(
+    configured: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]
+) -> None:
+    """Report the grids that ended with a cancelled experiment.
+
+    Args:
+        configured: `notify.url` of an experiment.
+        runs_dir: folder of all runs.
+        cancelled: id of the cancelled flow run, by experiment.
+    """
+    for record in read_grids(runs_dir):
+        own = sorted(record.experiments & cancelled.keys())
+        if own and (counts := _claimed_end(runs_dir, record, cancelled)) is not None:
+            _tell_end(configured(own[0]), record, counts)
+
+
 def _tell_ended_grids(configured: str | None, runs_dir: Path, experiment: str) -> None:
     if _url(configured) is None:
         return
     for record in read_grids(runs_dir):
-        names = {place.experiment for place in record.places if not place.unavailable}
-        if experiment not in names:
-            continue
-        states = Counter(standing_of(experiments_dir(runs_dir) / name).state for name in names)
-        if states["done"] + states["failed"] == len(names):
-            text = f"{record.title}: {states['done']} experiments done, {states['failed']} failed"
-            counts = {"done": states["done"], "failed": states["failed"]}
-            _send(configured, "grid_ended", text, grid=record.name, title=record.title, **counts)
+        if experiment in record.experiments and (counts := _claimed_end(runs_dir, record, {})) is not None:
+            _tell_end(configured, record, counts)
+
+
+def _tell_end(configured: str | None, record: GridRecord, counts: Counter[str]) -> None:
+    text = f"{record.title}: {counts['done']} experiments done, {counts['failed']} failed"
+    text += f", {counts['cancelled']} cancelled" if counts["cancelled"] else ""
+    fields = {state: counts[state] for state in ("done", "failed", "cancelled")}
+    _send(configured, "grid_ended", text, grid=record.name, title=record.title, **fields)
+
+
+def _claimed_end(runs_dir: Path, record: GridRecord, cancelled: Mapping[str, str]) -> Counter[str] | None:
+    """Number of experiments by state; None if one has not ended, or if another process reports this end."""
+    ends = {}
+    for name in sorted(record.experiments):
+        end = _end_of(experiments_dir(runs_dir) / name, cancelled.get(name))
+        if end is None:
+            return None
+        ends[name] = end
+    return Counter(state for state, _ in ends.values()) if claim_end(runs_dir, record.name, ends) else None
+
+
+def _end_of(root: Path, cancelled_run: str | None) -> tuple[str, str] | None:
+    """State of an ended experiment and which end it is, so that a retry has another; None if it has not ended."""
+    state = standing_of(root).state
+    if state == "done":
+        return state, ""
+    if state == "failed":
+        try:
+            return state, str((root / FAILURE_FILE).stat().st_mtime_ns)
+        except FileNotFoundError:  # retried meanwhile
+            return None
+    return ("cancelled", cancelled_run) if state == "missing" and cancelled_run is not None else None
 
 
 def _url(configured: str | None) -> str | None:

@@ -1,14 +1,15 @@
-"""An experiment's log in its folder: attempts, steps, retries and warnings, one JSON object per line."""
+"""An experiment's log in its folder: attempts, steps, retries, warnings; one JSON object per line."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from hacpo_core.errors import first_line
 
 LOG_FILE = "log.jsonl"
+LOG_LIMIT = 4 * 2**20
+"""size of a log, bytes, at which it is rotated; there is one older part"""
 _TAIL_BYTES = 256 * 1024
 _events = logging.getLogger("hacpo.events")
 _events.setLevel(logging.INFO)
@@ -46,10 +49,23 @@ class _LogFile(logging.Handler):
         kind = getattr(record, "kind", record.levelname.lower())
         line = {"time": record.created, "kind": kind, "text": record.getMessage(), "host": self._host}
         try:
+            rotate_log(self._path)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError:  # a full disk stops the run elsewhere
             self.handleError(record)
+
+
+def rotate_log(path: Path) -> None:
+    """Move the contents of a log above LOG_LIMIT to `<name>.1`; its writers, which append, go on in the same file."""
+    with suppress(FileNotFoundError):  # not yet written, or rotated by another process
+        if path.stat().st_size > LOG_LIMIT:
+            shutil.copyfile(path, _older(path))
+            os.truncate(path, 0)
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")
 
 
 def log_entry(kind: str, text: str) -> None:
@@ -82,16 +98,21 @@ def log_start(step: int) -> None:
 
 def read_log(root: Path) -> list[LogLine]:
     """The newest entries, oldest first; lines that a crash cut short are left out."""
-    try:
-        with (root / LOG_FILE).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            raw = file.read().splitlines()
-    except OSError:
-        return []
+    path = root / LOG_FILE
     lines = []
-    for text in raw:
+    for text in [*_last_lines(_older(path)), *_last_lines(path)]:
         try:
             lines.append(_LINE.validate_json(text))
         except ValidationError:
             continue
     return lines
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    """Lines in the last bytes of a file, the first of them perhaps cut; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read().splitlines()
+    except OSError:
+        return []

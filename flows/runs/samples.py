@@ -15,8 +15,8 @@ from hacpo_core.store.steps import StepStore, phase_name
 def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     """One row per response of a training step.
 
-    Columns: problem, agent, text, verdict, raw and shaped reward, and for each learner the response's advantage, ratio
-    and stopped share.
+    Columns: problem, agent, text, number of tokens, verdict, raw and shaped reward, and for each learner the response's
+    advantage, ratio and stopped share.
 
     Raises:
         ConfigError: the step has no committed advantages.
@@ -33,9 +33,10 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
         parts = [(phase_name(phase, *each), f"{phase_name(file, *each)}.parquet") for each in rounds]
         return pd.concat([store.read_table(step, *part, columns=[*keys, *columns]) for part in parts])
 
-    frame = tables("rollout", "rollouts", ["tag", "text", "finish_reason"]).merge(
+    frame = tables("rollout", "rollouts", ["tag", "text", "token_ids", "finish_reason"]).merge(
         tables("verify", "verdicts", ["status", "raw_reward", "extracted", "reason"]), on=keys
     )
+    frame["num_tokens"] = frame.pop("token_ids").map(len)
     advantages = store.read_table(step, "advantage", "advantages.parquet")
     frame = frame.merge(advantages[[*keys, "reward"]].drop_duplicates(keys), on=keys, how="left")
     for agent in names:

@@ -6,7 +6,6 @@ import ctypes
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Container, Iterator, Mapping
@@ -16,9 +15,9 @@ from typing import IO, Any
 
 import psutil
 
+from flows.records.runlog import rotate_log
+
 STOP_LIMIT_S = 15.0
-LOG_LIMIT = 4 * 2**20
-"""size of a log, bytes, at which it is rotated; there is one older part"""
 _CLOCK_SLACK_S = 2.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -142,14 +141,6 @@ def open_log(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
     rotate_log(path)
     return path.open("ab")
-
-
-def rotate_log(path: Path) -> None:
-    """Move the contents of a log above LOG_LIMIT to `<name>.1`; its writers, which append, go on in the same file."""
-    with suppress(FileNotFoundError):  # not yet written, or rotated by another process
-        if path.stat().st_size > LOG_LIMIT:
-            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
-            os.truncate(path, 0)
 
 
 def rotate_logs(home: Path) -> None:

@@ -36,7 +36,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
-from flows.records.notification import tell_failure
+from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import Standing, standing_of
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
@@ -81,13 +81,18 @@ class Reconciler:
             ServerError: the server does not answer.
         """
         done = self._host.look(self.schedule.client)
+        cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None:
                 continue
             standing = standing_of(self.schedule.root(experiment))
+            if run.state.type is StateType.CANCELLED and standing.state == "missing":
+                cancelled[experiment] = str(run.id)
             for message in self._judge(experiment, run, standing):
                 _log.warning("%s: %s", experiment, message)
                 done.append(f"{experiment}: {message}")
+        if cancelled:
+            tell_ends_by_cancellation(self._webhook, self.runs_dir, cancelled)
         for message in self._end_commands():
             _log.warning("%s", message)
             done.append(message)
@@ -157,7 +162,7 @@ class Reconciler:
         if restarts >= MOST_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
             record_failure(self.schedule.root(experiment), error)
-            self._notify(experiment, str(error))
+            tell_failure(self._webhook(experiment), self.runs_dir, experiment, str(error))
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
         self.schedule.submit(
@@ -165,13 +170,13 @@ class Reconciler:
         )
         return f"{reason}; resubmitted ({restarts + 1} of {MOST_RESTARTS})"
 
-    def _notify(self, experiment: str, reason: str) -> None:
+    def _webhook(self, experiment: str) -> str | None:
+        """The experiment's `notify.url`; None, which leaves the environment's, if its configuration cannot be read."""
         try:
-            url = find_plan(self.runs_dir, experiment).config.notify.url
+            return find_plan(self.runs_dir, experiment).config.notify.url
         except HacpoError as error:
-            _log.warning("%s: its failure is not sent to notify.url: %s", experiment, error)
-            return
-        tell_failure(url, self.runs_dir, experiment, reason)
+            _log.warning("%s: its notify.url cannot be read: %s", experiment, error)
+            return None
 
     def _was_cancelled(self, run: FlowRun) -> bool:
         """Whether the run was cancelled and not rescheduled (on Prefect's web page) since then."""

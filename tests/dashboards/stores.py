@@ -240,7 +240,9 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
     keys = ["problem_id", "agent", "sample"]
     for k in agents:
         own = pd.DataFrame([row for row in rows if row["agent"] == k])
-        commit(f"rollout.{k}", f"rollouts.{k}.parquet", own[[*keys, "text"]].assign(finish_reason="stop", tag=""))
+        tokens = own["text"].map(lambda text: list(text.encode()))  # a token per byte
+        rollouts = own[[*keys, "text"]].assign(token_ids=tokens, finish_reason="stop", tag="")
+        commit(f"rollout.{k}", f"rollouts.{k}.parquet", rollouts)
         raw = (own["status"] == "correct").astype(float)
         verdicts = own[[*keys, "status"]].assign(raw_reward=raw, extracted="3", reason="")
         commit(f"verify.{k}", f"verdicts.{k}.parquet", verdicts)

@@ -400,6 +400,24 @@ def test_page_is_accessible_and_fits_a_phone(
     assert complaints == []
 
 
+def test_targets_are_large_enough_and_a_matrix_is_one_tab_stop(
+    tab: Any, served: str, full: dict[str, str], runs_dir: Path
+) -> None:
+    small = """() => [...document.querySelectorAll("a[href], button, input, select, summary")].filter(element => {
+        const {width, height} = element.getBoundingClientRect();
+        const inText = getComputedStyle(element).display === "inline";
+        return element.checkVisibility() && !inText && (width < 24 || height < 24);
+    }).map(element => element.outerHTML)"""
+    for name in ("overview", "grid", "runs", "run", "compare", "samples"):
+        open_page(tab, served + full[name])
+        assert tab.evaluate(small) == [], name
+    write_grid(runs_dir, name="large", seeds=range(6))
+    open_page(tab, f"{served}/grid/large")
+    assert tab.locator("button.cell").count() >= 12
+    assert tab.locator("button.cell[tabindex='0']").count() == 1
+    assert tab.locator("button.cell:not([tabindex])").count() == 0
+
+
 def test_log_in_in_a_browser(tab: Any, runs_dir: Path, schedule: RememberingSchedule) -> None:
     from dashboards.app import LOOPBACK
     from dashboards.security import Access

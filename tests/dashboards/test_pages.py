@@ -500,9 +500,20 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     text = page.get(f"/samples/{answered}").text
     assert "1 of 2" in text and "advantage +1.000" in text and "ratio 0.7500, clipped" in text
     assert text.index('aria-label="qwen-tiny"') < text.index('aria-label="llama-tiny"')
-    for address in ("right=qwen-tiny&wrong=llama-tiny", "right=any&wrong=any", "text=THREE", "verdict=wrong"):
+    for address in (
+        "right=qwen-tiny&wrong=llama-tiny",
+        "right=any&wrong=any",
+        "text=THREE",
+        "verdict=wrong",
+        "max_tokens=5",
+    ):
         assert "1 of 1 (of 2 problems)" in page.get(f"/samples/{answered}?{address}").text
+    bounded = page.get(f"/samples/{answered}?min_tokens=4&max_tokens=").text
+    assert "1 of 2" in bounded and "#0, 5 tokens" in bounded
+    assert 'name="min_tokens" min="0" value="4"' in bounded
+    assert re.search(r'id="next".*href="[^"]*min_tokens=4', bounded)
     assert "matches this filter" in page.get(f"/samples/{answered}?verdict=unscored&step=").text
+    assert page.get(f"/samples/{answered}?min_tokens=-1").status_code == 422
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
     assert page.get(f"/samples/{answered}?verdict=x").status_code == 422
     assert page.get(f"/samples/{answered}?step=two").status_code == 422

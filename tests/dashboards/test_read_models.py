@@ -194,7 +194,7 @@ def comparer(runs_dir: Path, **grid: object) -> Comparer:
 
 
 def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
-    found = comparer(runs_dir).comparison()
+    found = comparer(runs_dir).comparison
     lines = {(line.agent, line.variant.method): line for line in found.lines}
     qwen = lines["qwen", "hacpo"]
     summary = qwen.figures[0].summary
@@ -210,7 +210,7 @@ def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
 
 
 def test_before_training_is_one_model_and_has_no_interval(runs_dir: Path) -> None:
-    line = comparer(runs_dir).comparison().lines[0]
+    line = comparer(runs_dir).comparison.lines[0]
     assert line.variant.title == "before training" and line.figures[0].summary is not None
     assert line.figures[0].summary.mean == 0.5 and math.isnan(line.figures[0].summary.half_width)
 
@@ -223,7 +223,7 @@ def test_run_that_fails_before_it_begins_takes_nothing_from_the_others(runs_dir:
     assert [(place.method, place.agent) for place in record.places] == [
         ("gspo", "qwen"), ("gspo", "llama"), ("hacpo", "qwen"), ("hacpo", "llama"),
     ]  # fmt: skip
-    found = Comparer(record, "tiny", Runs(runs_dir).standing).comparison()
+    found = Comparer(record, "tiny", Runs(runs_dir).standing).comparison
     together = next(line for line in found.lines if (line.agent, line.variant.method) == (TOGETHER, "gspo"))
     assert together.num_seeds == 1 and together.figures[0].summary is not None
 
@@ -233,7 +233,7 @@ def test_trained_run_without_evaluations_has_no_known_cost(runs_dir: Path) -> No
     silent = runs_dir / "experiments" / write_run(runs_dir)
     progress = json.loads((silent / "progress.json").read_text(encoding="utf-8"))
     (silent / "progress.json").write_text(json.dumps({**progress, "evaluations": []}), encoding="utf-8")
-    found = Comparer(Runs(runs_dir).everything(), "tiny", Runs(runs_dir).standing).comparison()
+    found = Comparer(Runs(runs_dir).everything(), "tiny", Runs(runs_dir).standing).comparison
     tokens = {line.variant.method: line.tokens for line in found.lines if line.agent == TOGETHER}
     assert tokens == {"base": None, "gspo": 80_000, "hacpo": None}
     assert {line.num_seeds for line in found.lines} == {1}
@@ -244,7 +244,7 @@ def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
     write_run(runs_dir, seed=2, step=20, state="missing")
     (runs_dir / "experiments" / record.places[-1].experiment / "result.json").unlink()
     line = next(
-        line for line in Comparer(record, "tiny", Runs(runs_dir).standing).comparison().lines
+        line for line in Comparer(record, "tiny", Runs(runs_dir).standing).comparison.lines
         if (line.agent, line.variant.method) == ("qwen", "hacpo")
     )  # fmt: skip
     assert (line.num_seeds, line.num_planned) == (2, 3)
@@ -252,7 +252,7 @@ def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
 
 def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
     made = comparer(runs_dir)
-    gspo = next(one for one in made.comparison().variants if one.method == "gspo")
+    gspo = next(one for one in made.comparison.variants if one.method == "gspo")
     points = made.curve(gspo, ("qwen", "llama"), ["dev"])
     assert [point.step for point in points] == [0, 10, 20, 30, 40]
     assert [point.tokens for point in points] == [0, 20_000, 40_000, 60_000, 80_000]
@@ -264,7 +264,7 @@ def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> N
 
 def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: Path) -> None:
     made = comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
-    hacpo = next(one for one in made.comparison().variants if one.method == "hacpo")
+    hacpo = next(one for one in made.comparison.variants if one.method == "hacpo")
     write_run(runs_dir, seed=1, step=20, state="missing")
     record = Runs(runs_dir).grid("small_grid")
     under_way = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
@@ -277,12 +277,12 @@ def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: 
 def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
     record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")
-    found = Comparer(record, pair, Runs(runs_dir).standing).comparison()
+    found = Comparer(record, pair, Runs(runs_dir).standing).comparison
     assert all(figure.printed is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
     for path in runs_dir.rglob("progress.json"):
         path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
     record.benchmarks[:] = ["math500"]
-    lines = Comparer(record, pair, Runs(runs_dir).standing).comparison().lines
+    lines = Comparer(record, pair, Runs(runs_dir).standing).comparison.lines
     printed = {(line.agent, line.variant.method): line.figures[0].printed for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None
@@ -290,7 +290,7 @@ def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
 
 def test_csv_has_a_line_per_value_and_no_formula(runs_dir: Path) -> None:
     made = comparer(runs_dir, agents=("=cmd()", "llama"))
-    rows = list(csv.DictReader(as_csv(made.comparison()).splitlines()))
+    rows = list(csv.DictReader(as_csv(made.comparison).splitlines()))
     assert len(rows) == 3 * 3
     assert {row["agent"] for row in rows} == {"'=cmd()", "llama", TOGETHER}
     ours = next(row for row in rows if (row["agent"], row["method"]) == ("llama", "hacpo"))
@@ -299,7 +299,7 @@ def test_csv_has_a_line_per_value_and_no_formula(runs_dir: Path) -> None:
 
 def test_charts_name_all_methods_and_escape(runs_dir: Path) -> None:
     made = comparer(runs_dir, agents=("a<b>&$x$", "llama"))
-    found = made.comparison()
+    found = made.comparison
     curves = curves_chart(made, found, found.agents, found.benchmarks, "tokens", {found.variants[0]: 0.5})
     results = results_chart(found, 0)
     assert curves is not None and results is not None
@@ -311,7 +311,7 @@ def test_charts_name_all_methods_and_escape(runs_dir: Path) -> None:
 
 def test_ablations_have_an_axis_for_each_field_that_differs(runs_dir: Path) -> None:
     made = comparer(runs_dir)
-    found = made.comparison()
+    found = made.comparison
     fields = {variant: {"method.objective.cross_floor": str(0.1 * n)} for n, variant in enumerate(found.variants)}
     chart = parallel_chart(made, found, fields)
     assert chart is not None
@@ -321,9 +321,10 @@ def test_ablations_have_an_axis_for_each_field_that_differs(runs_dir: Path) -> N
 
 def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
     rows = [
-        {"problem_id": p, "agent": k, "sample": 0, "text": "x" * (place + 1), "finish_reason": "length",
-         "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5, "advantage_for_strong": -1.0,
-         "ratio_for_weak": math.nan, "stopped_for_weak": math.nan, "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
+        {"problem_id": p, "agent": k, "sample": 0, "text": "x" * (place + 1), "num_tokens": 10 * (place + 1),
+         "finish_reason": "length", "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5,
+         "advantage_for_strong": -1.0, "ratio_for_weak": math.nan, "stopped_for_weak": math.nan,
+         "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
         for place, (p, answers) in enumerate(statuses.items())
         for k, status in zip(("strong", "weak"), answers, strict=True)
     ]  # fmt: skip
@@ -348,6 +349,9 @@ def ids(problems: tuple[Answered, ...]) -> list[str]:
         (Filter(text="XXXX"), ["weak only", "none"]),
         (Filter(tag="ordinary", text="none"), ["none"]),
         (Filter(tag="search"), []),
+        (Filter(min_tokens=40), ["weak only", "none"]),
+        (Filter(max_tokens=10), ["both"]),
+        (Filter(min_tokens=20, max_tokens=40, verdict="wrong", agent="strong"), ["weak only"]),
     ],
 )
 def test_filter_finds_problems_by_what_an_agent_answered(wanted: Filter, expected: list[str]) -> None:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dashboards.models.grids.cells import StandingOf
 from dashboards.models.grids.training import Point, Trained, last_of, path_of, trained_of
@@ -67,7 +68,7 @@ class Comparison:
 
 
 class Comparer:
-    """Compares the methods on one pair of a grid; reads the evaluations once."""
+    """Compares the methods on one pair of a grid; reads the evaluations and compares them once."""
 
     def __init__(self, record: GridRecord, pair: str, standing_of: StandingOf) -> None:
         self._record, self._pair = record, pair
@@ -92,6 +93,7 @@ class Comparer:
         trained = [self._trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
         return [run for run in trained if run is not None] if None not in trained else None
 
+    @cached_property
     def comparison(self) -> Comparison:
         """The table: each agent before training and for every method, then all agents together."""
         printed = printed_in(self._record.table)
@@ -220,7 +222,7 @@ class Comparer:
         done = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
         return {seed: list(path_of(team, benchmarks).values()) for seed, team in (done or runs).items()}
 
-    @property
+    @cached_property
     def default_column(self) -> str:
         """The benchmark that was evaluated at the most steps, so that curves have points; the first of equals."""
         steps = {

@@ -56,6 +56,7 @@ class Response:
     agent: str
     sample: int
     text: str
+    num_tokens: int
     is_cut: bool
     status: str
     extracted: str
@@ -73,7 +74,8 @@ class Filter:
         wrong: another agent that has a wrong response and no correct one, or ANY.
         verdict, agent, tag, text: some response has this verdict, is of this agent, has this tag, and contains this
             text, in any case; the text may also stand in the problem's id or in the problem.
-        is_longest_first: order by the longest of these responses.
+        is_longest_first: order by the longest of these responses, in tokens.
+        min_tokens, max_tokens: the response has at least, and at most, this many tokens; None: any number.
     """
 
     right: str = ""
@@ -83,6 +85,8 @@ class Filter:
     tag: str = ""
     text: str = ""
     is_longest_first: bool = False
+    min_tokens: int | None = None
+    max_tokens: int | None = None
 
     def accepts(self, response: Response, text_is_elsewhere: bool) -> bool:
         """Whether a response has all that is asked of one."""
@@ -90,6 +94,8 @@ class Filter:
             self.verdict in ("", response.status)
             and self.agent in ("", response.agent)
             and self.tag in ("", response.tag or ORDINARY_TAG)
+            and (self.min_tokens is None or response.num_tokens >= self.min_tokens)
+            and (self.max_tokens is None or response.num_tokens <= self.max_tokens)
             and (text_is_elsewhere or self.text.casefold() in response.text.casefold())
         )
 
@@ -138,7 +144,7 @@ class StepAnswers:
             is_elsewhere = wanted.text.casefold() in elsewhere
             fitting = [r for own in problem.responses.values() for r in own if wanted.accepts(r, is_elsewhere)]
             if fitting and _disagrees(problem, wanted):
-                found.append((max(len(r.text) for r in fitting), problem))
+                found.append((max(r.num_tokens for r in fitting), problem))
         if wanted.is_longest_first:
             found.sort(key=lambda pair: -pair[0])
         return tuple(problem for _, problem in found)
@@ -184,6 +190,7 @@ def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
         agent=row["agent"],
         sample=int(row["sample"]),
         text=str(row["text"]),
+        num_tokens=int(row["num_tokens"]),
         is_cut=row["finish_reason"] == "length",
         status=row["status"],
         extracted=extracted if isinstance(extracted, str) else "",

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,39 +14,7 @@ from flows.records.notification import URL_VARIABLE, notified
 from flows.records.states import RESULT_FILE
 from hacpo_core.errors import DataError, LockedError
 from hacpo_core.store.files import write_json
-
-
-@dataclass
-class Webhook:
-    url: str = ""
-    status: int = 200
-    got: list[dict[str, Any]] = field(default_factory=list)
-    answers: threading.Event = field(default_factory=threading.Event)
-
-
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    hook = Webhook()
-    hook.answers.set()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            hook.got.append(json.loads(body))
-            hook.answers.wait()
-            self.send_response(hook.status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        hook.url = f"http://127.0.0.1:{server.server_address[1]}/secret"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield hook
-        hook.answers.set()
-        server.shutdown()
-        thread.join()
+from tests.flows.webhook import Webhook
 
 
 @pytest.fixture
@@ -78,8 +40,15 @@ def test_grid_ends_with_its_last_experiment(runs_dir: Path, webhook: Webhook) ->
         finish(runs_dir, "p-hacpo-s1")
     text = "A grid: 2 experiments done, 0 failed"
     assert webhook.got == [
-        {"event": "grid_ended", "text": text, "grid": "g", "title": "A grid", "done": 2, "failed": 0}
+        {"event": "grid_ended", "text": text, "grid": "g", "title": "A grid", "done": 2, "failed": 0, "cancelled": 0}
     ]
+
+
+def test_end_that_two_experiments_see_at_once_is_told_once(runs_dir: Path, webhook: Webhook) -> None:
+    with notified(webhook.url, runs_dir, "p-hacpo-s0"), notified(webhook.url, runs_dir, "p-hacpo-s1"):
+        finish(runs_dir, "p-hacpo-s0")
+        finish(runs_dir, "p-hacpo-s1")
+    assert [message["event"] for message in webhook.got] == ["grid_ended"]
 
 
 def test_failure_is_told_and_still_raised(runs_dir: Path, webhook: Webhook) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.service.processes import LOG_LIMIT, open_log, rotate_logs
+from flows.records.runlog import LOG_LIMIT
+from flows.service.processes import open_log, rotate_logs
 
 
 def test_log_above_its_limit_moves_to_one_older_part_and_its_writer_goes_on(tmp_path: Path) -> None:

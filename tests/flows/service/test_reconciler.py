@@ -15,6 +15,8 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
+from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.notification import URL_VARIABLE
 from flows.records.states import RESULT_FILE, standing_of
 from flows.records.tracked import is_open, mark_open
 from flows.records.watcher import QuietWatcher
@@ -26,6 +28,7 @@ from hacpo_core.errors import ServerError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import mlflow_points
+from tests.flows.webhook import Webhook
 
 AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
 
@@ -173,6 +176,45 @@ def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
     assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert standing_of(schedule.root("x")).state == "failed"
     assert look(schedule) == [], "once"
+
+
+def grid_of_done_and(schedule: FakeSchedule) -> None:
+    """A grid of "x" and of a complete experiment."""
+    done = schedule.root("done")
+    done.mkdir()
+    (done / RESULT_FILE).write_text("{}", encoding="utf-8")
+    places = [Place("p", "hacpo", "", seed, "a", name) for seed, name in enumerate(("x", "done"))]
+    save_grid(schedule.folder, GridRecord("g", "A grid", "plain", places=places))
+
+
+def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(
+    tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, webhook.url)
+    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS}@0")
+    grid_of_done_and(schedule)
+    look(schedule)
+    look(schedule)
+    assert [message["event"] for message in webhook.got] == ["experiment_failed", "grid_ended"]
+    assert webhook.got[0]["reason"].startswith("its process died, 4 times")
+    assert webhook.got[1]["text"] == "A grid: 1 experiments done, 1 failed"
+
+
+def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
+    tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, webhook.url)
+    schedule = schedule_of(tmp_path, "CANCELLED")
+    grid_of_done_and(schedule)
+    with ExperimentLock(schedule.root("x")):
+        look(schedule)
+    assert webhook.got == [], "its process still works"
+    look(schedule)
+    look(schedule)
+    assert [message["text"] for message in webhook.got] == ["A grid: 1 experiments done, 0 failed, 1 cancelled"]
+    schedule.run = schedule.run.model_copy(update={"id": uuid.uuid4()})  # queued and cancelled again
+    look(schedule)
+    assert len(webhook.got) == 2
 
 
 def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:

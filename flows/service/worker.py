@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -35,6 +36,7 @@ from flows.service.slots import visible_devices
 from hacpo_core.config.addresses import tracking_uri
 from hacpo_core.errors import EngineError, ServerError
 
+_log = logging.getLogger(__name__)
 RUNS_DIR = "HACPO_RUNS_DIR"
 """environment variable with the folder of all runs, for flows that a worker starts"""
 WORKER_CHECK_EVERY_S = 30.0
@@ -184,21 +186,25 @@ def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
 def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None]]:
     """Run a worker for the duration of the block, unless one already serves this folder.
 
-    Yields a function to be called regularly. It starts a worker if the other one has ended, and raises EngineError,
-    with the last lines of the log, if the worker of this block has failed.
+    Yields a function to be called regularly. It starts a worker if the other one has ended or if the worker of this
+    block was killed, and raises EngineError, with the last lines of the log, if the worker of this block has failed
+    or was killed more than `MOST_DEATHS` times.
     """
     command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     log_file = home / "worker.log"
     process: subprocess.Popen[bytes] | None = None
-    log_offset = 0
+    log_offset = num_deaths = 0
 
     def check() -> None:
-        nonlocal process, log_offset
+        nonlocal process, log_offset, num_deaths
         if process is not None and process.poll() is None:  # it may still be importing, without a record
             return
-        if process is not None and process.returncode:  # 0: another worker of this folder was faster
+        if process is not None and process.returncode < 0 and num_deaths < MOST_DEATHS:
+            num_deaths += 1
+            _log.warning("the worker was killed by %s; starting another one", signal.Signals(-process.returncode).name)
+        elif process is not None and process.returncode:  # 0: another worker of this folder was faster
             last_lines = log_file.read_bytes()[log_offset:].decode(errors="replace").strip().splitlines()[-3:]
             raise EngineError(
                 f"the worker ended (exit code {process.returncode}; {log_file}): {' / '.join(last_lines)}"

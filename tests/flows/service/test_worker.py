@@ -32,8 +32,8 @@ def test_worker_that_fails_is_one_error_with_what_it_said(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends(
-    tmp_path: Path, migrated: Callable[[Path], None]
+def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its_own_is_killed(
+    tmp_path: Path, migrated: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     migrated(tmp_path)
     words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(tmp_path), "--slots", "1"]
@@ -62,10 +62,15 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends(
             own = find_worker(tmp_path)
             assert own is not None
             assert own.ppid() == psutil.Process().pid
+            own.kill()
+            wait(lambda: serving(None) not in (None, own), check)
+            assert "the worker was killed by SIGKILL; starting another one" in caplog.text
+            own = find_worker(tmp_path)
+            assert own is not None
         assert not own.is_running()
         assert find_worker(tmp_path) is None
         said = (home_of(tmp_path) / "worker.log").read_text(encoding="utf-8")
-        assert said.count("worker of ") == 1
+        assert said.count("worker of ") == 2
     finally:
         if other.poll() is None:
             other.kill()

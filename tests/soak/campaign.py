@@ -43,7 +43,7 @@ from tests.soak.site import Site
 FAULTS_IN_A_ROUND = (12, 30)
 PAUSE_S = (0.2, 5.0)
 PARALLEL = 3
-ROUND_LIMIT_S = 900.0
+ROUND_LIMIT_S = 1500.0
 """a round that has not ended by then counts as a problem"""
 METHODS = ("naive", "hacpo")
 POINTS = [f"{call}:{when}" for call in ("rename", "fsync", "pwrite", "flock") for when in ("before", "after")]

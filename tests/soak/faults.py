@@ -124,11 +124,13 @@ def disappear(site: Site, rng: random.Random) -> list[str]:
 
 
 def set_clock(site: Site, rng: random.Random) -> list[str]:
-    """The clock of all processes goes ten minutes forward or back, until the next such fault."""
+    """The clock of all processes goes ten minutes forward or back, and is right again some seconds later."""
     if not site.has_clock:
         return []
     shift = rng.choice((-600, 600))
     site.set_clock(shift)
+    time.sleep(rng.uniform(*TROUBLE_S))
+    site.set_clock(0)
     return [f"{shift:+d} s"]
 
 
@@ -176,10 +178,11 @@ FAULTS: dict[str, tuple[Fault, float]] = {
     "full disk": (fill_disk, 0.5),
     "read-only disk": (make_read_only, 0.7),
     "machine away": (disappear, 0.2),
-    "clock set": (set_clock, 0.7),
+    "clock set": (set_clock, 0.2),
     "server in trouble": (trouble_server, 1.0),
     "restart": (restart_postgres, 1.0),
 }
-"""each fault and how often it is chosen, relative to the others"""
+"""each fault and how often it is chosen, relative to the others; what Prefect's queue takes in while the clock is ahead
+waits in it for ten minutes"""
 KILLS = ("SIGKILL", "SIGKILL at a point")
 """names of the faults that count as kills; after a torn file, the deaths of the power cut do not count"""

@@ -60,7 +60,7 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
         print(f"{name:<11}{_cost_text(own, grid)}")
     print("by pair (an experiment that several pairs share counts for the first one)")
     for name, own in pairs.items():
-        print(f"  {name}: {own.experiments} experiments, {_hours_text(own, grid)}")
+        print(f"  {name}: {_experiments(own.experiments)}, {_hours_text(own, grid)}")
 
 
 def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
@@ -89,7 +89,7 @@ def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
 def say_states(grid: GridPlan) -> None:
     """Print how many experiments are in each state, and why some cannot be run or failed."""
     counts = count_experiments(grid)
-    print(f"{sum(counts.values())} experiments: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
+    print(f"{_experiments(sum(counts.values()))}: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
     stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
     for reason, number in stuck.items():
         print(f"  {number} cells: {reason}")
@@ -106,7 +106,7 @@ def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
         return "nothing"
     basis = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
     return (
-        f"{cost.experiments} experiments, {cost.rollouts:,} rollouts, "
+        f"{_experiments(cost.experiments)}, {cost.rollouts:,} rollouts, "
         f"{cost.evaluation_responses:,} evaluation responses, "
         f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, "
         f"{_hours_text(cost, grid)} ({basis})"
@@ -187,7 +187,7 @@ def _queue(
     """Submit the experiments for the folder's workers, without waiting."""
     make_tiny_models(chosen, num_workers=num_workers)
     submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
-    _say(f"{len(chosen)} experiments are in the queue; `hacpo worker` trains them", as_json=as_json)
+    _say(f"{_experiments(len(chosen))} in the queue; start `hacpo worker` to train", as_json=as_json)
     if as_json:
         print(json.dumps({"grid": grid.name, "queued": [planned.id for planned in chosen], "submitted": submitted}))
 
@@ -227,7 +227,7 @@ def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
         first, error = next(iter(failed.items()))
         reason = f"; first to end: {first} ({error})"
     remedy = "; --run failed retries those that failed" if counts["failed"] else ""
-    raise EngineError(f"{counts['done']} of {sum(counts.values())} experiments done, {others}{reason}{remedy}")
+    raise EngineError(f"{counts['done']} of {_experiments(sum(counts.values()))} done, {others}{reason}{remedy}")
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
@@ -346,6 +346,10 @@ def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
             if row["agent"] == cell.agent:
                 rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})
     return rows
+
+
+def _experiments(number: int) -> str:
+    return f"{number} experiment" if number == 1 else f"{number} experiments"
 
 
 def _say(text: str, *, as_json: bool) -> None:

@@ -183,7 +183,7 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) 
 def test_grid_that_is_only_submitted_waits_in_the_queue_once_and_is_cancelled_by_a_person(
     grid_file: Path, runs_dir: Path
 ) -> None:
-    assert "2 experiments are in the queue" in finish(start(grid_file, "--submit", "--priority", "high"))
+    assert "2 experiments in the queue" in finish(start(grid_file, "--submit", "--priority", "high"))
     assert not planned(grid_file).experiments("done", "running")
     assert [(run.state, run.priority) for run in flow_runs(grid_file).values()] == [("Scheduled", "high")] * 2
     finish(start(grid_file, "--submit"))

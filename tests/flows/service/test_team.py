@@ -190,20 +190,20 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team) -> None:
     team.start("worker")
     wait_for(lambda: find_worker(team.runs_dir) is not None, "no worker")
-    grid = team.grid("hacpo")
+    grid = team.grid("gspo", "hacpo")
     submitted = team.hacpo("grid", grid, "--submit", "--priority", "high")
     assert submitted.returncode == 0, submitted.stderr
-    assert "1 experiment is in the queue" in submitted.stdout
+    assert "3 experiments in the queue" in submitted.stdout
     done = team.hacpo("grid", grid)
     assert done.returncode == 0, done.stderr + team.log("worker")
     assert "at the address in MLFLOW_TRACKING_URI" in done.stdout
 
     plans = plan_grid(grid, runs_dir=team.runs_dir).plans.values()
-    assert [standing_of(planned.root).state for planned in plans] == ["done"]
+    assert [standing_of(planned.root).state for planned in plans] == ["done"] * 3
     schedule = Schedule(team.server, team.runs_dir)
     wait_for(lambda: {run.state for run in schedule.runs().values()} == {"Completed"}, "not completed", limit_s=30)
     assert {name: run.priority for name, run in schedule.runs().items()} == {p.id: "high" for p in plans}
-    assert int(team.postgres.sql("SELECT count(*) FROM task_run", "prefect")) > 20
+    assert int(team.postgres.sql("SELECT count(*) FROM task_run", "prefect")) > 3 * 20
 
     client = MlflowClient(team.mlflow_url)
     experiment = client.get_experiment_by_name("hacpo")
@@ -308,7 +308,7 @@ def test_server_refuses_strangers_foreign_pages_and_wrong_log_ins(team: Team) ->
 
 @pytest.mark.slow
 def test_old_flow_runs_are_deleted_and_complete_experiments_stay(team: Team) -> None:
-    grid = team.grid("hacpo")
+    grid = team.grid("gspo", "hacpo")
     assert team.hacpo("grid", grid).returncode == 0
     young = team.postgres.sql("SELECT min(id::text) FROM flow_run", "prefect")
     age = f"CASE WHEN id::text = '{young}' THEN interval '89 days' ELSE interval '91 days' END"

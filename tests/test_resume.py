@@ -32,6 +32,8 @@ from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import mlflow_points, outcome
 from tests.store.test_steps import noted_syncs
 
+pytestmark = pytest.mark.slow
+
 Outcome = Callable[[Plan], dict[str, Any]]
 
 
@@ -108,7 +110,6 @@ def kill_points(counts: dict[str, int], num_kills: int) -> list[tuple[str, int]]
     return places
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("num_kills", [6, pytest.param(24, marks=pytest.mark.soak)])
 def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(

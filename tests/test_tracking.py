@@ -232,6 +232,7 @@ def test_evaluations_before_training_are_logged_before_it(
     assert expected <= found
 
 
+@pytest.mark.slow
 def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
     small_plan: Callable[..., Plan],
     tmp_path: Path,
@@ -331,6 +332,7 @@ def test_process_that_is_killed_while_it_makes_the_database_leaves_none(tmp_path
     assert MlflowClient(uri).search_experiments()
 
 
+@pytest.mark.slow
 def test_reopened_tracker_continues_the_same_runs(tmp_path: Path) -> None:
     first_store = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(first_store)

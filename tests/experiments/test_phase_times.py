@@ -22,6 +22,8 @@ from flows.planning.compose import compose
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.models.memory import ModelShape
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = 500 + 5000 + 1319 + 30 * 30 + 40 + 272 + 675
 """of an agent in its last evaluation; AIME is asked 30 times"""
 PAIR = ("qwen3-1.7b-base", "qwen3-4b-base")

@@ -47,6 +47,7 @@ def small_grid(small_models: Path, folder: Path, methods: str = "gspo, hacpo", e
     )
 
 
+@pytest.mark.slow
 def test_tables_1_and_7_together_need_33_trainings_for_60_rows(tmp_path: Path) -> None:
     grids = [plan_grid(name, runs_dir=tmp_path) for name in ("table1", "table7")]
     assert sum(len(grid.cells) for grid in grids) == 60
@@ -233,6 +234,7 @@ def test_measured_rates_take_the_place_of_stated_ones(
     assert estimate(after, [missing]).busy_hours == pytest.approx(4 * cost.busy_hours)
 
 
+@pytest.mark.slow
 def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +417,7 @@ class Queue:
         return ScheduledRun("", experiment, "Scheduled", "", priority, 1)
 
 
+@pytest.mark.slow
 def test_every_declared_grid_can_be_planned(tmp_path: Path) -> None:
     for name in ("demo", "tiny_table1", "tiny_ablations", "table3", "table4", "figure3", "figure4", "table6"):
         grid = plan_grid(name, runs_dir=tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 HEAVY = ("torch", "transformers", "mlflow")
 SEEN = """
 import sys

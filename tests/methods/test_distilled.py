@@ -72,6 +72,7 @@ class TeachesItself(Distilled):
         return {"qwen": "qwen"}
 
 
+@pytest.mark.slow
 def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> None:
     """Across tokenizers: what the teacher finds less likely at first is sampled less often later."""
     words = ("train.num_steps=24", "train.problems=8", "method.build.problems=4", "rollout.num_samples=8")

@@ -449,6 +449,7 @@ def test_figures_that_are_no_numbers_of_agents_are_refused(
         trained(small_plan("hacpo", "method.estimate.name=tests.plugins:Nonsense", *SHORT))
 
 
+@pytest.mark.slow
 def test_weight_of_an_estimator_moves_every_objective(small_plan: Callable[..., Plan], tmp_path: Any) -> None:
     for name in ("grpo", "cispo", "sapo", "gmpo", "gspo"):
         norms = []

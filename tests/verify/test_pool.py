@@ -139,6 +139,7 @@ def test_the_start_of_a_worker_does_not_count_as_time_of_the_answer(
     assert verdict.status == "correct"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "gold"),
     [

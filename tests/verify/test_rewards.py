@@ -60,6 +60,7 @@ def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -
     assert not children[0].is_running()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "reason"),
     [("raise", "KeyError: 'no such rule'"), ("die", "its process died"), ("sleep", "timeout after 2 s")],

@@ -29,7 +29,7 @@ from tests.engines.ranks import on_ranks
 from tests.engines.small import scored, small_model
 from tests.engines.training import GRPO, HACPO, LINEAR, Seen, optimizer_tensors, requests, rows_of, run, weights
 
-pytestmark = pytest.mark.deepspeed
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 STAGES = (0, 1, 2, 3)
 ALONE = [3, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (0, 1, 2))]
 """stages for what one rank does; `make test` runs the one that differs most from torch"""

@@ -16,7 +16,7 @@ from tests.engines.deepspeed.test_grad_dtype import WIDE, rows
 from tests.engines.small import minibatch, small_model
 
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
-pytestmark = pytest.mark.deepspeed
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
 
 class HostCopies(TorchDispatchMode):

@@ -18,6 +18,8 @@ from tests.engines.ranks import on_ranks
 from tests.engines.small import VOCAB_SIZE, Row, minibatch, own_row, small_model
 from tests.engines.training import LINEAR, optimizer_tensors
 
+pytestmark = pytest.mark.slow
+
 NUM_PASSES = 192
 BF16 = EngineConfig(dtype="bfloat16", micro_batch_tokens=1)  # every row a pass of its own
 WIDE = SequenceClip(sequence_low=0.9, sequence_high=10.0)

@@ -263,6 +263,7 @@ def test_configuration_is_checked_and_part_of_the_id_when_it_is_on() -> None:
 SMALL_LORA = ("engine.lora.rank=4", "optimizer.learning_rate=1e-2", "method.objective.kl_coef=0.01")
 
 
+@pytest.mark.slow
 def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_models(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list
     assert not leftovers()
 
 
+@pytest.mark.slow
 @needs_peft
 def test_installed_peft_is_tried() -> None:
     found = doctor.check_peft()
@@ -110,6 +111,7 @@ def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.Mon
         doctor.merge_with_peft()
 
 
+@pytest.mark.slow
 @needs_peft
 def test_trial_that_does_not_answer_is_ended_with_all_that_it_started(
     leftovers: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,6 +228,7 @@ def test_version_that_does_not_fit_is_named_with_what_to_install(
     assert f"{package} is {old}; pip install '{wanted}'" in found.detail
 
 
+@pytest.mark.slow
 @pytest.mark.deepspeed
 @needs_deepspeed
 def test_deepspeed_says_nothing_compiles_nothing_and_leaves_no_file(tmp_path: Path) -> None:

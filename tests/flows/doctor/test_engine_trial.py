@@ -15,6 +15,8 @@ from flows.cli import app
 from flows.doctor.engine_trial import Workload, trial_report
 from hacpo_core.engines.torch.learner import TorchLearner
 
+pytestmark = pytest.mark.slow
+
 STEPS = ["load", "hand over and sample", "sample again", "score", "update", "score the update"]
 STEPS += ["checkpoint", "resume", "replay"]
 SMALL = Workload(num_problems=4, num_samples=2, max_tokens=16)
@@ -43,7 +45,6 @@ def test_deepspeed_in_bfloat16_goes_through_an_agents_life() -> None:
 @pytest.mark.soak
 @pytest.mark.ray
 @pytest.mark.deepspeed
-@pytest.mark.slow
 def test_ranks_placed_by_ray_go_through_an_agents_life() -> None:
     for extra in ("ray", "deepspeed"):
         pytest.importorskip(extra, reason=f"needs the {extra} extra")
@@ -53,7 +54,6 @@ def test_ranks_placed_by_ray_go_through_an_agents_life() -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
 @pytest.mark.skipif(not has_vllm, reason="vLLM is not installed here; make test-vllm")
 def test_vllm_in_processes_of_its_own_goes_through_an_agents_life() -> None:
     pytest.importorskip("deepspeed", reason="needs the deepspeed extra")

@@ -38,6 +38,7 @@ from hacpo_core.records import Message
 from hacpo_core.store.checkpoints import latest_checkpoint, load_agent, saved_model
 from hacpo_core.store.files import sha256_of
 
+pytestmark = pytest.mark.slow
 SETTINGS = ("train.num_steps=2", "checkpoint.every=1", "evaluate.during=[]", "evaluate.final=[test]")
 KILLED = """
 import os, signal, sys

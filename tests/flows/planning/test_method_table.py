@@ -11,6 +11,8 @@ from flows.planning.declarations import available
 from flows.planning.method_table import markdown, method_rows, print_methods
 from hacpo_core.methods.registry import SHIPPED
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).parents[3] / "docs" / "methods.md"
 
 

@@ -16,6 +16,8 @@ from flows.runs.results import read_final
 from hacpo_core.evaluation.results import results
 from hacpo_core.phases.runner import DirectRunner
 
+pytestmark = pytest.mark.slow
+
 
 class _StopsAfter(QuietWatcher):
     """Ctrl-C behind a step."""

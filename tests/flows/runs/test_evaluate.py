@@ -29,6 +29,7 @@ def hacpo(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
     run_experiment(planned, DirectRunner(), QuietWatcher())

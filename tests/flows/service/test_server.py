@@ -209,6 +209,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_transaction_of_the_server_holds_the_write_lock_from_its_beginning(runs_dir: Path) -> None:
     """One that takes the lock at its first write is refused where another one wrote since its first read."""
     environment = {**os.environ, **server_environment(home_of(runs_dir), port=0, auth="")}

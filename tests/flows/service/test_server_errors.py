@@ -10,6 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from flows.service.server import client_environment
 
 CODE = """
@@ -19,6 +21,7 @@ with get_client(sync_client=True) as client:
 """
 
 
+@pytest.mark.slow
 def test_answer_500_is_tried_again(tmp_path: Path) -> None:
     asked: list[str] = []
 

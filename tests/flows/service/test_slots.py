@@ -121,6 +121,7 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
     assert got == [["0", "1"]]
 
 
+@pytest.mark.slow
 def test_trainings_of_one_agent_share_a_machine_and_one_of_two_agents_waits_for_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

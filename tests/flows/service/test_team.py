@@ -342,6 +342,7 @@ class _Refusing(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_server_that_refuses_the_log_in_is_one_clear_error(tmp_path: Path) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -352,6 +353,7 @@ def test_server_that_refuses_the_log_in_is_one_clear_error(tmp_path: Path) -> No
     assert "s3cret" not in done.stderr
 
 
+@pytest.mark.slow
 def test_address_with_a_password_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = command(tmp_path, "http://me:s3cret@127.0.0.1:4200", "worker")
     assert done.returncode == 2

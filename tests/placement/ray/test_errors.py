@@ -23,7 +23,7 @@ pytest.importorskip("ray", reason="the ray extra is not installed: pip install '
 
 from hacpo_core.placement import ray_actors
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 def test_agent_whose_processes_keep_dying_is_one_clear_error(

@@ -32,7 +32,7 @@ import ray
 
 from hacpo_core.placement import ray_actors
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 class DyingRank(ray_actors.Rank):
@@ -73,7 +73,6 @@ def orders_of(runs_dir: str, agent: str) -> Path:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bits(
     small_plan: Callable[..., Plan],
     undisturbed: Callable[[Plan], dict[str, Any]],
@@ -134,7 +133,6 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -180,7 +178,6 @@ def kinds_of_replays(planned: Plan) -> list[str]:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_actor_killed_in_mid_update_on_a_device_that_repeats_itself_nearly_is_replaced(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +191,6 @@ def test_actor_killed_in_mid_update_on_a_device_that_repeats_itself_nearly_is_re
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
     small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
@@ -217,7 +213,6 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
     assert "replay of step 3, qwen: near" in caplog.text
 
 
-@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_it_would_alone(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -291,7 +286,6 @@ def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str,
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bits_of_one_alone(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -325,7 +319,6 @@ def test_agents_that_share_processors_end_in_the_bits_of_one_process(
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
     small_plan: Callable[..., Plan], tmp_path: Path
@@ -345,7 +338,6 @@ def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
     small_plan: Callable[..., Plan],
     undisturbed: Callable[[Plan], dict[str, Any]],

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.records.failures import FAILURE_FILE
 from flows.records.folders import experiments_dir
 from flows.records.gridfile import GridRecord, Place, read_grids
-from flows.records.progress import PROGRESS_FILE
-from flows.records.states import RESULT_FILE, Standing, standing_of
+from flows.records.states import Standing, standing_of
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.lock import is_locked
 
@@ -23,6 +22,7 @@ ALL_RUNS = "all"
 _ALL_TITLE = "All runs"
 _ID = re.compile(r"(?P<pair>.+)-(?P<method>[^-]+)-s(?P<seed>\d+)-[0-9a-f]{8}")
 _Signature = tuple[object, ...]
+_SETTLED_NS = 10**9
 
 
 class UnknownError(HacpoError, LookupError):
@@ -31,7 +31,11 @@ class UnknownError(HacpoError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    signature: _Signature
+    changed_ns: int | None
+    """when a file of the folder was last written, None without a folder"""
+    is_locked: bool
+    is_settled: bool
+    """whether nothing had been written for long enough that a later file has another time"""
     standing: Standing
 
 
@@ -60,7 +64,8 @@ class Runs:
         Raises:
             UnknownError: there is no such experiment.
         """
-        if experiment not in self.names():
+        is_name = Path(experiment).name == experiment and experiment[:1] not in ("", ".")
+        if not is_name or not os.path.isdir(self._folder / experiment):
             raise UnknownError(f"there is no experiment {experiment!r} in {self._folder}")
         return self._folder / experiment
 
@@ -70,11 +75,18 @@ class Runs:
 
     def standing(self, experiment: str) -> Standing:
         """State of an experiment; its folder need not exist. The name must come from a grid or the listing."""
-        root = self._folder / experiment
-        signature = _signature(root)
-        known = self._known.get(experiment)
-        if known is None or known.signature != signature:
-            known = _Known(signature, self._read(root))
+        known, root = self._known.get(experiment), self._folder / experiment
+        changed_ns = _changed_ns(root)
+        is_done = known is not None and known.changed_ns == changed_ns and known.standing.state == "done"
+        has_lock = not is_done and changed_ns is not None and is_locked(root)
+        if (
+            known is None
+            or not known.is_settled
+            or known.changed_ns != changed_ns
+            or (not is_done and known.is_locked != has_lock)
+        ):
+            is_settled = changed_ns is None or time.time_ns() - changed_ns > _SETTLED_NS
+            known = _Known(changed_ns, has_lock, is_settled, self._read(root))
             with self._mutex:
                 self._known[experiment] = known
         return known.standing
@@ -138,11 +150,12 @@ class Runs:
         return [Place(pair, method, "", seed, agent, experiment) for agent in agents]
 
 
-def _signature(root: Path) -> _Signature:
-    """Changes whenever the experiment's state does; costs only a few stat calls."""
-    files = tuple(_stamp(root / name) for name in (PROGRESS_FILE, RESULT_FILE, FAILURE_FILE))
-    is_done = files[1] is not None
-    return (*files, None if is_done else root.is_dir(), None if is_done else is_locked(root))
+def _changed_ns(root: Path) -> int | None:
+    """The folder's own time, which changes with every file that is renamed into it, as all files of its state are."""
+    try:
+        return os.stat(root).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,12 +192,21 @@ def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
         parsed.append(root.name)
         return Standing("done", None, None)
 
+    def age(seconds: float) -> None:
+        written_at = time.time() - seconds
+        os.utime(runs_dir / "experiments" / name, (written_at, written_at))
+
     runs = Runs(runs_dir, read=read)
+    age(60.0)
     runs.standing(name), runs.standing(name)
     assert parsed == [name]
     write_run(runs_dir, step=39)
-    runs.standing(name)
+    age(50.0)
+    runs.standing(name), runs.standing(name)
     assert parsed == [name, name]
+    age(0.0)
+    runs.standing(name), runs.standing(name)
+    assert parsed == [name] * 4, "what has just been written may have been written again at the same time of the clock"
 
 
 def test_everything_in_the_folder_is_a_grid(runs_dir: Path) -> None:

@@ -143,7 +143,8 @@ class Campaign:
             try:
                 for method in METHODS if setup.words == SETUPS[0].words else METHODS[-1:]:
                     command = site.start(self.arguments(plain, site, method))
-                    assert command.wait(ROUND_LIMIT_S) == 0, site.last_lines()
+                    if command.wait(ROUND_LIMIT_S) != 0:
+                        raise RuntimeError(f"fails undisturbed: {site.last_lines()}")
                 self._expected[setup.words] = read_reference(site)
             finally:
                 site.remove()
@@ -156,7 +157,11 @@ class Campaign:
         outcome = Round(setup.name, seed)
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         with self._making:
-            expected = self._reference(setup)
+            try:
+                expected = self._reference(setup)
+            except RuntimeError as error:
+                outcome.problems.append(str(error))
+                return outcome
             site = self._site(folder / "runs", setup)
         begun = time.monotonic()
         try:

@@ -48,6 +48,7 @@ class Setup:
 
 _SHORT = "train.num_steps=6"
 _RANKS = ("placement.kind=ray", "engine.num_threads=1", "placement.num_ranks=2", "placement.colocated=true")
+_VLLM = ("engine.sampler=vllm", "engine.vllm.kv_cache_gb=0.25", "engine.vllm.enforce_eager=true")
 SETUPS = (
     Setup("train"),
     Setup("grid", command="grid"),
@@ -67,5 +68,5 @@ SETUPS = (
     ),
     Setup("two trains at once", num_commands=2),
     Setup("grid, all on PostgreSQL", command="grid", has_postgres=True, obstacle=_lacks_postgres),
-    Setup("train with vLLM", (_SHORT, "engine.sampler=vllm"), python=str(VLLM_PYTHON), obstacle=_lacks_vllm),
+    Setup("train with vLLM", (_SHORT, *_VLLM), python=str(VLLM_PYTHON), obstacle=_lacks_vllm),
 )

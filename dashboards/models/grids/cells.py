@@ -176,7 +176,7 @@ def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmark
         # Some benchmarks are evaluated only before and after training.
         counted = [evaluation for evaluation in newest if evaluation.benchmark in benchmarks] or newest
         if counted:
-            scores.append(Score(agent, statistics.fmean(evaluation.value for evaluation in counted)))
+            scores.append(Score(agent, sum(evaluation.value for evaluation in counted) / len(counted)))
     return tuple(scores)
 
 

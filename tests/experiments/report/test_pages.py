@@ -299,6 +299,11 @@ def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
     assert "- unavailable: pair.agents.a.path: /m is no folder — GRPO seed 0 (qwen-tiny)" in text
     assert "- missing: not run — GSPO seed 0 (qwen-tiny)" in text
     assert accuracy(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
+    number = len(grid.plans) + 3
+    top = (
+        f"**Incomplete: 3 of {number} experiments have no result (1 failed, 1 unavailable, 1 missing); they are listed"
+    )
+    assert text.splitlines()[2].startswith(top)
 
 
 def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -260,6 +261,19 @@ def test_read_only_disk_is_not_blamed_on_the_folder(
         main()
     assert caught.value.code == 2
     assert capsys.readouterr().err.endswith("Read-only file system; make the disk writable, then try again\n")
+
+
+def test_full_disk_without_a_file_name_is_blamed_on_the_runs_folder_and_not_on_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as Prefect's client raises it
+
+    monkeypatch.setattr("flows.cli.app", fill)
+    monkeypatch.setattr("sys.argv", ["hacpo", "train", "tiny", "hacpo"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == ("hacpo: a file of the runs folder: No space left on device; free some space\n")
 
 
 def test_show_prints_the_resolved_configuration(

@@ -94,8 +94,7 @@ class Campaign:
         if setup.command == "grid":
             return ["grid", self._grid, "--runs-dir", str(site.runs_dir), "--run", "all", *setup.words]
         own = [f"runtime.runs_dir={site.runs_dir}", f"runtime.runner={setup.runner}"]
-        uri = [f"tracking.uri={site.tracking_uri}"] if setup.has_postgres else []
-        return ["train", self._pair, method, *own, *uri, *setup.words]
+        return ["train", self._pair, method, *own, *setup.words]
 
     def close(self) -> None:
         """End the database server."""
@@ -254,8 +253,10 @@ def main() -> None:
                 kinds.append(chosen.name)
                 running[threads.submit(campaign.run, chosen, rng.randrange(2**32))] = chosen
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                outcome = ended.result() if ended.exception() is None else Round(running[ended].name, 0)
+                if ended.exception() is not None:
+                    outcome.problems.append(f"the campaign failed: {ended.exception()!r}")
                 del running[ended]
-                outcome = ended.result()
                 num_problems += len(outcome.problems)
                 numbers = f"{len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s"
                 print(f"{outcome.kind}: {numbers}, {'NOT EQUAL' if outcome.problems else 'equal'}", flush=True)

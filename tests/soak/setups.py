@@ -48,7 +48,10 @@ class Setup:
 
 _SHORT = "train.num_steps=6"
 _RANKS = ("placement.kind=ray", "engine.num_threads=1", "placement.num_ranks=2", "placement.colocated=true")
-_VLLM = ("engine.sampler=vllm", "engine.vllm.kv_cache_gb=0.25", "engine.vllm.enforce_eager=true")
+_VLLM = (
+    *("engine.sampler=vllm", "engine.vllm.kv_cache_gb=0.25", "engine.vllm.enforce_eager=true"),
+    *(f"pair.agents.{agent}.tiny.hidden_size=128" for agent in ("qwen", "llama")),  # for which vLLM has kernels
+)
 SETUPS = (
     Setup("train"),
     Setup("grid", command="grid"),

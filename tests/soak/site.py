@@ -108,7 +108,7 @@ class Site:
         if self._clock_library is not None:
             own = {"LD_PRELOAD": str(self._clock_library), "HACPO_SOAK_CLOCK": str(self._clock)}
         if self.postgres is not None:
-            own["PGPASSWORD"] = self.postgres.password
+            own |= {"PGPASSWORD": self.postgres.password, "MLFLOW_TRACKING_URI": self.tracking_uri}
             own |= self.postgres.prefects(f"prefect_{self.mark}")
         return {
             **os.environ,

@@ -17,25 +17,19 @@ BEGIN, END = "<!-- begin: campaigns -->", "<!-- end: campaigns -->"
 
 
 def table_of(campaigns: Sequence[dict[str, Any]]) -> str:
-    """For each commit: rounds by kind, faults by fault and victim, and the rounds that found a problem, as Markdown."""
-    parts = []
-    for commit in dict.fromkeys(campaign["commit"] for campaign in campaigns):
-        own = [campaign for campaign in campaigns if campaign["commit"] == commit]
-        rounds = [one for campaign in own for one in campaign["rounds"]]
-        hits = Counter(hit["fault"] for one in rounds for hit in one["faults"])
-        num_kills = sum(hits[name] for name in KILLS)
-        seeds = ", ".join(str(campaign["seed"]) for campaign in own)
-        minutes = sum(campaign.get("seconds", 60.0 * campaign["minutes"]) for campaign in own) / 60.0
-        parts.append(
-            f"Commit `{commit[:10]}`, {'seed' if len(own) == 1 else 'seeds'} {seeds}, {own[0]['cores']} cores, "
-            f"{minutes:.0f} minutes: **{num_kills:,} kills and {hits.total() - num_kills:,} other faults** in "
-            f"{len(rounds)} rounds, {_num_equal(rounds)} of them equal to undisturbed runs."
-        )
-        parts.append(_rounds_by_kind(rounds))
-        parts.append(_faults_by_victim(rounds, hits))
-        parts += [
-            "\n".join(f"- {one['kind']}, seed {one['seed']}: {text}" for one in rounds for text in one["problems"])
-        ]
+    """All campaigns together: rounds by kind, faults by fault and victim, rounds that found a problem, as Markdown."""
+    rounds = [one for campaign in campaigns for one in campaign["rounds"]]
+    hits = Counter(hit["fault"] for one in rounds for hit in one["faults"])
+    num_kills = sum(hits[name] for name in KILLS)
+    seeds = ", ".join(f"{campaign['seed']} (commit `{campaign['commit'][:10]}`)" for campaign in campaigns)
+    minutes = sum(campaign.get("seconds", 60.0 * campaign["minutes"]) for campaign in campaigns) / 60.0
+    summary = (
+        f"Seeds {seeds}, {campaigns[0]['cores']} cores, {minutes:.0f} minutes: **{num_kills:,} kills and "
+        f"{hits.total() - num_kills:,} other faults** in {len(rounds)} rounds, {_num_equal(rounds)} of them equal to "
+        "undisturbed runs."
+    )
+    problems = [f"- {one['kind']}, seed {one['seed']}: {text}" for one in rounds for text in one["problems"]]
+    parts = [summary, _rounds_by_kind(rounds), _faults_by_victim(rounds, hits), "\n".join(problems)]
     return "\n\n".join(part for part in parts if part)
 
 

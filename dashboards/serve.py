@@ -128,6 +128,7 @@ def _shown(options: Options) -> dict[str, Any]:
         "--port": options.port,
         "--token-file": None if options.token_file is None else str(options.token_file.absolute()),
         "--allow-host": sorted(options.allow_hosts),
+        "--no-prefect": not options.starts_prefect,
     }
 
 
@@ -135,7 +136,9 @@ def _differing(options: Options, running: Mapping[str, Any]) -> list[str]:
     """Options that were given and differ from those of the running dashboard, with their values."""
     given, defaults = _shown(options), _shown(Options())
     return [
-        f"{name} {value}" for name, value in given.items() if value != defaults[name] and value != running.get(name)
+        name if value is True else f"{name} {value}"
+        for name, value in given.items()
+        if value != defaults[name] and value != running.get(name)
     ]
 
 

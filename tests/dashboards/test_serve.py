@@ -192,4 +192,6 @@ def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixt
             ConfigError, match=r"--host 0.0.0.0: .*already runs with other options at http://127.0.0.1:1"
         ):
             serve(runs_dir, Options(host="0.0.0.0"))
+        with pytest.raises(ConfigError, match="--no-prefect: the dashboard of "):
+            serve(runs_dir, Options(starts_prefect=False))
     assert capsys.readouterr().out == "already running: http://127.0.0.1:1\n"

@@ -23,18 +23,15 @@ from filelock import FileLock
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.records.watcher import QuietWatcher
-from flows.runs.experiment import run_experiment
 from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
-from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.tracking import prepare_store
-from tests.experiments_outcome import outcome
+from tests.experiments_outcome import finish
 
 DATABASE = "prefect.db"
 SMALL_PAIR = """
@@ -183,8 +180,7 @@ def undisturbed() -> Callable[[Plan], dict[str, Any]]:
         config = planned.config
         asked = repr(dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, runs_dir="")))
         if asked not in known:
-            run_experiment(planned, DirectRunner(), QuietWatcher())
-            known[asked] = outcome(planned)
+            known[asked] = finish(planned)
         return known[asked]
 
     return find

@@ -9,6 +9,9 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from flows.planning.plans import Plan
+from flows.records.watcher import QuietWatcher
+from flows.runs.experiment import run_experiment
+from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
 
 
@@ -38,6 +41,12 @@ def outcome(plan: Plan) -> dict[str, Any]:
                 frame = store.read_table(step, phase, f"rollouts.{rest}.parquet")
                 found[f"{step} {phase}"] = [tuple(ids) for ids in frame["token_ids"]]
     return found
+
+
+def finish(plan: Plan) -> dict[str, Any]:
+    """Train an experiment, in this process, to its end; returns its outcome."""
+    run_experiment(plan, DirectRunner(), QuietWatcher())
+    return outcome(plan)
 
 
 def mlflow_points(database: Path | str) -> Counter[tuple[str, str, int, float]]:

@@ -18,8 +18,8 @@ from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped
 from hacpo_core.phases.runner import DirectRunner
-from tests.experiments_outcome import outcome
-from tests.test_resume import break_off, finish
+from tests.experiments_outcome import finish, outcome
+from tests.test_resume import break_off
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 

@@ -29,7 +29,7 @@ from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.store.files import read_json
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
-from tests.experiments_outcome import mlflow_points, outcome
+from tests.experiments_outcome import finish, mlflow_points, outcome
 from tests.store.test_steps import noted_syncs
 
 pytestmark = pytest.mark.slow
@@ -133,11 +133,6 @@ def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
         assert outcome(killed) == expected, place
         assert mlflow_points(runs_dir / "mlflow.db") == points, place
     print(f"\n{len(places)} of {len(places)} kills resumed to the same bits:", *places, sep="\n  ")
-
-
-def finish(plan: Plan) -> dict[str, Any]:
-    run_experiment(plan, DirectRunner(), QuietWatcher())
-    return outcome(plan)
 
 
 class _Stopped(Exception):

@@ -35,7 +35,7 @@ class _Known:
     """when a file of the folder was last written, None without a folder"""
     is_locked: bool
     is_settled: bool
-    """whether nothing had been written for long enough that a later file has another time"""
+    """whether the folder was read long enough after its last change that another change has another time"""
     standing: Standing
 
 
@@ -77,18 +77,17 @@ class Runs:
         """State of an experiment; its folder need not exist. The name must come from a grid or the listing."""
         known, root = self._known.get(experiment), self._folder / experiment
         changed_ns = _changed_ns(root)
-        is_done = known is not None and known.changed_ns == changed_ns and known.standing.state == "done"
-        has_lock = not is_done and changed_ns is not None and is_locked(root)
         if (
-            known is None
-            or not known.is_settled
-            or known.changed_ns != changed_ns
-            or (not is_done and known.is_locked != has_lock)
+            known is not None
+            and known.is_settled
+            and known.changed_ns == changed_ns
+            and (known.standing.state == "done" or known.is_locked == is_locked(root))
         ):
-            is_settled = changed_ns is None or time.time_ns() - changed_ns > _SETTLED_NS
-            known = _Known(changed_ns, has_lock, is_settled, self._read(root))
-            with self._mutex:
-                self._known[experiment] = known
+            return known.standing
+        is_settled = changed_ns is None or time.time_ns() - changed_ns > _SETTLED_NS
+        known = _Known(changed_ns, is_locked(root), is_settled, self._read(root))
+        with self._mutex:
+            self._known[experiment] = known
         return known.standing
 
     def grids(self) -> list[GridRecord]:

@@ -20,11 +20,9 @@ from dashboards.site import Site, fragment, part
 from flows.planning.plans import find_plan
 from hacpo_core.store.steps import StepStore
 
-_Step = Annotated[str, Query(pattern=r"^\d{0,9}$")]
-"""a number; "", which an empty field of the form sends: the last step"""
+_Number = Annotated[str, Query(pattern=r"^\d{0,9}$")]
+"""a number, or "", which an empty field of the form sends: the last step, or no bound"""
 _ProblemNumber = Annotated[int, Query(ge=1, le=10**9)]
-_Tokens = Annotated[str, Query(pattern=r"^\d{0,9}$")]
-"""a number of tokens; "", which an empty field of the form sends: no bound"""
 _Name = Annotated[str, Query(max_length=300)]
 
 
@@ -48,7 +46,7 @@ class Asked:
 
 
 def _asked(
-    step: _Step = "",
+    step: _Number = "",
     benchmark: _Name = "",
     problem: _ProblemNumber = 1,
     right: _Name = "",
@@ -58,8 +56,8 @@ def _asked(
     tag: _Name = "",
     text: _Name = "",
     order: Literal["", "longest"] = "",
-    min_tokens: _Tokens = "",
-    max_tokens: _Tokens = "",
+    min_tokens: _Number = "",
+    max_tokens: _Number = "",
 ) -> Asked:
     lengths = (int(bound) if bound else None for bound in (min_tokens, max_tokens))
     wanted = Filter(right, wrong, verdict, agent, tag, text, order == "longest", *lengths)

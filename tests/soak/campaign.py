@@ -151,20 +151,22 @@ class Campaign:
         return {name: value for name, value in found.items() if setup.command == "grid" or "-hacpo-" in name}
 
     def run(self, setup: Setup, seed: int) -> Round:
-        """One round."""
-        rng = random.Random(seed)
+        """One round; an error of the campaign itself is a problem of the round, and ends no other."""
         outcome = Round(setup.name, seed)
+        try:
+            self._run(setup, outcome)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other rounds go on
+            outcome.problems.append(f"the campaign failed: {error!r}")
+        return outcome
+
+    def _run(self, setup: Setup, outcome: Round) -> None:
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         with self._making:
-            try:
-                expected = self._reference(setup)
-            except RuntimeError as error:
-                outcome.problems.append(str(error))
-                return outcome
+            expected = self._reference(setup)
             site = self._site(folder / "runs", setup)
         begun = time.monotonic()
         try:
-            self._disturb(setup, site, outcome, rng)
+            self._disturb(setup, site, outcome, random.Random(outcome.seed))
             if not outcome.problems:
                 outcome.problems += problems_of(site, expected)
             site.stop()
@@ -176,7 +178,6 @@ class Campaign:
             print(*outcome.problems, f"output: {site.output}", sep="\n", flush=True)
         else:
             shutil.rmtree(folder)
-        return outcome
 
     def _disturb(self, setup: Setup, site: Site, outcome: Round, rng: random.Random) -> None:
         """Run the round's commands, each until it has ended with success, and disturb them meanwhile."""
@@ -253,10 +254,8 @@ def main() -> None:
                 kinds.append(chosen.name)
                 running[threads.submit(campaign.run, chosen, rng.randrange(2**32))] = chosen
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
-                outcome = ended.result() if ended.exception() is None else Round(running[ended].name, 0)
-                if ended.exception() is not None:
-                    outcome.problems.append(f"the campaign failed: {ended.exception()!r}")
                 del running[ended]
+                outcome = ended.result()
                 num_problems += len(outcome.problems)
                 numbers = f"{len(outcome.faults)} faults, {outcome.num_calls} calls, {outcome.seconds:.0f} s"
                 print(f"{outcome.kind}: {numbers}, {'NOT EQUAL' if outcome.problems else 'equal'}", flush=True)

@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[Fault, float]] = {
     "server in trouble": (trouble_server, 1.0),
     "restart": (restart_postgres, 1.0),
 }
-"""each fault and how often it is chosen, relative to the others; what Prefect's queue takes in while the clock is ahead
-waits in it for ten minutes"""
+"""each fault and how often it is chosen, relative to the others; the clock is rarely set, because flow runs that are
+queued while it is ahead wait for ten minutes"""
 KILLS = ("SIGKILL", "SIGKILL at a point")
 """names of the faults that count as kills; after a torn file, the deaths of the power cut do not count"""

@@ -7,12 +7,6 @@ from typing import Any
 
 import pytest
 
-from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
-from flows.runs.experiment import run_experiment
-from hacpo_core.phases.runner import DirectRunner
-from tests.experiments_outcome import outcome
-
 RAY = ("placement.kind=ray", "engine.num_threads=1")
 
 
@@ -23,7 +17,15 @@ def nothing_left_behind(leftovers: Callable[[], list[str]]) -> Iterator[None]:
     assert not leftovers()
 
 
-def run(planned: Plan) -> dict[str, Any]:
-    """Train an experiment to its end; returns its outcome."""
-    run_experiment(planned, DirectRunner(), QuietWatcher())
-    return outcome(planned)
+@pytest.fixture
+def asked_of_ray(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options that `ray.init` was called with; it starts nothing and raises "enough"."""
+    ray = pytest.importorskip("ray")
+    asked: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        asked.update(options)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(ray, "init", init)
+    return asked

@@ -17,7 +17,8 @@ from flows.planning.plans import Plan, models_dir
 from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.placement.agents import initial_folder
-from tests.placement.ray.conftest import RAY, run
+from tests.experiments_outcome import finish
+from tests.placement.ray.conftest import RAY
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
 
@@ -35,7 +36,7 @@ def test_agent_whose_processes_keep_dying_is_one_clear_error(
 
     monkeypatch.setattr(ray_actors, "Rank", Dead)
     with pytest.raises(AgentLostError, match="agent qwen: a process was lost"):
-        run(small_plan("hacpo", *RAY))
+        finish(small_plan("hacpo", *RAY))
 
 
 def test_unexpected_error_in_an_actor_is_raised_here_with_its_agents_name(
@@ -47,7 +48,7 @@ def test_unexpected_error_in_an_actor_is_raised_here_with_its_agents_name(
 
     monkeypatch.setattr(ray_actors, "Rank", Refusing)
     with pytest.raises(EngineError, match="agent qwen: ZeroDivisionError: .*; see the traceback in"):
-        run(small_plan("hacpo", *RAY))
+        finish(small_plan("hacpo", *RAY))
 
 
 def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_checkpoint(
@@ -66,7 +67,7 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
     monkeypatch.setattr(ray_actors, "Rank", Full)
     planned = small_plan("hacpo", *RAY, "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]")
     with pytest.raises(StoreError, match="cannot write checkpoint .*No space left on device .*; free some space, then"):
-        run(planned)
+        finish(planned)
     assert not list(planned.root.rglob("*.tmp"))
 
 
@@ -78,29 +79,22 @@ def test_words_on_a_lost_process_have_no_colours() -> None:
 @pytest.mark.soak
 def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents need 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
-        run(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))
+        finish(small_plan("hacpo", *RAY[:1], "engine.num_threads=1000"))
 
 
 def test_gpus_that_the_cluster_lacks_are_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents need 2 GPUs, but Ray's cluster has 0"):
-        run(small_plan("hacpo", *RAY, "engine.device=cuda"))
+        finish(small_plan("hacpo", *RAY, "engine.device=cuda"))
 
 
 def test_parts_of_one_card_are_all_given_to_ray(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    small_plan: Callable[..., Plan], asked_of_ray: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {}
-
-    def init(**options: Any) -> None:
-        given.update(options)
-        raise RuntimeError("enough")
-
-    monkeypatch.setattr(ray_actors.ray, "init", init)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
     config = small_plan("hacpo", *RAY, "engine.device=cuda").config
     with pytest.raises(EngineError, match="enough"):
         ray_actors.start_ray(config)
-    assert given["num_gpus"] == 2
+    assert asked_of_ray["num_gpus"] == 2
 
 
 def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
@@ -130,7 +124,7 @@ def test_cluster_that_cannot_be_reached_is_one_clear_error(
     small_plan: Callable[..., Plan], address: str, message: str
 ) -> None:
     with pytest.raises(EngineError, match=f"placement.ray.address: .*{message}"):
-        run(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
+        finish(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
 
 
 def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Callable[..., Plan]) -> None:
@@ -138,7 +132,7 @@ def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Ca
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         words = (f"placement.ray.address={address}", "placement.ray.timeout_s=4")
         with pytest.raises(EngineError, match=f"could not join the cluster at {address} within 4 s; start"):
-            run(small_plan("hacpo", *RAY, *words))
+            finish(small_plan("hacpo", *RAY, *words))
 
 
 def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(
@@ -150,11 +144,11 @@ def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(
     with pytest.raises(
         EngineError, match=r"placement.ray.address: got auto, but this machine is in no cluster.*ray start --head"
     ):
-        run(planned)
+        finish(planned)
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9\n", encoding="utf-8")  # its machine is down
     with pytest.raises(EngineError, match=r"placement.ray.address: cannot connect to 127.0.0.1:9 .*ray start --head"):
-        run(planned)
+        finish(planned)
 
 
 def test_ray_that_does_not_start_here_is_one_clear_error(
@@ -167,21 +161,14 @@ def test_ray_that_does_not_start_here_is_one_clear_error(
     with pytest.raises(
         EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; test it with `hacpo doc"
     ):
-        run(small_plan("hacpo", *RAY))
+        finish(small_plan("hacpo", *RAY))
 
 
 def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machines(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    small_plan: Callable[..., Plan], asked_of_ray: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {}
-
-    def init(**options: Any) -> None:
-        given.update(options)
-        raise RuntimeError("enough")
-
-    monkeypatch.setattr(ray_actors.ray, "init", init)
     monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 64)
     for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
         with pytest.raises(EngineError, match="enough"):
             ray_actors.start_ray(small_plan("hacpo", *RAY, *words).config)
-        assert given["num_cpus"] == expected, words
+        assert asked_of_ray["num_cpus"] == expected, words

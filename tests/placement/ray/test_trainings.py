@@ -24,8 +24,8 @@ from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import initial_folder
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
-from tests.experiments_outcome import outcome
-from tests.placement.ray.conftest import RAY, run
+from tests.experiments_outcome import finish, outcome
+from tests.placement.ray.conftest import RAY
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
 import ray
@@ -86,7 +86,7 @@ def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bi
     orders = {agent: orders_of(planned.config.runtime.runs_dir, agent) for agent in ("qwen", "llama")}
     orders["qwen"].write_text("logprobs 2\noptimizer_step 6", encoding="utf-8")
     orders["llama"].write_text("write_tensors 1\nprefill 2", encoding="utf-8")
-    assert run(planned) == expected
+    assert finish(planned) == expected
     assert not any(path.exists() for path in orders.values()), "all of them died"
     for agent in orders:
         assert caplog.text.count(f"agent {agent}: a process was lost") == 2
@@ -100,9 +100,9 @@ def test_searches_and_teachers_in_actors_give_what_they_give_in_one_process(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     words = (*SEARCHES, "old_logprobs=learner")
-    expected = run(small_plan("distil", *words, runs_dir=tmp_path / "local"))
+    expected = finish(small_plan("distil", *words, runs_dir=tmp_path / "local"))
     planned = small_plan("distil", *words, *RAY)
-    assert run(planned) == expected
+    assert finish(planned) == expected
     teachers = [
         StepStore(planned.root).read_value(step, f"teach.{agent}", f"taught.{agent}.json")["teacher"]
         for step in (1, 2)
@@ -129,7 +129,7 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
         run_experiment(planned, DirectRunner(), Impatient())
     assert niceness == {os.nice(0)}, "agents run at the priority of their run"
     assert not ray.is_initialized()
-    assert run(planned) == expected
+    assert finish(planned) == expected
 
 
 @pytest.mark.soak
@@ -140,13 +140,13 @@ def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
     pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
     ranks = ("engine.learner=deepspeed", "engine.deepspeed.stage=3", "placement.num_ranks=2", "train.num_steps=2")
     words = (*RAY, *ranks, "placement.colocated=true", "checkpoint.every=1", "evaluate.during=[]")
-    expected = run(small_plan("hacpo", *words, runs_dir=tmp_path / "undisturbed"))
+    expected = finish(small_plan("hacpo", *words, runs_dir=tmp_path / "undisturbed"))
     updates = [name for name in expected if "update" in name]
     assert len(updates) == 4
     planned = small_plan("hacpo", *words)
     monkeypatch.setattr(ray_actors, "Rank", DyingRank)
     orders_of(planned.config.runtime.runs_dir, "llama").write_text("optimizer_step 6", encoding="utf-8")
-    assert run(planned) == expected
+    assert finish(planned) == expected
     assert "agent llama: a process was lost" in caplog.text
 
 
@@ -184,7 +184,7 @@ def test_actor_killed_in_mid_update_on_a_device_that_repeats_itself_nearly_is_re
     planned = small_plan("hacpo", *RAY, "checkpoint.every=10")
     monkeypatch.setattr(ray_actors, "Rank", NoisyRank)
     orders_of(planned.config.runtime.runs_dir, "qwen").write_text("optimizer_step 10", encoding="utf-8")
-    run(planned)
+    finish(planned)
     kinds = kinds_of_replays(planned)
     assert kinds
     assert set(kinds) == {"near"}
@@ -208,7 +208,7 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
         run_experiment(two, DirectRunner(), Interrupted())
     one = small_plan("hacpo", *words)
     assert one.root == two.root
-    run(one)
+    finish(one)
     assert set(kinds_of_replays(one)) == {"near"}
     assert "replay of step 3, qwen: near" in caplog.text
 
@@ -220,7 +220,7 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
     pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
     sizes = ("pair.agents.qwen.tiny.hidden_size=96", "pair.agents.qwen.tiny.warmup.steps=100")
     words = (*sizes, "engine.learner=deepspeed", "train.num_steps=2", "checkpoint.every=2", "evaluate.during=[]")
-    alone = run(small_plan("hacpo", *words, runs_dir=tmp_path / "local"))
+    alone = finish(small_plan("hacpo", *words, runs_dir=tmp_path / "local"))
     titles: list[str] = []
     inner = ray_actors.place_process
 
@@ -232,7 +232,7 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
     monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 3)  # Ray is told of a third processor
     shared = ("placement.num_ranks=auto", "placement.total_ranks=3")
     planned = small_plan("hacpo", *words, *RAY, *shared)
-    found = run(planned)
+    found = finish(planned)
     assert sorted(titles) == ["llama/2/0", "qwen/1/0", "qwen/1/1"]
     first = [name for name in alone if name.startswith(("1 rollout", "0 evaluate"))]
     assert len(first) == 2 + 4
@@ -295,7 +295,7 @@ def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bit
             for seed in (0, 1)
         ]
 
-    expected = [run(one) for one in plans(tmp_path / "local")]
+    expected = [finish(one) for one in plans(tmp_path / "local")]
     beside = plans(tmp_path / "ray", *RAY, "placement.colocated=true")  # one processor each
     marks, started = [str(tmp_path / "first"), str(tmp_path / "second")], []
     for one, devices, files in zip(beside, ("4,5", "6,7"), (marks, marks[::-1]), strict=True):
@@ -315,7 +315,7 @@ def test_agents_that_share_processors_end_in_the_bits_of_one_process(
     small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:
     expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
-    assert run(small_plan("hacpo", *RAY, "placement.colocated=true")) == expected
+    assert finish(small_plan("hacpo", *RAY, "placement.colocated=true")) == expected
 
 
 @pytest.mark.soak
@@ -331,7 +331,7 @@ def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
     )
     found = []
     for planned in (alone, shared):
-        run(planned)
+        finish(planned)
         table = StepStore(planned.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
         found.append([list(map(str, table[column])) for column in ("sample", "tag", "token_ids", "num_sampled")])
     assert found[0] == found[1]
@@ -368,7 +368,7 @@ def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
             return checkpoint
 
         monkeypatch.setattr(ray_actors.RayPlacement, "open", open_and_join_second)
-        assert run(planned) == expected
+        assert finish(planned) == expected
         assert not operator.is_alive()
     finally:
         cluster.shutdown()

@@ -102,15 +102,21 @@ def compare_routes(site: Site) -> APIRouter:
 
     @router.get("/compare/{chart}.{kind}")
     def draw(
-        chart: _Charts, kind: FILE_KINDS, selection: _Selected, cost: _CostUnit = _DEFAULT_COST, seen: str = ""
+        chart: _Charts,
+        kind: FILE_KINDS,
+        selection: _Selected,
+        cost: _CostUnit = _DEFAULT_COST,
+        seen: str = "",
+        seeds: bool = False,
     ) -> Response:
-        drawn = _chart(site, selection, chart, cost) if selection is not None else None
+        has_seeds = seeds or kind != "json"
+        drawn = _chart(site, selection, chart, cost, has_seeds) if selection is not None else None
         return chart_response(drawn, kind, seen)
 
     return router
 
 
-def _chart(site: Site, selection: Selection, chart: _Charts, cost: _CostUnit) -> Chart | None:
+def _chart(site: Site, selection: Selection, chart: _Charts, cost: _CostUnit, has_seeds: bool) -> Chart | None:
     comparer, comparison = selection.comparer, selection.comparison
     if not comparison.columns:
         return None
@@ -120,8 +126,8 @@ def _chart(site: Site, selection: Selection, chart: _Charts, cost: _CostUnit) ->
         return results_chart(comparison, selection.column)
     if chart == "parallel":
         return parallel_chart(comparer, comparison, _fields(site, selection))
-    printed = _printed(selection)
-    return curves_chart(comparer, comparison, selection.agents, selection.benchmarks, cost, printed)
+    printed, benchmarks = _printed(selection), selection.benchmarks
+    return curves_chart(comparer, comparison, selection.agents, benchmarks, cost, printed, has_seeds=has_seeds)
 
 
 def _fields(site: Site, selection: Selection) -> dict[Variant, dict[str, str]]:

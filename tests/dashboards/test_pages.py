@@ -463,6 +463,9 @@ def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None
     poll = poll_of(text, "results")
     assert page.get(poll).status_code == 204
     curves = page.get("/compare/curves.json?grid=small_grid").json()
+    kinds = {row["kind"] for row in curves["spec"]["data"]["values"]}
+    seeds = page.get("/compare/curves.json?grid=small_grid&seeds=true").json()["spec"]["data"]["values"]
+    assert kinds == {"mean"} and {row["kind"] for row in seeds} == {"mean", "seed"}, "single seeds come on demand"
     write_run(runs_dir, seed=1, step=30, state="missing", last=0.9)  # its curve changes, the table does not
     assert page.get(poll).status_code == 204
     assert page.get(f"/compare/curves.json?grid=small_grid&seen={curves['version']}").status_code == 200

@@ -300,7 +300,9 @@ def test_csv_has_a_line_per_value_and_no_formula(runs_dir: Path) -> None:
 def test_charts_name_all_methods_and_escape(runs_dir: Path) -> None:
     made = comparer(runs_dir, agents=("a<b>&$x$", "llama"))
     found = made.comparison
-    curves = curves_chart(made, found, found.agents, found.benchmarks, "tokens", {found.variants[0]: 0.5})
+    curves = curves_chart(
+        made, found, found.agents, found.benchmarks, "tokens", {found.variants[0]: 0.5}, has_seeds=True
+    )
     results = results_chart(found, 0)
     assert curves is not None and results is not None
     for chart in (curves, results):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from dashboards.models.grids.cells import StandingOf
 from dashboards.models.grids.training import Point, Trained, last_of, path_of, trained_of
@@ -74,9 +74,14 @@ class Comparer:
         self._record, self._pair = record, pair
         self._places = [place for place in record.places if place.pair == pair]
         self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
-        self._variants = tuple(dict.fromkeys(Variant(place.method, place.label) for place in self._places))
-        self._trained = {self._key(place): trained_of(place, standing_of) for place in self._places}
-        evaluations = [evaluation for trained in self._trained.values() for evaluation in trained.evaluations]
+        seeds: dict[Variant, set[int]] = {}
+        for place in self._places:
+            seeds.setdefault(Variant(place.method, place.label), set()).add(place.seed)
+        self._variants = tuple(seeds)
+        self._seeds = {variant: sorted(own) for variant, own in seeds.items()}
+        self.trained = {self._key(place): trained_of(place, standing_of) for place in self._places}
+        self._finals, self._curve = cache(self._finals_of), cache(self._curve_of)
+        evaluations = [evaluation for trained in self.trained.values() for evaluation in trained.evaluations]
         evaluated = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
         self.benchmarks = tuple(name for name in record.benchmarks if name in evaluated) or tuple(evaluated)
         self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
@@ -85,12 +90,9 @@ class Comparer:
     def _key(place: Place) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent
 
-    def _seeds(self, variant: Variant) -> list[int]:
-        return sorted({p.seed for p in self._places if (p.method, p.label) == (variant.method, variant.label)})
-
     def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[Trained] | None:
         """Evaluations of these agents; None if one is missing."""
-        trained = [self._trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
+        trained = [self.trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
         return [run for run in trained if run is not None] if None not in trained else None
 
     @cached_property
@@ -143,7 +145,7 @@ class Comparer:
         """Agents of the pair, in grid order."""
         return self._agents
 
-    def finals(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str] = ()) -> dict[int, float]:
+    def finals(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str] = ()) -> Mapping[int, float]:
         """Mean accuracy of these agents after training by seed; only seeds whose runs are complete.
 
         Args:
@@ -151,12 +153,14 @@ class Comparer:
             agents: to average.
             benchmarks: to average; default: those of the comparison.
         """
+        return self._finals(variant, tuple(agents), tuple(benchmarks or self.benchmarks))
+
+    def _finals_of(self, variant: Variant, agents: tuple[str, ...], benchmarks: tuple[str, ...]) -> Mapping[int, float]:
         values = {}
-        for seed in self._seeds(variant):
+        for seed in self._seeds.get(variant, ()):
             team = self._of(variant, seed, agents)
             if team and all(agent.last is not None for agent in team):
-                chosen = benchmarks or self.benchmarks
-                values[seed] = statistics.fmean(agent.value(agent.last, chosen) for agent in team)
+                values[seed] = statistics.fmean(agent.value(agent.last, benchmarks) for agent in team)
         return {seed: value for seed, value in values.items() if not math.isnan(value)}
 
     def _of_column(self, column: str) -> tuple[str, ...]:
@@ -185,7 +189,7 @@ class Comparer:
         name = _name_of(agents)
         is_before = variant.method == BEFORE
         variants = self._variants if is_before else (variant,)
-        runs = [(v, seed, self._of(v, seed, agents)) for v in variants for seed in self._seeds(v)]
+        runs = [(v, seed, self._of(v, seed, agents)) for v in variants for seed in self._seeds[v]]
         complete = [
             (seed, team) for _, seed, team in runs
             if team and (is_before or all(agent.last is not None for agent in team))
@@ -218,7 +222,7 @@ class Comparer:
 
     def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[Point]]:
         """Points of every seed, for those that `curve` averages."""
-        runs = {seed: team for seed in self._seeds(variant) if (team := self._of(variant, seed, agents))}
+        runs = {seed: team for seed in self._seeds.get(variant, ()) if (team := self._of(variant, seed, agents))}
         done = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
         return {seed: list(path_of(team, benchmarks).values()) for seed, team in (done or runs).items()}
 
@@ -226,7 +230,7 @@ class Comparer:
     def default_column(self) -> str:
         """The benchmark that was evaluated at the most steps, so that curves have points; the first of equals."""
         steps = {
-            name: {e.step for run in self._trained.values() for e in run.evaluations if e.benchmark == name}
+            name: {e.step for run in self.trained.values() for e in run.evaluations if e.benchmark == name}
             for name in self.benchmarks
         }
         return max(self.benchmarks, key=lambda name: len(steps[name]), default="")
@@ -238,20 +242,23 @@ class Comparer:
     def costs(self, variant: Variant, agents: Sequence[str]) -> dict[int, Spent]:
         """Summed cost of these agents by complete seed."""
         found = {}
-        for seed in self._seeds(variant):
+        for seed in self._seeds.get(variant, ()):
             team = self._of(variant, seed, agents)
             ends = [last_of(agent) for agent in team] if team else [None]
             if None not in ends:
                 found[seed] = Spent.sum(end.spent for end in ends if end is not None)
         return found
 
-    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[Point]:
+    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> Sequence[Point]:
         """Training curve: mean accuracy over agents against their summed cost.
 
         Only complete seeds are used; if there are none, all that have started, at the steps that all have evaluated.
         Every point is thus a mean over the same seeds.
         """
-        runs = [team for seed in self._seeds(variant) if (team := self._of(variant, seed, agents))]
+        return self._curve(variant, tuple(agents), tuple(benchmarks))
+
+    def _curve_of(self, variant: Variant, agents: tuple[str, ...], benchmarks: tuple[str, ...]) -> Sequence[Point]:
+        runs = [team for seed in self._seeds.get(variant, ()) if (team := self._of(variant, seed, agents))]
         runs = [team for team in runs if all(agent.last is not None for agent in team)] or runs
         paths = [path for path in (path_of(team, benchmarks) for team in runs) if path]
         shared = set.intersection(*(set(path) for path in paths)) if paths else set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -53,14 +54,17 @@ def verdict_chart(answer: Answer, pair: str) -> Chart | None:
 
 def curves_chart(
     comparer: Comparer, comparison: Comparison, agents: Sequence[str], benchmarks: Sequence[str], cost: str,
-    printed: Mapping[Variant, float],
+    printed: Mapping[Variant, float], *, has_seeds: bool,
 ) -> Chart | None:  # fmt: skip
-    """Accuracy against cost: mean over seeds with its interval, single seeds, and the paper's values at the end."""
+    """Accuracy against cost: mean over seeds with its interval, and the paper's values at the end.
+
+    With `has_seeds`, the chart has a line for each seed too; without, its reader may ask for them.
+    """
     rows: list[dict[str, object]] = []
     for variant in comparison.variants:
         points = comparer.curve(variant, agents, benchmarks)
         rows += _rows(variant, "mean", "", points, cost, comparison)
-        for seed, path in comparer.paths(variant, agents, benchmarks).items():
+        for seed, path in (comparer.paths(variant, agents, benchmarks) if has_seeds else {}).items():
             rows += _rows(variant, "seed", str(seed), path, cost, comparison)
         if variant in printed and points:
             end = _rows(variant, "paper", "", points[-1:], cost, comparison)[0]
@@ -69,9 +73,10 @@ def curves_chart(
         return None
     label = hours_label(comparison) if cost == "hours" else COSTS[cost]
     strokes = strokes_of(comparison)
-    return charts.curves(
+    chart = charts.curves(
         "curves", "", pd.DataFrame(rows), x=label, y="accuracy", strokes=strokes, reference="paper's accuracy"
     )
+    return chart if has_seeds else replace(chart, options=("seeds", *chart.options))
 
 
 def _rows(

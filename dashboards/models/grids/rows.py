@@ -55,5 +55,5 @@ def summaries(matrix: Matrix, comparers: Mapping[str, Comparer], baseline: Varia
     return found
 
 
-def _finals(comparer: Comparer, row: MatrixRow, variant: Variant) -> dict[int, float]:
+def _finals(comparer: Comparer, row: MatrixRow, variant: Variant) -> Mapping[int, float]:
     return comparer.finals(variant, (row.agent,) if row.agent else comparer.agents)

@@ -48,14 +48,25 @@ def trained_of(place: Place, standing_of: StandingOf) -> Trained:
 
 def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
     """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
+    tables = [_by_step(agent) for agent in team]
     points = {}
-    for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
-        value = statistics.fmean(agent.value(step, benchmarks) for agent in team)
+    for step in sorted(tables[0]):
+        evaluated = [table.get(step, {}) for table in tables]
+        if not all(name in own for own in evaluated for name in benchmarks):
+            continue
+        value = statistics.fmean(statistics.fmean(own[name].value for name in benchmarks) for own in evaluated)
         if math.isnan(value):
             continue
-        spent = Spent.sum(next(e.spent for e in agent.evaluations if e.step == step) for agent in team)
+        spent = Spent.sum(next(iter(own.values())).spent for own in evaluated)
         points[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
     return points
+
+
+def _by_step(trained: Trained) -> dict[int, dict[str, Evaluated]]:
+    found: dict[int, dict[str, Evaluated]] = {}
+    for evaluation in trained.evaluations:
+        found.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
+    return found
 
 
 def last_of(trained: Trained) -> Evaluated | None:

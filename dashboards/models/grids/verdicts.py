@@ -83,24 +83,44 @@ class Judged:
     answer: Answer
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    standings: Sequence[Standing]
+    comparer: Comparer
+
+
 class Judge:
-    """Judges grids; a grid is judged again only if one of its experiments has changed."""
+    """Judges grids; a pair is compared again only if its evaluations have changed, which no step alone does."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[GridRecord, tuple[Standing, ...], Judged]] = {}
+        self._known: dict[str, tuple[GridRecord, Mapping[str, _Pair], Judged]] = {}
 
     def judged(self, record: GridRecord, standing_of: StandingOf) -> Judged:
         """The comparers and the answer of a grid."""
-        standings = tuple(standing_of(place.experiment) for place in record.places)
         known = self._known.get(record.name)
-        if known is not None and known[0] == record and all(map(operator.is_, known[1], standings)):
-            return known[2]
-        comparers = {
-            pair: Comparer(record, pair, standing_of) for pair in dict.fromkeys(place.pair for place in record.places)
-        }
-        found = Judged(comparers, answer_of(comparers))
-        self._known[record.name] = record, standings, found
+        before: Mapping[str, _Pair] = known[1] if known is not None and known[0] == record else {}
+        standings: dict[str, list[Standing]] = {}
+        for place in record.places:
+            standings.setdefault(place.pair, []).append(standing_of(place.experiment))
+        pairs = {pair: _compared(record, pair, own, standing_of, before.get(pair)) for pair, own in standings.items()}
+        comparers = {pair: own.comparer for pair, own in pairs.items()}
+        if known is not None and before and all(comparers[pair] is own.comparer for pair, own in before.items()):
+            found = known[2]
+        else:
+            found = Judged(comparers, answer_of(comparers))
+        self._known[record.name] = record, pairs, found
         return found
+
+
+def _compared(
+    record: GridRecord, pair: str, standings: Sequence[Standing], standing_of: StandingOf, before: _Pair | None
+) -> _Pair:
+    if before is None:
+        return _Pair(standings, Comparer(record, pair, standing_of))
+    if all(map(operator.is_, standings, before.standings)):
+        return before
+    comparer = Comparer(record, pair, standing_of)
+    return _Pair(standings, before.comparer if comparer.trained == before.comparer.trained else comparer)
 
 
 def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
@@ -137,7 +157,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
 
 def _both(
     comparers: Mapping[str, Comparer], pair: str, agent: str, ours: Variant, theirs: Variant
-) -> tuple[dict[int, float], dict[int, float]]:
+) -> tuple[Mapping[int, float], Mapping[int, float]]:
     """Accuracies after training of two methods, by seed; over all pairs: means over the pairs that have both."""
     chosen = comparers.values() if pair == EVERY_PAIR else [comparers[pair]]
     chosen = [comparer for comparer in chosen if {ours, theirs} <= set(comparer.variants)]

@@ -72,7 +72,8 @@
       } else control.type = "checkbox";
       control.addEventListener("change", () => {
         state.options[name] = name === "smooth" ? Number(control.value) : control.checked;
-        draw(figure);
+        if (name === "seeds" && figure.dataset.source) refresh(figure); // a page's chart comes without them
+        else draw(figure);
       });
       label.append(control, ` ${LABELS[name]}`);
       place.append(label);
@@ -83,12 +84,12 @@
     place.append(hint);
   }
 
-  async function load(figure) {
+  async function refresh(figure) {
     const state = drawn.get(figure);
-    if (!figure.isConnected) { state.embedded?.finalize(); drawn.delete(figure); return; }
     try {
       const separator = figure.dataset.source.includes("?") ? "&" : "?";
-      const answer = await fetch(`${figure.dataset.source}${separator}seen=${state.version}`);
+      const seeds = state.options.seeds ? "&seeds=true" : "";
+      const answer = await fetch(`${figure.dataset.source}${separator}seen=${state.version}${seeds}`);
       if (answer.status === 200) {
         const update = await answer.json();
         state.version = update.version;
@@ -97,7 +98,13 @@
         if (update.spec) { tools(figure); await draw(figure); }
       }
     } catch (error) { if (!(error instanceof TypeError)) throw error; /* the server is away; app.js shows a notice */ }
-    if (Number(figure.dataset.every)) setTimeout(() => load(figure), 1000 * Number(figure.dataset.every));
+  }
+
+  async function poll(figure) {
+    const state = drawn.get(figure);
+    if (!figure.isConnected) { state.embedded?.finalize(); drawn.delete(figure); return; }
+    await refresh(figure);
+    if (Number(figure.dataset.every)) setTimeout(() => poll(figure), 1000 * Number(figure.dataset.every));
   }
 
   function start(root) {
@@ -107,7 +114,7 @@
       if (drawn.has(figure)) continue;
       const inside = figure.querySelector('script[type="application/json"]');
       drawn.set(figure, { spec: inside ? JSON.parse(inside.textContent) : null, options: {}, version: "", embedded: null, last: Promise.resolve() });
-      if (inside) { tools(figure); draw(figure); } else if (figure.dataset.source) load(figure);
+      if (inside) { tools(figure); draw(figure); } else if (figure.dataset.source) poll(figure);
     }
   }
 

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ class _LogFile(logging.Handler):
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
         self._path, self._host = path, socket.gethostname()
+        self._is_lost = False
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = getattr(record, "kind", record.levelname.lower())
@@ -52,8 +54,13 @@ class _LogFile(logging.Handler):
             rotate_log(self._path)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        except OSError:  # a full disk stops the run elsewhere
-            self.handleError(record)
+        except OSError as error:  # a disk that is full or read-only stops the run elsewhere
+            if not self._is_lost:
+                print(
+                    f"{self._path} cannot be written ({error.strerror}); its entries are lost until it can",
+                    file=sys.stderr,
+                )
+            self._is_lost = True
 
 
 def rotate_log(path: Path) -> None:

@@ -29,6 +29,7 @@ from flows.service.schedule import FOLDER_TAG, answers, host_of
 
 _log = logging.getLogger(__name__)
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
+_API_URL = "PREFECT_API_URL"
 _WORKER = {"worker", "start", "process"}
 """words of the command line of Prefect's worker"""
 
@@ -42,29 +43,32 @@ class Patience:
     running_s: float = 20.0
     """time for a running run without lock or process: it takes the lock after its first report, and frees it before
     its last one"""
-    gone_s: float = 5.0
+    gone_s: float = 3.0
     """time for a run of this host of which no process is left, and no worker that could still start one"""
 
 
 @dataclass(frozen=True, slots=True)
 class HostProcesses:
-    """Live processes of this host: those of flow runs by the run's id, and when Prefect's workers were started."""
+    """Live processes of this host: those of flow runs by the run's id, and when one server's workers were started."""
 
     of_runs: Mapping[str, list[psutil.Process]]
     workers_since: Sequence[float]
     """seconds since the epoch"""
 
     @classmethod
-    def scan(cls) -> HostProcesses:
-        """Look at every process once."""
+    def scan(cls, api_url: str) -> HostProcesses:
+        """Look at every process once; workers of other servers (other runs folders) are left out."""
         of_runs, workers = defaultdict(list), []
         for process in psutil.process_iter():
             with suppress(psutil.Error, ValueError):  # it is gone, or does not belong to a flow run
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
-                if set(process.cmdline()) >= _WORKER:
+                environment = process.environ()
+                if set(process.cmdline()) >= _WORKER and environment.get(_API_URL, "").rstrip("/") == api_url.rstrip(
+                    "/"
+                ):
                     workers.append(process.create_time())
-                of_runs[str(UUID(process.environ().get(_FLOW_RUN, "")))].append(process)
+                of_runs[str(UUID(environment.get(_FLOW_RUN, "")))].append(process)
         return cls(of_runs, workers)
 
     def has_lost(self, run: FlowRun) -> bool:
@@ -87,10 +91,10 @@ class Suspects:
     def __len__(self) -> int:
         return len(self._since)
 
-    def begin(self) -> None:
+    def begin(self, api_url: str) -> None:
         """Start a round: look at the host's processes, and forget the runs that do not appear dead in this round."""
         self._before, self._since = self._since, {}
-        self.processes = HostProcesses.scan()
+        self.processes = HostProcesses.scan(api_url)
 
     def is_due(self, run: FlowRun, *, even_alive: bool = False) -> bool:
         """Whether the run, which appears dead, has done so in the same state for long enough.
@@ -126,7 +130,7 @@ class HostWatch:
         Raises:
             ServerError: the server does not answer.
         """
-        self.suspects.begin()
+        self.suspects.begin(str(client.api_url))
         processes = self.suspects.processes.of_runs
         done: list[str] = []
         for run in _cancelled_runs(client, list(processes)):

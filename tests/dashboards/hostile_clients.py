@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import socket
@@ -135,43 +136,47 @@ def slow_connections(page: Page, number: int) -> Iterator[list[socket.socket]]:
             connection.close()
 
 
-def ask_at_once(page: Page, number: int, *, seconds: float, num_clients: int = 8) -> tuple[Answers, list[float]]:
-    """Plain requests over open connections until `number` are sent or the time is over; and the time of each, s."""
+def ask_at_rate(
+    page: Page, number: int, *, per_second: float, num_connections: int = 200
+) -> tuple[Answers, list[float]]:
+    """Plain requests that are sent when they are due, whether or not earlier ones have been answered.
+
+    Returns:
+        the answers, and the seconds from when each request was due to the end of its answer.
+    """
     paths = ["/links", "/overview", "/static/app.css", "/runs/table", f"/run/{page.runs[0]}/status", "/grid/small_grid"]
-    found, times, deadline, left = Answers(), list[float](), time.monotonic() + seconds, iter(range(number))
-    lock = threading.Lock()
+    found, times = Answers(), list[float]()
 
-    def work() -> None:
-        with page.connect() as connection:
-            while time.monotonic() < deadline:
-                with lock:
-                    place = next(left, None)
-                if place is None:
-                    return
-                text = f"GET {paths[place % len(paths)]} HTTP/1.1\r\nHost: {page.host}\r\n\r\n"
-                begun = time.monotonic()
-                connection.sendall(text.encode())
-                status = _read_answer(connection)
-                with lock:
-                    times.append(time.monotonic() - begun)
-                    found.statuses[status] += 1
+    async def converse(first: int, begun: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", page.port, limit=1 << 20)
+        places = range(first, number, num_connections)
 
-    threads = [threading.Thread(target=work) for _ in range(num_clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        async def ask() -> None:
+            for place in places:
+                await asyncio.sleep(max(0.0, begun + place / per_second - time.monotonic()))
+                writer.write(f"GET {paths[place % len(paths)]} HTTP/1.1\r\nHost: {page.host}\r\n\r\n".encode())
+
+        asking = asyncio.create_task(ask())
+        for place in places:
+            found.statuses[await _read_answer(reader)] += 1
+            times.append(time.monotonic() - begun - place / per_second)
+        await asking
+        writer.close()
+
+    async def converse_all() -> None:
+        begun = time.monotonic() + 1.0
+        await asyncio.gather(*(converse(first, begun) for first in range(num_connections)))
+
+    asyncio.run(converse_all())
     return found, times
 
 
-def _read_answer(connection: socket.socket) -> str:
-    """Status of the next answer, whose body is read to its end."""
-    found = b""
-    while b"\r\n\r\n" not in found and (part := connection.recv(1 << 16)):
-        found += part
-    head, _, body = found.partition(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: (\d+)", head)
-    left = int(length[1]) - len(body) if length else 0
-    while left > 0 and (part := connection.recv(1 << 16)):
-        left -= len(part)
+async def _read_answer(reader: asyncio.StreamReader) -> str:
+    """Status of the next answer, whose body is read to its end; "" if the page has closed the connection."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        await reader.readexactly(int(length[1]) if length else 0)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return ""
     return head[9:12].decode()

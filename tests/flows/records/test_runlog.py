@@ -74,7 +74,9 @@ def test_entries_before_a_rotation_are_still_read(tmp_path: Path) -> None:
     assert [line.kind for line in read_log(tmp_path)] == ["step"] * 10 + ["end", "start", "end"]
 
 
-def test_log_that_cannot_be_written_ends_nothing_and_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_that_cannot_be_written_ends_nothing_and_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / LOG_FILE).mkdir()
     with logged(tmp_path):
         log_entry("step", "one")

@@ -273,3 +273,25 @@ def test_worker_that_is_ended_ends_its_runs_and_the_next_one_goes_on(
     site.wait(lambda: (reconciler.look(), site.state(planned) == "Scheduled")[1], "never in the queue again")
     site.start_worker()
     site.wait(lambda: site.state(planned) == "Completed", "never completed")
+
+
+@pytest.mark.soak
+def test_run_that_died_while_pending_is_in_the_queue_again(site: Site, small_plan: Callable[..., Plan]) -> None:
+    """The folder's own reconciler finds it; printed is how long it takes on the worker's machine."""
+    times = []
+    for seed in range(90, 95):
+        planned = small_plan("hacpo", STEPS, f"seed={seed}", runs_dir=site.runs_dir)
+        if find_worker(site.runs_dir) is None:
+            site.start_worker()
+            site.wait(lambda: find_worker(site.runs_dir) is not None and site.workers(), "no worker")
+        site.schedule.start(planned.id)
+        site.wait(site.children, "never pending", every_s=0.02)
+        with site.standing_still(site.children()):
+            assert site.state(planned) == "Pending"
+            site.kill_worker()
+            site.kill_child()
+        killed_at = time.monotonic()
+        site.wait(lambda planned=planned: site.state(planned) == "Scheduled", "not found")  # type: ignore[misc]
+        times.append(time.monotonic() - killed_at)
+        site.schedule.cancel(planned.id)
+    print(f"found after {', '.join(f'{seconds:.1f}' for seconds in times)} s")

@@ -45,6 +45,8 @@ class FakeClient:
         )
         self.states: list[str] = []
 
+    api_url = "http://127.0.0.1:4200/api/"
+
     def read_flow_runs(self, *, flow_run_filter: Any, work_pool_filter: Any) -> list[FlowRun]:
         kinds = {kind.value for kind in flow_run_filter.state.type.any_}
         is_asked = flow_run_filter.id is None or self.run.id in flow_run_filter.id.any_
@@ -101,6 +103,17 @@ def test_pending_run_is_lost_once_every_worker_that_could_start_its_process_is_g
     assert not HostProcesses({}, []).has_lost(FakeClient("PENDING", worker=None).run)
 
 
+def test_workers_of_another_server_do_not_count() -> None:
+    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:4200/api"}
+    with subprocess.Popen([sys.executable, "-c", SLEEP, "worker", "start", "process"], env=environment) as process:
+        try:
+            (since,) = HostProcesses.scan("http://127.0.0.1:4200/api/").workers_since
+            assert since == psutil.Process(process.pid).create_time()
+            assert HostProcesses.scan("http://127.0.0.1:4201/api/").workers_since == []
+        finally:
+            process.kill()
+
+
 def test_lost_run_is_reported_long_before_one_that_may_still_start() -> None:
     patience = Patience(pending_s=60.0, running_s=60.0, gone_s=0.0)
     for worker, set_to in ((HERE, ["CRASHED"]), (None, [])):
@@ -140,7 +153,7 @@ def test_strange_process_is_nobodys_run(engine: Any) -> None:
     """Whoever sets the variable to anything must not make every look fail."""
     run = FakeClient("RUNNING", worker=HERE).run
     strange, known = engine(SimpleNamespace(id="17")), engine(run)
-    found = HostProcesses.scan().of_runs
+    found = HostProcesses.scan("http://127.0.0.1:4200/api").of_runs
     assert [process.pid for process in found[str(run.id)]] == [known.pid]
     assert strange.pid not in [process.pid for processes in found.values() for process in processes]
 

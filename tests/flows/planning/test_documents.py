@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hacpo_core.config import as_dict, flatten
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_pair_of_the_readme_sets_default_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +40,23 @@ def test_readme_names_every_hardware_file_and_every_default_benchmark() -> None:
     names |= {"minerva": "Minerva", "olympiadbench": "OlympiadBench"}
     assert set(final) == set(names)
     assert all(name in README for name in names.values())
+
+
+def equations(text: str) -> set[int]:
+    """Numbers in a text such as "5, 11-13"."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def test_every_equation_is_in_the_table_with_functions_whose_docstrings_name_it() -> None:
+    rows = re.findall(r"^\| [^|]+ \| ([\d, ]+) \| (`(?:algo|engines)\..*`) \|$", ARCHITECTURE, re.MULTILINE)
+    assert set().union(*(equations(numbers) for numbers, _ in rows)) == equations("5-14, 47-53")
+    for numbers, names in rows:
+        named = set()
+        for module, function in re.findall(r"`([\w.]+)\.(\w+)`", names):
+            described = getattr(importlib.import_module(f"hacpo_core.{module}"), function).__doc__
+            for source in re.findall(r"Eq\. (\d[\d, -]*)", described.partition("Source:")[2]):
+                named |= equations(source)
+        assert equations(numbers) <= named, names

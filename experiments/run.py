@@ -316,7 +316,7 @@ def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
         return f"at the address in tracking.uri, {tracking.uri}"
     if os.environ.get("MLFLOW_TRACKING_URI"):
         return "at the address in MLFLOW_TRACKING_URI"
-    return f"served by `make dashboard`; data in {runs_dir / 'mlflow.db'}"
+    return f"served by `hacpo dashboard --runs-dir {runs_dir}`; data in {runs_dir / 'mlflow.db'}"
 
 
 def uses_gpu(plans: Sequence[Plan]) -> bool:

@@ -23,7 +23,7 @@ EXIT_RUN = 3
 
 Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
 MethodName = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value; any number")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value; any number; they win over files")]
 Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON to standard output")]
 RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]

@@ -18,7 +18,10 @@ def samples(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Show the agents' responses of a training step with their advantages and ratios, or those on a benchmark."""
+    """Show the agents' responses of a training step with their advantages and ratios, or those on a benchmark.
+
+    Per learner: A is the advantage, s the importance ratio; `stopped` means that clipping set the gradient to 0.
+    """
     from flows.planning.plans import find_plan
     from flows.runs.samples import benchmark_samples, print_answers, print_samples, step_samples
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from flows.commands.options import (
     AsJson,
@@ -24,7 +26,7 @@ def train(
     method: MethodName,
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
-    runs_dir: RunsDir | None = None,
+    runs_dir: Annotated[Path | None, typer.Option(help="folder of all runs; default: runtime.runs_dir")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a pair with a method; an interrupted run is resumed, a complete one is shown."""

@@ -115,7 +115,7 @@ def print_fields(prefix: str, *, as_json: bool) -> None:
         return
     for field in fields:
         limits = f", {range_of(field)}" if range_of(field) else ""
-        note = "" if field.is_identity else " Not in the id."
+        note = "" if field.is_identity else "; not in the id"
         print(f"{field.name}  ({field.kind}{limits}; default {field.default})")
         print(textwrap.fill(f"{sentence(field)}{note}", 110, initial_indent="    ", subsequent_indent="    "))
 
@@ -129,7 +129,7 @@ def markdown() -> str:
         if field_section != section:
             section = field_section
             lines += [f"\n## {section}\n", "| field | type | default | range | what it is |", "|---|---|---|---|---|"]
-        note = "" if field.is_identity else " *Not in the id.*"
+        note = "" if field.is_identity else "; *not in the id*"
         cells = [f"`{field.name}`", field.kind, f"`{field.default}`", range_of(field), sentence(field) + note]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |")
     return "\n".join(lines) + "\n"

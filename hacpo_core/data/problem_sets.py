@@ -58,11 +58,12 @@ def read_problems(
     path = problem_file(field, config, directory)
     assert path is not None, "only sets with a file are read"
     is_local = config.file is not None and path == data_path(config.file, directory)
-    columns = config if is_local else config.hub
+    columns, section = (config, field) if is_local else (config.hub, f"{field}.hub")
     problems: dict[str, Problem] = {}
     num_rows = num_unanswerable = num_doubtful = 0
     for row in read_rows(path):
         num_rows += 1
+        _check_columns(row, columns, section)
         if drops_unanswerable and not row.text(columns.answer_field, numbers=True, blanks=True).strip():
             num_unanswerable += 1
             continue
@@ -106,6 +107,19 @@ def _problem(row: DataRow, config: ProblemSetConfig, columns: ProblemSetConfig |
     )
 
 
+def _check_columns(row: DataRow, columns: ProblemSetConfig | HubConfig, section: str) -> None:
+    """Raise DataError if the row has no column of that name; `section` holds the fields that name columns."""
+    for field in ("id_field", "problem_field", "answer_field"):
+        name = getattr(columns, field)
+        if name is not None and name not in row.values:
+            found = ", ".join(row.values) or "none"
+            others = "another column, or to null to number the rows" if field == "id_field" else "another column"
+            raise DataError(
+                f"{row.place}: field {name!r} is missing; the row has {found}; "
+                f"fix the row, or set {section}.{field} to {others}"
+            )
+
+
 def _answer(row: DataRow, name: str, form: str) -> str:
     text = row.text(name, numbers=True, blanks=True)
     if form == "boxed":
@@ -142,6 +156,8 @@ def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
     remedy = f"put the file at {path}, with the fields {columns}"
     if path is None:
         remedy = f"put the file into the data folder and set {field}.file to its name"
+    if field.startswith("evaluate."):
+        remedy += ", or remove the benchmark from evaluate.during and evaluate.final"
     if not hub.name:
         raise DataError(f"{field}.file: {path} does not exist; set data.directory or HACPO_DATA_DIR, or {remedy}")
     # Each request to an unreachable hub takes 23 s to time out, so after the first one only the local cache is used.

@@ -124,7 +124,10 @@ def _json_rows(path: Path) -> Iterator[DataRow]:
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: not UTF-8 ({error}); save the file as UTF-8") from error
             except ValueError as error:
-                raise DataError(f"{place}: not JSON ({error}); fix or remove the line") from error
+                raise DataError(
+                    f"{place}: not JSON ({error}), expected one object per line; fix or remove the line, or convert "
+                    "the file to JSONL or Parquet"
+                ) from error
             if not isinstance(values, dict):
                 raise DataError(f"{place}: got {type(values).__name__}, expected a JSON object")
             yield DataRow(number, place, values)

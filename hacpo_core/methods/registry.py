@@ -100,8 +100,8 @@ def find(seam: str, name: str) -> type[Seam]:
         implementation = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"method.{seam}.name: {name} cannot be imported ({type(error).__name__}: {error}); name a class of an "
-            "importable module"
+            f"method.{seam}.name: {name} cannot be imported ({type(error).__name__}: {error}); put the folder of "
+            f"{module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
         ) from error
     kind = SEAM_CLASSES[seam]
     if not (

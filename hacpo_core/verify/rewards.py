@@ -64,7 +64,7 @@ class UserReward:
         """
         search_path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._name, self._timeout_s = name, timeout_s
-        refusal = f"reward.functions: {name} cannot be called: {{why}}; name a function of an importable module"
+        refusal = f"reward.functions: {name} cannot be called: {{why}}; name a function of a module on PYTHONPATH"
         self._worker = Worker(name, memory_mb=memory_mb, environment=search_path, refusal=refusal)
         self._warned: set[str] = set()
         self._failures = 0

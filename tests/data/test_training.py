@@ -66,7 +66,7 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
     [
         ('{"id": "b", "problem": "x"', r"line 2: not JSON .*; fix or remove the line"),
         ('["b"]', r"line 2: got list, expected a JSON object"),
-        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing or not text; the row has id, problem"),
+        ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing; the row has id, problem; fix the row"),
         ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or not text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
         (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is not valid Unicode; fix the id"),
@@ -156,8 +156,22 @@ def test_columns_have_any_name_and_the_form_says_where_the_answer_is(tmp_path: P
 
 def test_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_rows(tmp_path / "own.jsonl")
-    with pytest.raises(DataError, match=r"field 'answer' is missing or not text; the row has key, question, solution"):
-        load_problems(one_set(tmp_path, "own.jsonl", id_field="key"))
+    fields: dict[str, str | None] = {}
+    for field, name, remedy in (
+        ("id_field", "id", r"another column, or to null to number the rows"),
+        ("problem_field", "problem", r"another column$"),
+        ("answer_field", "answer", r"another column$"),
+    ):
+        message = rf"line 1: field '{name}' is missing; the row has key, question, solution; .*\.{field} to {remedy}"
+        with pytest.raises(DataError, match=message):
+            load_problems(one_set(tmp_path, "own.jsonl", **fields))
+        fields[field] = {"id_field": None, "problem_field": "question", "answer_field": "solution"}[field]
+
+
+def test_file_of_comma_separated_values_is_told_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("id,problem,answer\na,1 + 1,2\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"own.csv, line 1: not JSON .* or convert the file to JSONL or Parquet"):
+        load_problems(one_set(tmp_path, "own.csv"))
 
 
 def test_file_that_is_not_here_comes_from_the_hub_with_the_columns_there(

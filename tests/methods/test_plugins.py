@@ -226,7 +226,10 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("method.plan.name=nowhere:Nothing", r"method.plan.name: nowhere:Nothing cannot be imported"),
+        (
+            "method.plan.name=nowhere:Nothing",
+            r"nowhere:Nothing cannot be imported .*; put the folder of nowhere on PYTHONPATH",
+        ),
         (
             "method.plan.name=nothing",
             r"method.plan.name: got 'nothing', expected every_problem, dynamic_sampling, step_search",

@@ -193,5 +193,7 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
         )
     if limit is not None and longest > limit:
         _log.warning(
-            "%s: prompt and response may have %d tokens, but the model has %d positions", agent, longest, limit
+            "%s: prompt and response may have %d tokens, but the model has %d positions; lower "
+            "rollout.max_response_tokens and evaluate.max_response_tokens",
+            *(agent, longest, limit),
         )

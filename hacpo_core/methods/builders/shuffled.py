@@ -76,9 +76,10 @@ class Shuffled(Builder):
         groups = own if self.order == "own_first" else own * num_sources
         if groups % self.problems == 0:
             return None
+        nearest = next(size for size in range(min(self.problems, groups), 0, -1) if groups % size == 0)
         return (
             f"problems: got {self.problems}, expected a divisor of the {groups} problem groups that a learner trains "
-            "on per step; set it to one"
+            f"on per step; set it to {nearest}, for example"
         )
 
     def groups(self, history: History) -> Groups:

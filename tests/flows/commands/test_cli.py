@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
+import typer
 
-from flows.cli import main
+from flows.cli import app, main
 from hacpo_core.errors import ConfigError
 
 
@@ -28,3 +29,16 @@ def test_terminal_shows_a_traceback_of_bugs_alone(
     said = capsys.readouterr().err
     assert said.startswith("ERROR prefect.engine: Encountered exception\n")
     assert ("Traceback" in said) is is_shown
+
+
+def test_every_option_and_argument_has_a_help_text() -> None:
+    group = typer.main.get_group(app)
+    commands = {**group.commands, **getattr(group.commands["server"], "commands", {})}
+    silent = [
+        f"{name} {parameter.name}"
+        for name, command in commands.items()
+        for parameter in command.params
+        if not getattr(parameter, "help", None)
+    ]
+    assert {"train", "server", "stop"} < set(commands)
+    assert not silent

@@ -1,0 +1,62 @@
+"""What README.md and docs/architecture.md show fits the code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.planning.compose import compose
+from flows.planning.declarations import available
+from hacpo_core.config import as_dict, flatten
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_pair_of_the_readme_sets_default_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = re.search(r"```yaml\n(pair:\n.*?)```", README, re.DOTALL)
+    assert found is not None
+    (tmp_path / "my_pair.yaml").write_text(found[1], encoding="utf-8")
+    (tmp_path / "my_benchmark.yaml").write_text("file: mine.jsonl\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    config = flatten(as_dict(compose("my_pair.yaml", "hacpo")))
+    shown = yaml.safe_load(found[1])
+    default = flatten(as_dict(compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo")))
+    numbers = {f"{part}.{name}" for part in ("train", "rollout", "optimizer") for name in shown[part]}
+    numbers.add("method.build.problems")
+    assert {name: config[name] for name in numbers} == {name: default[name] for name in numbers}
+
+
+def test_readme_names_every_hardware_file_and_every_default_benchmark() -> None:
+    listed = set(re.findall(r"`(\w+)`", README))
+    assert {name for name in available("hardware") if not name.startswith("_")} <= listed
+    final = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo").evaluate.final
+    names = {"math500": "MATH-500", "math": "MATH", "gsm8k": "GSM8K", "aime2025": "AIME 2025", "amc23": "AMC 2023"}
+    names |= {"minerva": "Minerva", "olympiadbench": "OlympiadBench"}
+    assert set(final) == set(names)
+    assert all(name in README for name in names.values())
+
+
+def equations(text: str) -> set[int]:
+    """Numbers in a text such as "5, 11-13"."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def test_every_equation_is_in_the_table_with_functions_whose_docstrings_name_it() -> None:
+    rows = re.findall(r"^\| [^|]+ \| ([\d, ]+) \| (`(?:algo|engines)\..*`) \|$", ARCHITECTURE, re.MULTILINE)
+    assert set().union(*(equations(numbers) for numbers, _ in rows)) == equations("5-14, 47-53")
+    for numbers, names in rows:
+        named = set()
+        for module, function in re.findall(r"`([\w.]+)\.(\w+)`", names):
+            described = getattr(importlib.import_module(f"hacpo_core.{module}"), function).__doc__
+            for source in re.findall(r"Eq\. (\d[\d, -]*)", described.partition("Source:")[2]):
+                named |= equations(source)
+        assert equations(numbers) <= named, names

@@ -471,6 +471,24 @@ def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None
     assert '<option value="another">' in text and "hx-swap-oob" in text
 
 
+def test_curves_are_of_a_benchmark_that_was_measured_during_training(page: TestClient, runs_dir: Path) -> None:
+    record = write_grid(runs_dir)
+    for name in record.experiments:
+        path = runs_dir / "experiments" / name / "progress.json"
+        progress = json.loads(path.read_text(encoding="utf-8"))
+        ends = [{**e, "benchmark": "test"} for e in progress["evaluations"] if e["step"] in (0, 40)]
+        path.write_text(json.dumps({**progress, "evaluations": [*ends, *progress["evaluations"]]}), encoding="utf-8")
+    save_grid(runs_dir, replace(record, benchmarks=["test"]))
+    text = page.get("/compare").text
+    assert "<option>test</option><option selected>dev</option>" in text and "training on dev" in text
+    assert '<th scope="col">test</th>' in text and '<th scope="col">dev</th>' not in text, (
+        "the grid compares test alone"
+    )
+    lines = page.get("/compare/curves.csv").text.splitlines()
+    assert len({line.split(",")[3] for line in lines[1:]}) == 5  # steps 0, 10, ... 40
+    assert "accuracy, test" in page.get("/compare/results.svg").text
+
+
 def test_best_is_bold_whichever_it_is(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir, methods=("hacpo", "gspo"), alone=(), seeds=range(7))  # the second is 0.1 better, in every seed
     rows = re.findall(r"<tr>.*?</tr>", page.get("/compare?grid=small_grid").text, flags=re.S)

@@ -22,3 +22,15 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
     assert answer.best == Variant("gspo")
     found, expected = answer.of()[Variant("gspo")], alone.of()[Variant("gspo")]
     assert found.difference == expected.difference, "HACPO's 0.9 on the other pair is not held against GSPO"
+
+
+def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_dir: Path) -> None:
+    whole = write_grid(runs_dir, pair="a", seeds=(0, 1, 2))
+    begun = write_grid(runs_dir, pair="b", seeds=(0,))
+    runs = Runs(runs_dir)
+    record = replace(whole, places=[*whole.places, *begun.places])
+    comparers = {pair: Comparer(record, pair, runs.standing) for pair in ("a", "b")}
+    found = answer_of(comparers).of()[Variant("gspo")]
+    assert found.difference == answer_of({"a": comparers["a"]}).of()[Variant("gspo")].difference
+    assert found.text.endswith("3 seeds, 1 pair to come")
+    assert answer_of({"b": comparers["b"]}).of() == {}

@@ -198,6 +198,7 @@ def environment() -> Environment:
         "duration": formats.duration,
         "hours": formats.hours,
         "count": formats.count,
+        "counted": formats.counted,
         "score": formats.score,
         "short": formats.short,
         "cell": cell_text,

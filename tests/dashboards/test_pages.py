@@ -269,7 +269,7 @@ def test_run_page_shows_error_timeline_and_difference(page: TestClient, runs_dir
     page_text = page.get(f"/run/{name}?against={other}").text
     assert page_text.index("/b.py:7") < page_text.index("/a.py:1")
     assert "phases of steps 2 to 6" in page_text and "llama in 5 steps" in page_text
-    assert "2 fields differ" in page_text  # seed and clip
+    assert "2 differences" in page_text  # seed and clip
     assert page.get(f"/run/{name}?against=../x").status_code == 404
     part = page.get(f"/run/{name}/timeline?first=1&last=99").text
     assert "phases of steps 1 to 6" in part

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dashboards.formats import signed
+from dashboards.formats import counted, signed
 from dashboards.models.grids.cells import StandingOf
 from dashboards.models.grids.comparison import TOGETHER, Comparer
 from experiments.report.cells import Variant, method_of_interest
@@ -46,13 +46,13 @@ class Verdict:
     def text(self) -> str:
         """Points, interval and p-value."""
         d = self.difference
-        interval = f"95 % interval {signed(d.low)} to {signed(d.high)}"
-        return f"{signed(d.value)} points, {interval}, p {p_text(self.corrected_p)}, {d.num_seeds} seeds{self.so_far}"
+        interval = f"95 % interval {signed(d.low)} to {signed(d.high)}, p {p_text(self.corrected_p)}"
+        return f"{signed(d.value)} points, {interval}, {counted(d.num_seeds, 'seed')}{self.so_far}"
 
     @property
     def so_far(self) -> str:
         """What a verdict over all pairs lacks; "" if it lacks none."""
-        return f", {self.num_open} pair{'' if self.num_open == 1 else 's'} to come" if self.num_open else ""
+        return f", {counted(self.num_open, 'pair')} to come" if self.num_open else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,22 @@ def test_find_why_it_failed_and_retry_by_keyboard(
     assert tab.complaints == []
 
 
+def test_drawer_has_sparklines_or_says_that_it_failed(tab: Any, served: str, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=12, with_steps=True)
+    open_page(tab, f"{served}/grid/all")
+    cell_of(tab, name).click()
+    wait_until(lambda: tab.locator("#drawer svg.sparkline").count() == 4)
+    assert tab.locator("#drawer .spark > span").all_inner_texts() == [
+        "qwen reward", "llama reward", "qwen on dev", "llama on dev",
+    ]  # fmt: skip
+    assert tab.locator("#drawer").get_by_role("link", name="Open the run").get_attribute("href") == f"/run/{name}"
+    assert tab.complaints == []
+    tab.keyboard.press("Escape")
+    tab.route("**/drawer?*", lambda route: route.fulfill(status=500, body="Internal Server Error"))
+    cell_of(tab, name).click()
+    wait_until(lambda: "could not show this run" in tab.locator("#drawer").inner_text())
+
+
 def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
     other = write_run(runs_dir, seed=1, step=1, state="failed", failure=Failure("E", "m", ""))

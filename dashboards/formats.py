@@ -41,6 +41,11 @@ def count(value: float | None) -> str:
     return f"{value:.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Format a number of things: "1 run", "2 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def score(value: float | None) -> str:
     """Format an accuracy or a reward: 0.731."""
     return "—" if value is None or math.isnan(value) else f"{value:.3f}"

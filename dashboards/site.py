@@ -198,6 +198,7 @@ def environment() -> Environment:
         "duration": formats.duration,
         "hours": formats.hours,
         "count": formats.count,
+        "counted": formats.counted,
         "score": formats.score,
         "short": formats.short,
         "cell": cell_text,
@@ -216,12 +217,12 @@ def environment() -> Environment:
     return templates
 
 
-def _query(comparison: Comparison | None, agent: str, cost: str, column: int) -> str:
+def _query(comparison: Comparison | None, agent: str, cost: str, benchmark: str) -> str:
     """Address parameters of a comparison."""
     if comparison is None:
         return ""
     own = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent, "cost": cost}
-    return urlencode(own | ({"benchmark": comparison.columns[column]} if comparison.columns else {}))
+    return urlencode(own | ({"benchmark": benchmark} if benchmark else {}))
 
 
 def _out_of_band(cell: Markup) -> Markup:

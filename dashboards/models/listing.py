@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +48,7 @@ class Runs:
         self._read = read
         self._known: dict[str, _Known] = {}
         self._grids: tuple[_Signature, list[GridRecord]] | None = None
+        self._owners: tuple[list[GridRecord], dict[str, tuple[str, list[Place]]]] | None = None
         self._mutex = threading.Lock()
 
     def names(self) -> list[str]:
@@ -117,27 +118,49 @@ class Runs:
         raise UnknownError(f"there is no grid {name!r} in this runs folder; choose one on the first page")
 
     def everything(self) -> GridRecord:
-        """All experiments of the folder as one grid."""
-        places, seen = list[Place](), Counter[tuple[str, str, int]]()
-        for name in self.names():
-            own = self._places(name)
-            key = (own[0].pair, own[0].method, own[0].seed)
-            seen[key] += 1  # the same pair, method and seed with other settings
-            label = f"variant {seen[key]}" if seen[key] > 1 else ""
-            places += [replace(place, label=label) for place in own]
-        known: dict[str, list[str]] = {}
-        for place in places:
-            agents = known.setdefault(place.pair, [])
-            agents += [place.agent] if place.agent and place.agent not in agents else []
-        places = [
-            replace(place, agent=agent)
-            for place in places
-            for agent in ([place.agent] if place.agent else known[place.pair] or [place.pair])
-        ]
+        """All experiments of the folder as one grid; "variant 2" has other settings than variant 1."""
+        found = {name: self.places(name) for name in self.names()}
+        agents: dict[str, dict[str, None]] = {}
+        for place in itertools.chain.from_iterable(found.values()):
+            agents.setdefault(place.pair, {}).update({place.agent: None} if place.agent else {})
+        groups: dict[tuple[str, str, str, str], list[Place]] = {}
+        for name, own in found.items():
+            source = self._owner(name)[0] or name  # trainings that one grid asked for belong together
+            for place in own:
+                known = [place.agent] if place.agent else [*agents[place.pair]] or [place.pair]
+                group = groups.setdefault((source, place.pair, place.method, place.label), [])
+                group += [replace(place, agent=agent) for agent in known]
+        taken: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
+        places = list[Place]()
+        for (_, *row), group in groups.items():
+            cells = {(place.seed, place.agent) for place in group}
+            variants = taken.setdefault(tuple(row), [])
+            number = next((n for n, others in enumerate(variants) if not others & cells), len(variants))
+            variants[number : number + 1] = [cells.union(*variants[number : number + 1])]
+            label = " ".join([*filter(None, row[2:]), *([f"variant {number + 1}"] if number else [])])
+            places += [replace(place, label=label) for place in group]
         return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", places=places)
 
-    def _places(self, experiment: str) -> list[Place]:
-        """One place per agent; a single place without an agent if the experiment has not started."""
+    def _owner(self, experiment: str) -> tuple[str, list[Place]]:
+        """Name of the newest grid that has an experiment, and its places there; ("", []) if none has it."""
+        grids = self.grids()
+        if self._owners is None or self._owners[0] is not grids:
+            owners: dict[str, tuple[str, list[Place]]] = {}
+            for grid in grids:
+                for place in grid.places:
+                    owner, own = owners.setdefault(place.experiment, (grid.name, []))
+                    own += [place] if owner == grid.name else []
+            self._owners = grids, owners
+        return self._owners[1].get(experiment, ("", []))
+
+    def places(self, experiment: str) -> list[Place]:
+        """Pair, method, seed and agents of an experiment, as the grid names them that asked for it.
+
+        A training of one agent belongs to its grid's pair. Without a grid, an experiment has a place per agent, and a
+        single one without an agent if it has not started.
+        """
+        if own := self._owner(experiment)[1]:
+            return own
         progress = self.standing(experiment).progress
         if progress is not None:
             agents = list(progress.spent) or [progress.pair]

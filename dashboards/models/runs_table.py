@@ -16,6 +16,7 @@ from dashboards.models.runs.settings import read_field_values
 from dashboards.models.runs_query import Query, Row, Table, cell_text
 from dashboards.models.scheduling import ScheduleView
 from experiments.report.statistics import Summary, summarize
+from flows.records.gridfile import Place
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import Progress
 from flows.records.states import CONFIG_FILE
@@ -24,7 +25,7 @@ from hacpo_core.store.steps import StepStore
 
 COLUMNS: Mapping[str, str] = {
     "run": "id of the experiment",
-    "pair": "name of the team of agents",
+    "pair": "name of the team of agents; for a training of one agent, the pair of its grid",
     "method": "name of the method",
     "seed": "seed",
     "state": "done, running, queued, failed or missing",
@@ -125,6 +126,10 @@ class RunTables:
         """State of a run."""
         return self._runs.standing(name)
 
+    def places(self, name: str) -> list[Place]:
+        """Pairs, method and seed of a run."""
+        return self._runs.places(name)
+
     def _keep(self, kind: str, root: Path, file: Path, read: Callable[[], Any]) -> Any:
         try:
             status = file.stat()
@@ -150,8 +155,11 @@ class _Run:
 
     def value(self, column: str) -> Any:
         progress: Progress | None = self._standing.progress
-        if column in ("run", "pair", "method", "seed"):
-            return self._identity(column, progress)
+        if column == "run":
+            return self.name
+        if column in ("pair", "method", "seed"):
+            values = list(dict.fromkeys(getattr(place, column) for place in self._tables.places(self.name)))
+            return values if len(values) > 1 else values[0]
         if column == "state":
             return judge(self._standing, self._schedule.runs.get(self.name), "").state
         if column in ("tag", "tags"):
@@ -165,15 +173,6 @@ class _Run:
             return measured
         text = self._tables.fields(self.name).get(column)
         return _plain(text) if text is not None else None
-
-    def _identity(self, column: str, progress: Progress | None) -> Any:
-        if column == "run":
-            return self.name
-        if progress is not None:
-            return getattr(progress, column)
-        stem, _, seed = self.name.rpartition("-")[0].rpartition("-s")
-        pair, _, method = stem.rpartition("-")
-        return {"pair": pair or self.name, "method": method, "seed": int(seed) if seed.isdigit() else None}[column]
 
 
 def _measured(column: str, progress: Progress) -> float | None:

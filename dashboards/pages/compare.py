@@ -15,9 +15,9 @@ from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.comparison_charts import (
     COSTS,
     curves_chart,
-    hours_label,
     parallel_chart,
     results_chart,
+    time_label,
     verdict_chart,
 )
 from dashboards.models.grids.comparison_csv import as_csv
@@ -26,9 +26,10 @@ from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.models.runs.settings import ABSENT, read_field_values
 from dashboards.site import FILE_KINDS, Site, chart_response, part
 from experiments.look.charts import Chart
+from experiments.published.tables import AVERAGE
 from experiments.report.cells import Variant
 
-_CostUnit = Literal["tokens", "hours", "steps"]
+_CostUnit = Literal["tokens", "time", "steps"]
 _Charts = Literal["verdict", "curves", "results", "parallel"]
 _DEFAULT_COST: _CostUnit = "tokens"
 
@@ -42,14 +43,25 @@ class Selection:
     answer: Answer
     pairs: tuple[str, ...]
     """all pairs of the grid"""
-    column: int
+    benchmark: str
+    """of the curves: a column, or one that the grid does not compare; "" before the first evaluation"""
     agents: tuple[str, ...]
 
     @property
+    def choices(self) -> tuple[str, ...]:
+        """Benchmarks that curves can show."""
+        return (*self.comparison.columns, *self.comparer.others)
+
+    @property
+    def column(self) -> int:
+        """The selected benchmark's column, or else the last: the average, or the only one."""
+        columns = self.comparison.columns
+        return columns.index(self.benchmark) if self.benchmark in columns else len(columns) - 1
+
+    @property
     def benchmarks(self) -> tuple[str, ...]:
-        """The selected benchmark, or all of the comparison."""
-        name = self.comparison.columns[self.column]
-        return (name,) if name in self.comparison.benchmarks else self.comparison.benchmarks
+        """What curves average: the selected benchmark, or all of the comparison."""
+        return self.comparison.benchmarks if self.benchmark == AVERAGE else (self.benchmark,)
 
 
 def _selected(
@@ -66,14 +78,12 @@ def _selected(
     judged = site.judge.judged(record, cache(site.runs.standing))
     comparer = judged.comparers[pair or pairs[0]]
     comparison = comparer.comparison
-    if benchmark and benchmark not in comparison.columns:
+    if benchmark and benchmark not in (*comparison.columns, *comparer.others):
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
     if agent and agent not in (TOGETHER, *comparison.agents):
         raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
-    shown = benchmark or comparer.default_column
-    column = comparison.columns.index(shown) if shown else 0
     agents = (agent,) if agent and agent != TOGETHER else comparison.agents
-    return Selection(comparer, comparison, judged.answer, pairs, column, agents)
+    return Selection(comparer, comparison, judged.answer, pairs, benchmark or comparer.default_benchmark, agents)
 
 
 _Selected = Annotated[Selection | None, Depends(_selected)]
@@ -163,13 +173,14 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
     choices: dict[str, Any] = {
         "grids": site.runs.chooser(),
         "pairs": selection.pairs if selection is not None else (),
-        "column": selection.column if selection is not None else 0,
+        "benchmarks": selection.choices if selection is not None else (),
+        "benchmark": selection.benchmark if selection is not None else "",
         "agent": TOGETHER if selection is None or len(selection.agents) != 1 else selection.agents[0],
         "together": TOGETHER,
         "cost": cost,
-        "costs": COSTS | ({"hours": hours_label(comparison)} if comparison is not None else {}),
+        "costs": COSTS | ({"time": time_label(comparison)} if comparison is not None else {}),
     }
-    names = version_of(choices, (comparison.columns, comparison.agents) if comparison is not None else ())
+    names = version_of(choices, comparison.agents if comparison is not None else ())
     is_choice_new = seen is not None and seen.partition(".")[0] != names
     fields = _fields(site, selection) if selection is not None else {}
     results = {"comparison": comparison, "answer": selection.answer if selection is not None else Answer(None)}
@@ -187,5 +198,7 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
 
 def _printed(selection: Selection) -> dict[Variant, float]:
     """The paper's values for the selected agent; empty for several agents, for which it has none."""
+    if selection.benchmark not in selection.comparison.columns:
+        return {}
     lines = [line for line in selection.comparison.lines if (line.agent,) == selection.agents]
     return {line.variant: value for line in lines if (value := line.figures[selection.column].printed) is not None}

@@ -217,7 +217,8 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
         steps = site.curves.read(root, StepStore(root).last_step()).agents
         for _, agents in sorted(steps.items()):
             for agent, values in agents.items():
-                lines.setdefault(f"{agent} reward", []).append(values["reward/mean"])
+                if "reward/mean" in values:  # metrics of all agents together have none
+                    lines.setdefault(f"{agent} reward", []).append(values["reward/mean"])
         for evaluation in sorted(standing.progress.evaluations, key=lambda own: own.step):
             lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", []).append(evaluation.value)
     progress = standing.progress

@@ -121,5 +121,8 @@
     const focused = focus && document.getElementById(focus);
     if (focused && document.activeElement !== focused) focused.focus({ preventScroll: true });
   });
+  document.body.addEventListener("htmx:responseError", (event) => {
+    if (event.detail.target.id === "drawer-body") event.detail.target.textContent = "The dashboard could not show this run; its terminal says why.";
+  });
   restore();
 })();

@@ -17,6 +17,8 @@ from experiments.look.palette import Stroke, scales
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+_TICKS = 6
+"""about how many numbers are along an axis"""
 _VERDICTS = {"win": "#00875f", "tie": "#767b80", "loss": "#c6402f"}
 _VERDICT_SHAPES = {"win": "triangle-right", "tie": "circle", "loss": "triangle-left"}
 
@@ -90,7 +92,7 @@ def curves(
         "type": "quantitative",
         "title": x,
         "scale": {"nice": False, "zero": False},
-        "axis": {"format": "~s", "labelOverlap": True},
+        "axis": {"format": "~s", "labelOverlap": True, "tickCount": _TICKS},
     }
     legend = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 3}
     up = {"field": "value", "type": "quantitative", "title": y, "scale": {"zero": False}, "axis": {"format": ".4~g"}}
@@ -218,7 +220,7 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
         "title": None,
         "scale": {"domain": list(_VERDICT_SHAPES), "range": list(_VERDICT_SHAPES.values())},
     }
-    along = {"type": "quantitative", "title": x, "scale": {"padding": 12}}
+    along = {"type": "quantitative", "title": x, "scale": {"padding": 12}, "axis": {"tickCount": _TICKS}}
     tooltip = [
         {"field": "label", "title": "comparison"},
         {"field": "value", "title": x, "format": "+.2f"},
@@ -253,7 +255,7 @@ def intervals(
     colour, _ = scales(strokes)
     row = {"field": "line", "type": "nominal", "title": None, "sort": list(strokes), "axis": {"labelLimit": 260}}
     hue = {"field": "line", "type": "nominal", "scale": colour, "legend": None}
-    along = {"type": "quantitative", "title": x, "scale": {"zero": False, "padding": 12}}
+    along = {"type": "quantitative", "title": x, "scale": {"zero": False, "padding": 12}, "axis": {"tickCount": _TICKS}}
     tooltip: list[Spec] = [{"field": "line", "title": "method"}]
     tooltip += [{"field": key, "title": key, "format": ".3f"} for key in ("value", "low", "high", "paper")]
     layers: list[Spec] = [

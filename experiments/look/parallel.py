@@ -25,13 +25,17 @@ def parallel(
     colour, _ = scales(strokes)
     # A dot in a field's name means a nested field to Vega-Lite.
     table, axes = table.rename(columns=lambda column: column.replace(".", " ")), [a.replace(".", " ") for a in axes]
-    labels = {"labelAngle": 0, "labelPadding": 16, "labelLimit": 140}
+    labels = {"labelAngle": 0, "labelPadding": 16, "labelLimit": 140, "labelExpr": "split(datum.label, ' ')"}
     across = {"field": "axis", "type": "nominal", "title": None, "sort": axes, "axis": labels}
     up = {"field": "height", "type": "quantitative", "axis": None}
     ends: list[Spec] = [
-        {"transform": [{"aggregate": [{"op": op, "field": "value", "as": "end"}], "groupby": ["axis"]}],
+        {"transform": [
+            # Vega-Lite merges aggregates that have the same name.
+            {"aggregate": [{"op": op, "field": "value", "as": op}], "groupby": ["axis"]},
+            {"calculate": f"format(datum.{op}, abs(datum.{op}) < 1000 ? '.3~g' : '.3~s')", "as": "end"},
+         ],
          "mark": {"type": "text", "dy": shift},
-         "encoding": {"x": across, "y": {"value": place}, "text": {"field": "end", "format": ".3~g"}}}
+         "encoding": {"x": across, "y": {"value": place}, "text": {"field": "end", "type": "nominal"}}}
         for op, place, shift in (("max", 0, -8), ("min", "height", 10))
     ]  # fmt: skip
     spec: Spec = {

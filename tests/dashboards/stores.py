@@ -69,7 +69,8 @@ def metrics_of(agents: Sequence[str], step: int) -> dict[str, Any]:
         if step % 10 == 0:
             values["update/gradient_cosine"] = 0.2
         found[agent] = values
-    return {"timestamp_ms": int(1000 * START), "run": {"progress/step": float(step)}, "agents": found}
+    joint = {"progress/step": float(step), "reward/mean": 0.5, "time/advantage_s": 0.1, "advantage/num_guarded": 4.0}
+    return {"timestamp_ms": int(1000 * START), "run": joint, "agents": found}
 
 
 def write_steps(root: Path, agents: Sequence[str], steps: Sequence[int]) -> None:

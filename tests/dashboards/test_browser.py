@@ -140,6 +140,22 @@ def test_find_why_it_failed_and_retry_by_keyboard(
     assert tab.complaints == []
 
 
+def test_drawer_has_sparklines_or_says_that_it_failed(tab: Any, served: str, runs_dir: Path) -> None:
+    name = write_run(runs_dir, step=12, with_steps=True)
+    open_page(tab, f"{served}/grid/all")
+    cell_of(tab, name).click()
+    wait_until(lambda: tab.locator("#drawer svg.sparkline").count() == 4)
+    assert tab.locator("#drawer .spark > span").all_inner_texts() == [
+        "qwen reward", "llama reward", "qwen on dev", "llama on dev",
+    ]  # fmt: skip
+    assert tab.locator("#drawer").get_by_role("link", name="Open the run").get_attribute("href") == f"/run/{name}"
+    assert tab.complaints == []
+    tab.keyboard.press("Escape")
+    tab.route("**/drawer?*", lambda route: route.fulfill(status=500, body="Internal Server Error"))
+    cell_of(tab, name).click()
+    wait_until(lambda: "could not show this run" in tab.locator("#drawer").inner_text())
+
+
 def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
     other = write_run(runs_dir, seed=1, step=1, state="failed", failure=Failure("E", "m", ""))
@@ -237,13 +253,13 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
 ) -> None:
     open_page(tab, served + full["compare"])
     wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "1")
-    tab.locator("#choice-cost").select_option("hours")  # chosen, not yet asked for
+    tab.locator("#choice-cost").select_option("time")  # chosen, not yet asked for
     tab.locator("#table-csv").focus()
     write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
     wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
     wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "2")
     assert tab.evaluate("document.activeElement.id") == "table-csv"
-    assert tab.locator("#choice-cost").input_value() == "hours"
+    assert tab.locator("#choice-cost").input_value() == "time"
     live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
     answers = {f"{n}+1": {agent: [("it is three", "correct")] for agent in AGENTS} for n in range(2)}
     write_answers(runs_dir / "experiments" / live, 1, answers)
@@ -254,6 +270,17 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
     assert tab.evaluate("document.activeElement.id") == "next"
     tab.keyboard.press("n")
     tab.wait_for_url("**step=2**")
+    assert tab.complaints == []
+
+
+def test_chart_of_nothing_says_so_and_offers_no_files(tab: Any, served: str, runs_dir: Path) -> None:
+    write_grid(runs_dir, seeds=(0,))
+    open_page(tab, f"{served}/compare")
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
+    verdict = tab.locator("#verdict")
+    assert "Not yet" in verdict.inner_text()
+    wait_until(lambda: not verdict.get_by_label("CSV of verdict").is_visible())
+    assert tab.locator("#curves").get_by_label("CSV of curves").is_visible()
     assert tab.complaints == []
 
 

@@ -219,6 +219,22 @@ def test_everything_in_the_folder_is_a_grid(runs_dir: Path) -> None:
     assert found.totals.counts["missing"] == 2
 
 
+def test_training_of_one_agent_belongs_to_the_pair_of_its_grid(runs_dir: Path) -> None:
+    write_grid(runs_dir, name="long", seeds=(0, 1), alone=("gspo",))
+    other = write_run(runs_dir, pair="b", method="hacpo", seed=0)
+    again = write_run(runs_dir, pair="c", method="hacpo", seed=0)
+    places = [Place("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
+    save_grid(runs_dir, GridRecord("short", "Other settings", "plain", ["dev"], places))
+    found = matrix_of(runs_dir, "all")
+    rows = {(s.pair, row.method, row.label, row.agent): row.cells for s in found.sections for row in s.rows}
+    assert {key for key in rows if not key[3]} == {
+        ("tiny", "gspo", "", ""), ("tiny", "hacpo", "", ""), ("tiny", "hacpo", "variant 2", ""), ("c", "hacpo", "", ""),
+    }  # fmt: skip
+    assert [len(cell.experiments) for cell in rows["tiny", "gspo", "", ""] if cell is not None] == [2, 2]
+    assert [cell.experiments for cell in rows["c", "hacpo", "", ""] if cell is not None] == [(again,)]
+    assert found.totals.num_all == 8, "each experiment is counted once"
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "nope", "../experiments", "a/b"])
 def test_only_listed_names_become_paths(name: str, runs_dir: Path) -> None:
     write_run(runs_dir)

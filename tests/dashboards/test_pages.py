@@ -269,7 +269,7 @@ def test_run_page_shows_error_timeline_and_difference(page: TestClient, runs_dir
     page_text = page.get(f"/run/{name}?against={other}").text
     assert page_text.index("/b.py:7") < page_text.index("/a.py:1")
     assert "phases of steps 2 to 6" in page_text and "llama in 5 steps" in page_text
-    assert "2 fields differ" in page_text  # seed and clip
+    assert "2 differences" in page_text  # seed and clip
     assert page.get(f"/run/{name}?against=../x").status_code == 404
     part = page.get(f"/run/{name}/timeline?first=1&last=99").text
     assert "phases of steps 1 to 6" in part
@@ -472,6 +472,24 @@ def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None
     save_grid(runs_dir, replace(record, name="another"))
     text = page.get(poll).text
     assert '<option value="another">' in text and "hx-swap-oob" in text
+
+
+def test_curves_are_of_a_benchmark_that_was_measured_during_training(page: TestClient, runs_dir: Path) -> None:
+    record = write_grid(runs_dir)
+    for name in record.experiments:
+        path = runs_dir / "experiments" / name / "progress.json"
+        progress = json.loads(path.read_text(encoding="utf-8"))
+        ends = [{**e, "benchmark": "test"} for e in progress["evaluations"] if e["step"] in (0, 40)]
+        path.write_text(json.dumps({**progress, "evaluations": [*ends, *progress["evaluations"]]}), encoding="utf-8")
+    save_grid(runs_dir, replace(record, benchmarks=["test"]))
+    text = page.get("/compare").text
+    assert "<option>test</option><option selected>dev</option>" in text and "training on dev" in text
+    assert '<th scope="col">test</th>' in text and '<th scope="col">dev</th>' not in text, (
+        "the grid compares test alone"
+    )
+    lines = page.get("/compare/curves.csv").text.splitlines()
+    assert len({line.split(",")[3] for line in lines[1:]}) == 5  # steps 0, 10, ... 40
+    assert "accuracy, test" in page.get("/compare/results.svg").text
 
 
 def test_best_is_bold_whichever_it_is(page: TestClient, runs_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import traceback
 from pathlib import Path
 
@@ -314,11 +315,26 @@ def test_charts_name_all_methods_and_escape(runs_dir: Path) -> None:
 def test_ablations_have_an_axis_for_each_field_that_differs(runs_dir: Path) -> None:
     made = comparer(runs_dir)
     found = made.comparison
-    fields = {variant: {"method.objective.cross_floor": str(0.1 * n)} for n, variant in enumerate(found.variants)}
+    fields = {
+        variant: {"method.objective.cross_floor": str(0.2 + 0.1 * n), "method.plan.factor": "2"}
+        for n, variant in enumerate(found.variants)
+    }
     chart = parallel_chart(made, found, fields)
     assert chart is not None
-    assert list(chart.table["method objective cross_floor"]) == [0.0] * 3 + [0.1] * 3
-    assert svg(chart).startswith("<svg")
+    assert list(chart.table["method objective cross_floor"]) == pytest.approx([0.2] * 3 + [0.3] * 3)
+    texts = re.findall(r">([^<>]+)<", svg(chart))
+    assert {"0.2", "0.3", "80k", "cross_floor"} <= set(texts), "both ends of each axis, and its name in full"
+    assert "factor" not in texts, "it is the same everywhere"
+
+
+def test_time_of_curves_is_in_a_unit_that_fits(runs_dir: Path) -> None:
+    found = []
+    for gpu_s in (0.5, 30, 600):
+        made = comparer(runs_dir, gpu_s=gpu_s, seeds=(0,))  # of 40 steps for each of two agents
+        chart = curves_chart(made, made.comparison, made.agents, made.benchmarks, "time", {}, has_seeds=False)
+        assert chart is not None
+        found.append((set(chart.table["x_unit"]), chart.table["x"].max()))
+    assert found == [({"seconds"}, 40.0), ({"minutes"}, 40.0), ({"hours"}, pytest.approx(40 / 3))]
 
 
 def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:

@@ -19,6 +19,13 @@ def act(page: TestClient, action: str, *experiments: str, text: str = "") -> str
     return response.text
 
 
+def test_one_run_is_not_runs(page: TestClient, runs_dir: Path) -> None:
+    write_run(runs_dir, seed=0)
+    assert "1 run." in page.get("/runs").text and "1 group." in page.get("/runs?group=method").text
+    write_run(runs_dir, seed=1, state="missing", step=1)
+    assert "2 runs." in page.get("/runs").text and "1 run of 2." in page.get("/runs?q=state%3Ddone").text
+
+
 def test_address_holds_filter_columns_order_and_groups(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir, config={"train": {"num_steps": 40}})
     parameters = {"q": "method=hacpo", "columns": "run,seed", "add": "train.num_steps", "order": "-seed"}

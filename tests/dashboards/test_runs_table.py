@@ -98,6 +98,12 @@ def test_group_has_mean_and_interval_over_its_runs(runs: Path) -> None:
     assert lines[0] == "method,runs,accuracy,accuracy half width,accuracy runs,pair"
 
 
+def test_pair_of_a_grid_groups_trainings_of_one_agent_with_those_of_the_pair(runs_dir: Path) -> None:
+    write_grid(runs_dir, methods=("gspo", "hacpo"), alone=("gspo",), seeds=(0, 1))
+    rows = table_of(runs_dir, "pair=tiny", group=("pair", "method"), columns=("accuracy",)).rows
+    assert [row.values[:3] for row in rows] == [("tiny", "gspo", 4), ("tiny", "hacpo", 2)]
+
+
 def test_csv_has_all_digits_and_no_formula(runs: Path) -> None:
     experiment = table_of(runs, "seed=2 method=hacpo").rows[0].key
     write_notes(runs / "experiments" / experiment, Notes(note="=1+1"))

@@ -35,3 +35,15 @@ def test_pair_is_compared_again_only_if_its_evaluations_change(runs_dir: Path) -
     write_progress(root, pair="b", step=40)
     after = judge.judged(record, runs.standing)
     assert after.comparers["a"] is before.comparers["a"] and after.comparers["b"] is not before.comparers["b"]
+
+
+def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_dir: Path) -> None:
+    whole = write_grid(runs_dir, pair="a", seeds=(0, 1, 2))
+    begun = write_grid(runs_dir, pair="b", seeds=(0,))
+    runs = Runs(runs_dir)
+    record = replace(whole, places=[*whole.places, *begun.places])
+    comparers = {pair: Comparer(record, pair, runs.standing) for pair in ("a", "b")}
+    found = answer_of(comparers).of()[Variant("gspo")]
+    assert found.difference == answer_of({"a": comparers["a"]}).of()[Variant("gspo")].difference
+    assert found.text.endswith("3 seeds, 1 pair to come")
+    assert answer_of({"b": comparers["b"]}).of() == {}

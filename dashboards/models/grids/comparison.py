@@ -84,6 +84,7 @@ class Comparer:
         evaluations = [evaluation for trained in self.trained.values() for evaluation in trained.evaluations]
         evaluated = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
         self.benchmarks = tuple(name for name in record.benchmarks if name in evaluated) or tuple(evaluated)
+        self.others = tuple(name for name in evaluated if name not in self.benchmarks)
         self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
 
     @staticmethod
@@ -227,13 +228,16 @@ class Comparer:
         return {seed: list(path_of(team, benchmarks).values()) for seed, team in (done or runs).items()}
 
     @cached_property
-    def default_column(self) -> str:
-        """The benchmark that was evaluated at the most steps, so that curves have points; the first of equals."""
+    def default_benchmark(self) -> str:
+        """The benchmark that was evaluated at the most steps, so that curves have points; the first of equals.
+
+        A grid's own are often evaluated only before and after training.
+        """
         steps = {
             name: {e.step for run in self.trained.values() for e in run.evaluations if e.benchmark == name}
-            for name in self.benchmarks
+            for name in (*self.benchmarks, *self.others)
         }
-        return max(self.benchmarks, key=lambda name: len(steps[name]), default="")
+        return max(steps, key=lambda name: len(steps[name]), default="")
 
     def examples(self) -> dict[Variant, str]:
         """An experiment of each method, to compare configurations."""

@@ -17,12 +17,14 @@ from experiments.look.palette import Stroke, method_strokes
 from experiments.look.parallel import parallel
 from experiments.report.cells import Variant
 
-COSTS = {"tokens": "tokens sampled, all agents shown", "hours": "hours", "steps": "steps"}
+COSTS = {"tokens": "tokens sampled, all agents shown", "time": "time", "steps": "steps"}
+_TIMES = (("hours", 1.0, 1.5), ("minutes", 60.0, 1.5 / 60), ("seconds", 3600.0, 0.0))
+"""units of time, how many an hour has, and from how many hours on a chart uses them"""
 
 
-def hours_label(comparison: Comparison) -> str:
-    """Label of the hours of a comparison."""
-    return "GPU-hours" if comparison.has_gpu else "hours of phases (no GPU was used)"
+def time_label(comparison: Comparison) -> str:
+    """What the times of a comparison are."""
+    return "GPU time" if comparison.has_gpu else "time of phases (no GPU was used)"
 
 
 def strokes_of(comparison: Comparison) -> dict[str, Stroke]:
@@ -71,11 +73,14 @@ def curves_chart(
             rows.append(end | {"value": printed[variant], "low": math.nan, "high": math.nan})
     if not rows:
         return None
-    label = hours_label(comparison) if cost == "hours" else COSTS[cost]
+    table, label, unit = pd.DataFrame(rows), COSTS[cost], cost
+    if cost == "time":
+        unit, factor, _ = next(each for each in _TIMES if table["x"].max() >= each[2])
+        table["x"] *= factor
+        label = f"{time_label(comparison)}, {unit}"
+    table["x_unit"] = unit
     strokes = strokes_of(comparison)
-    chart = charts.curves(
-        "curves", "", pd.DataFrame(rows), x=label, y="accuracy", strokes=strokes, reference="paper's accuracy"
-    )
+    chart = charts.curves("curves", "", table, x=label, y="accuracy", strokes=strokes, reference="paper's accuracy")
     return chart if has_seeds else replace(chart, options=("seeds", *chart.options))
 
 
@@ -83,7 +88,7 @@ def _rows(
     variant: Variant, kind: str, seed: str, points: Iterable[Point], cost: str, comparison: Comparison
 ) -> list[dict[str, object]]:
     hours = "gpu_hours" if comparison.has_gpu else "hours"
-    field = {"tokens": "tokens", "hours": hours, "steps": "step"}[cost]
+    field = {"tokens": "tokens", "time": hours, "steps": "step"}[cost]
     return [
         {
             "line": variant.title,
@@ -130,7 +135,7 @@ def parallel_chart(
     comparer: Comparer, comparison: Comparison, fields: Mapping[Variant, Mapping[str, str]]
 ) -> Chart | None:
     """A line per seed across the numeric fields in which the methods differ, the costs, and every benchmark."""
-    numeric = [name for name in dict.fromkeys(n for own in fields.values() for n in own) if _is_numeric(name, fields)]
+    numeric = [name for name in dict.fromkeys(n for own in fields.values() for n in own) if _varies(name, fields)]
     rows = []
     for variant in comparison.variants:
         costs = comparer.costs(variant, comparison.agents)
@@ -146,8 +151,10 @@ def parallel_chart(
     return parallel("parallel", "", pd.DataFrame(rows), axes=axes, strokes=strokes_of(comparison))
 
 
-def _is_numeric(name: str, fields: Mapping[Variant, Mapping[str, str]]) -> bool:
+def _varies(name: str, fields: Mapping[Variant, Mapping[str, str]]) -> bool:
+    """Whether a field has different numbers."""
     try:
-        return all(math.isfinite(float(own[name])) for own in fields.values() if name in own)
+        values = {float(own[name]) for own in fields.values() if name in own}
     except ValueError:
         return False
+    return len(values) > 1 and all(map(math.isfinite, values))

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.formats import signed
+from dashboards.formats import counted, signed
 from dashboards.models.grids.cells import StandingOf
 from dashboards.models.grids.comparison import TOGETHER, Comparer
 from experiments.report.cells import Variant, method_of_interest
@@ -34,6 +34,8 @@ class Verdict:
     theirs: Variant
     difference: Difference
     corrected_p: float
+    num_open: int = 0
+    """pairs that have too few seeds yet, of a verdict over all pairs"""
 
     @property
     def word(self) -> str:
@@ -44,8 +46,13 @@ class Verdict:
     def text(self) -> str:
         """Points, interval and p-value."""
         d = self.difference
-        interval = f"95 % interval {signed(d.low)} to {signed(d.high)}"
-        return f"{signed(d.value)} points, {interval}, p {p_text(self.corrected_p)}, {d.num_seeds} seeds"
+        interval = f"95 % interval {signed(d.low)} to {signed(d.high)}, p {p_text(self.corrected_p)}"
+        return f"{signed(d.value)} points, {interval}, {counted(d.num_seeds, 'seed')}{self.so_far}"
+
+    @property
+    def so_far(self) -> str:
+        """What a verdict over all pairs lacks; "" if it lacks none."""
+        return f", {counted(self.num_open, 'pair')} to come" if self.num_open else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +142,34 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
         return Answer(None)
     baselines = [variant for variant in variants if variant != ours]
     places = [(pair, agent) for pair, comparer in comparers.items() for agent in comparer.agents]
-    kinds: list[list[tuple[str, str]]] = [places, [(pair, TOGETHER) for pair in comparers], [(EVERY_PAIR, TOGETHER)]]
+    kinds: list[list[tuple[str, str]]] = [places, [(pair, TOGETHER) for pair in comparers]]
+    leads = {
+        (pair, agent, theirs): _leads(comparers[pair], agent, ours, theirs)
+        for kind in kinds
+        for pair, agent in kind
+        for theirs in baselines
+    }
+    num_open: dict[Variant, int] = {}
+    for theirs in baselines:
+        planned = [pair for pair, comparer in comparers.items() if {ours, theirs} <= set(comparer.variants)]
+        own = [leads[pair, TOGETHER, theirs] for pair in planned]
+        enough = [lead for lead in own if len(lead) >= LEAST_SEEDS]
+        seeds = set.intersection(*map(set, enough)) if enough else set()
+        leads[EVERY_PAIR, TOGETHER, theirs] = {
+            seed: statistics.fmean(lead[seed] for lead in enough) for seed in sorted(seeds)
+        }
+        num_open[theirs] = len(own) - len(enough)
     verdicts: list[Verdict] = []
-    for kind in kinds:
+    for kind in [*kinds, [(EVERY_PAIR, TOGETHER)]]:
         found = [
-            (*place, theirs, paired_t([100 * (a[seed] - b[seed]) for seed in sorted(a.keys() & b.keys())]))
-            for place in kind
+            (pair, agent, theirs, paired_t(list(leads[pair, agent, theirs].values())))
+            for pair, agent in kind
             for theirs in baselines
-            for a, b in [_both(comparers, *place, ours, theirs)]
-            if len(a.keys() & b.keys()) >= LEAST_SEEDS
+            if len(leads[pair, agent, theirs]) >= LEAST_SEEDS
         ]
         corrected = holm([difference.p_value for *_, difference in found])
         verdicts += [
-            Verdict(pair, agent, ours, theirs, difference, p)
+            Verdict(pair, agent, ours, theirs, difference, p, num_open[theirs] if pair == EVERY_PAIR else 0)
             for (pair, agent, theirs, difference), p in zip(found, corrected, strict=True)
         ]
     overall = {v.theirs: v.difference.value for v in verdicts if v.pair == EVERY_PAIR}
@@ -155,17 +177,8 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
     return Answer(ours, tuple(baselines), tuple(verdicts), best)
 
 
-def _both(
-    comparers: Mapping[str, Comparer], pair: str, agent: str, ours: Variant, theirs: Variant
-) -> tuple[Mapping[int, float], Mapping[int, float]]:
-    """Accuracies after training of two methods, by seed; over all pairs: means over the pairs that have both."""
-    chosen = comparers.values() if pair == EVERY_PAIR else [comparers[pair]]
-    chosen = [comparer for comparer in chosen if {ours, theirs} <= set(comparer.variants)]
-    return _values(chosen, agent, ours), _values(chosen, agent, theirs)
-
-
-def _values(comparers: Sequence[Comparer], agent: str, variant: Variant) -> dict[int, float]:
-    """Mean over pairs, by the seeds that all of them have."""
-    values = [comparer.finals(variant, comparer.agents if agent == TOGETHER else (agent,)) for comparer in comparers]
-    seeds = set.intersection(*(set(own) for own in values)) if values else set()
-    return {seed: statistics.fmean(own[seed] for own in values) for seed in seeds}
+def _leads(comparer: Comparer, agent: str, ours: Variant, theirs: Variant) -> dict[int, float]:
+    """Points by which a method leads another after training, by common complete seed."""
+    agents = comparer.agents if agent == TOGETHER else (agent,)
+    a, b = (comparer.finals(variant, agents) for variant in (ours, theirs))
+    return {seed: 100 * (a[seed] - b[seed]) for seed in sorted(a.keys() & b.keys())}

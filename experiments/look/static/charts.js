@@ -95,6 +95,7 @@
         state.version = update.version;
         state.spec = update.spec;
         figure.querySelector(".chart-empty")?.toggleAttribute("hidden", Boolean(update.spec));
+        figure.querySelector(".chart-files")?.toggleAttribute("hidden", !update.spec);
         if (update.spec) { tools(figure); await draw(figure); }
       }
     } catch (error) { if (!(error instanceof TypeError)) throw error; /* the server is away; app.js shows a notice */ }

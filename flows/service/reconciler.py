@@ -42,7 +42,7 @@ from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
 from flows.service.processes import end_with_parent, home_of, only_one, rotate_logs
 from flows.service.schedule import Schedule, answers
-from flows.service.server import RECONCILER_LOCK, await_server
+from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
@@ -221,31 +221,49 @@ def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> li
 
 
 def main() -> None:
-    """Check forever, and restart the server if it died. Started with the server, one per runs folder."""
+    """Check until the folder is deleted, and restart the server if it died. Started with it, one per runs folder."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs-dir", type=Path, required=True)
     runs_dir = parser.parse_args().runs_dir
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    with only_one(home_of(runs_dir) / RECONCILER_LOCK) as is_alone:
-        if not is_alone:
-            return
-        server = reconciler = None
-        while True:
-            is_calm = reconciler is not None and not reconciler.num_suspects
-            time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
-            try:
-                rotate_logs(home_of(runs_dir))
-                current = await_server(runs_dir)
-                if reconciler is None:
-                    reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
-                elif current != server:  # a restarted server may have another port
-                    reconciler.schedule = Schedule(current, runs_dir)
-                server = current
-                reconciler.look()
-                reconciler.send_tracking()
-            except Exception as error:  # noqa: BLE001  the reconciler must survive every error
-                _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+    home = home_of(runs_dir)
+    with only_one(home / RECONCILER_LOCK) as is_alone:
+        if is_alone:
+            _check_until_deleted(runs_dir)
+    if not home.is_dir():
+        end_unrecorded(home)
+
+
+def _check_until_deleted(runs_dir: Path) -> None:
+    home = home_of(runs_dir)
+    held = _inode(home / RECONCILER_LOCK)
+    server = reconciler = None
+    while True:
+        is_calm = reconciler is not None and not reconciler.num_suspects
+        time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
+        try:
+            if held is None or _inode(home / RECONCILER_LOCK) != held:  # a new folder has a reconciler of its own
+                return
+            rotate_logs(home)
+            current = await_server(runs_dir)
+            if reconciler is None:
+                reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
+            elif current != server:  # a restarted server may have another port
+                reconciler.schedule = Schedule(current, runs_dir)
+            server = current
+            reconciler.look()
+            reconciler.send_tracking()
+        except Exception as error:  # noqa: BLE001  the reconciler must survive every error
+            _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+
+
+def _inode(path: Path) -> int | None:
+    """Number of the file on its disk; None if it does not exist."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

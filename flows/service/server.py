@@ -206,8 +206,7 @@ def _start(home: Path) -> PrefectServer:
     record = _record(home)
     known = record.read() or {}
     record.end()
-    for orphan in _unrecorded(home):  # whoever started it was killed before it could record it
-        end_family(orphan)
+    end_unrecorded(home)  # whoever started it was killed before it could record it
     token, port = known.get("token") or secrets.token_urlsafe(24), int(known.get("port") or PREFECT_PORT)
     outcome = ""
     for _ in range(MOST_STARTS):
@@ -232,16 +231,13 @@ def _start(home: Path) -> PrefectServer:
     )
 
 
-def _unrecorded(home: Path) -> list[psutil.Process]:
-    """Prefect servers of this folder."""
-    found = []
+def end_unrecorded(home: Path) -> None:
+    """End the Prefect servers of this folder, whether or not its record names them."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if "flows.service.prefect_server" in process.cmdline() and process.environ().get("PREFECT_HOME") == str(
-                home
-            ):
-                found.append(process)
-    return found
+            is_server = "flows.service.prefect_server" in process.cmdline()
+            if is_server and process.environ().get("PREFECT_HOME") == str(home):
+                end_family(process)
 
 
 def _start_reconciler(home: Path, server: PrefectServer) -> None:

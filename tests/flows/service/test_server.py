@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,8 +20,10 @@ from prefect.states import Crashed
 from flows.service.processes import Record, end_family, home_of
 from flows.service.schedule import Schedule
 from flows.service.server import (
+    RECONCILER_LOCK,
     PrefectServer,
     ensure_server,
+    find_reconciler,
     find_server,
     is_healthy,
     record_reconciler,
@@ -111,6 +114,19 @@ def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_sto
     assert answers == ["stopped\n", "no server was running\n"]
     assert not server.is_running()
     assert reconciler.wait(10) is not None
+
+
+@pytest.mark.slow
+def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
+    ensure_server(runs_dir)
+    reconciler = find_reconciler(runs_dir)
+    assert reconciler is not None
+    services = [server_process(runs_dir), reconciler]
+    wait((home_of(runs_dir) / RECONCILER_LOCK).exists, "the reconciler does not begin")
+    shutil.rmtree(home_of(runs_dir))
+    _, alive = psutil.wait_procs(services, timeout=120)
+    assert not alive
+    assert not home_of(runs_dir).exists()
 
 
 @pytest.mark.soak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -199,6 +200,7 @@ def environment() -> Environment:
         "hours": formats.hours,
         "count": formats.count,
         "counted": formats.counted,
+        "prose": _prose,
         "score": formats.score,
         "short": formats.short,
         "cell": cell_text,
@@ -223,6 +225,11 @@ def _query(comparison: Comparison | None, agent: str, cost: str, benchmark: str)
         return ""
     own = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent, "cost": cost}
     return urlencode(own | ({"benchmark": benchmark} if benchmark else {}))
+
+
+def _prose(text: str) -> Markup:
+    """A message of ours, with its commands as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _out_of_band(cell: Markup) -> Markup:

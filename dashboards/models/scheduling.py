@@ -14,6 +14,8 @@ from flows.service.server import PrefectServer, find_server
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
+WAITING = ("Scheduled", "Pending", "Paused")
+"""states of a flow run that waits for a worker"""
 _IDLE_AFTER_S = 30.0
 """the schedule is not queried if there was no request for this long"""
 _OLD_S = 10.0
@@ -91,7 +93,8 @@ class Scheduling:
                 return ScheduleView(notice=NO_SERVER)
             runs = schedule.runs()
             workers = schedule.workers()
-            return ScheduleView(runs, workers, "" if workers else NO_WORKER)
+            is_stuck = not workers and any(run.state in WAITING for run in runs.values())
+            return ScheduleView(runs, workers, NO_WORKER if is_stuck else "")
         except Exception as error:  # noqa: BLE001  on any error of the client, pages use the files alone
             _log.info("the schedule could not be queried: %s: %s", type(error).__name__, error)
             return ScheduleView(

@@ -223,6 +223,7 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
             lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", []).append(evaluation.value)
     progress = standing.progress
     own = {"experiment": experiment, "state": state, "progress": progress, "spent": total_spent(progress)}
+    own["has_page"] = experiment in site.runs.names()  # not before it has started
     return own | {"lines": lines}
 
 

@@ -6,6 +6,7 @@ import html
 import importlib.util
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -184,13 +185,18 @@ def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedul
     assert "no weights here" in page.get("/grid/small_grid").text
 
 
-def test_notice_where_no_worker_is_alive(page: TestClient, schedule: RememberingSchedule, runs_dir: Path) -> None:
+def test_notice_where_experiments_wait_and_no_worker_is_alive(
+    page: TestClient, schedule: RememberingSchedule, runs_dir: Path
+) -> None:
     write_run(runs_dir)
     assert "hacpo worker" not in page.get("/").text
     page.app.state.site.scheduling.close()  # type: ignore[attr-defined]
     schedule.alive = []
-    other = TestClient(create_app(runs_dir, connect=lambda: schedule), base_url=ORIGIN)  # type: ignore[arg-type, return-value]
-    assert "No worker is online" in other.get("/").text
+    for state, is_stuck in (("Completed", False), ("Scheduled", True)):
+        schedule.known["a"] = scheduled("a", state)
+        other = TestClient(create_app(runs_dir, connect=lambda: schedule), base_url=ORIGIN)  # type: ignore[arg-type, return-value]
+        text = other.get("/").text
+        assert ("once <code>hacpo worker</code> runs" in text) == is_stuck
 
 
 def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
@@ -204,6 +210,15 @@ def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
     text = page.get("/").text
     assert "The Prefect server does not answer" in text
     assert "No worker is online" not in text
+
+
+def test_drawer_of_what_has_not_started_links_no_page(page: TestClient, runs_dir: Path) -> None:
+    record = write_grid(runs_dir, methods=("hacpo",))
+    begun, missing = (place.experiment for place in record.places[::2][:2])
+    shutil.rmtree(runs_dir / "experiments" / missing)
+    assert f'href="/run/{begun}"' in page.get("/drawer", params={"experiment": begun}).text
+    text = page.get("/drawer", params={"experiment": missing}).text
+    assert missing in text and 'value="run"' in text and "href=" not in text
 
 
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:
@@ -407,6 +422,7 @@ def test_notice_and_new_grids_arrive_without_a_changed_cell(
     page: TestClient, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
     write_grid(runs_dir)
+    schedule.known["in no grid"] = scheduled("in no grid", "Scheduled")
     first = version_of(page.get("/grid/small_grid").text)
     schedule.alive = []
     page.app.state.site.scheduling.refresh(wait_s=5)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboards.models.grids.matrix import CANCELLING, Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
-from dashboards.models.scheduling import ScheduleView
+from dashboards.models.scheduling import WAITING, ScheduleView
 from flows.records.gridfile import GridRecord, Place
 from flows.records.progress import Evaluated, Progress, Spent
 from flows.records.states import Standing
@@ -40,7 +40,7 @@ def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> Cel
         is_ending = standing.state == "running" and run is not None and run.state == "Cancelling"
         return CellState(standing.state, CANCELLING if is_ending else standing.reason)
     if run is not None:
-        if run.state in ("Scheduled", "Pending", "Paused"):
+        if run.state in WAITING:
             return CellState("queued", f"waiting for a worker, priority {run.priority}")
         if run.state == "Cancelling":
             return CellState("running", CANCELLING)

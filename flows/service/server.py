@@ -95,6 +95,17 @@ def services(runs_dir: Path) -> list[psutil.Process]:
     return [process for process in processes if process is not None]
 
 
+def keep_reconciler(runs_dir: Path) -> None:
+    """Start the reconciler of a server of this folder again if it died alone, which nothing else would notice.
+
+    Raises:
+        ServerError: as `ensure_server`.
+    """
+    home = home_of(runs_dir)
+    if shared_server() is None and _record(home).process() is not None and _reconciler(home).process() is None:
+        ensure_server(runs_dir)
+
+
 def record_reconciler(home: Path, pid: int) -> None:
     """Record which process on this machine is the reconciler."""
     _reconciler(home).write(pid, {})

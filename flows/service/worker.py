@@ -27,6 +27,7 @@ from flows.service.server import (
     ensure_server,
     find_server,
     is_healthy,
+    keep_reconciler,
     log_in_hint,
     record_reconciler,
     services,
@@ -104,6 +105,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
                 rotate_logs(home_of(runs_dir))
                 reconciler.keep()
                 with suppress(ServerError):  # retried in the next round
+                    keep_reconciler(runs_dir)
                     host.look(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=WORKER_CHECK_EVERY_S)

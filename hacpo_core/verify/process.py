@@ -65,21 +65,24 @@ class Worker:
     def call(self, *arguments: Any, timeout_s: float) -> Reply:
         """Call the function; the time limit does not include the start of a process.
 
-        A process that died before it accepted the call is replaced.
+        A process that died before it accepted the call is replaced. If it dies during the call, the call is repeated
+        once: it may have been killed from outside, and what makes a process crash does so again.
 
         Raises:
-            VerificationError: the function cannot be imported, or every new process dies.
+            VerificationError: the function cannot be imported, every new process dies, or the call was interrupted.
         """
-        last_words, self._is_interrupted = "", False
+        self._is_interrupted = False
+        reply = self._call_once(arguments, timeout_s)
+        return self._call_once(arguments, timeout_s) if reply.failure == "crashed" else reply
+
+    def _call_once(self, arguments: tuple[Any, ...], timeout_s: float) -> Reply:
+        last_words = ""
         for _ in range(MOST_STARTS):
             if self._pipe is None:
                 last_words = self._start()
-            if self._is_interrupted:
-                self.end()
-                return Reply(None, "crashed", 0.0)
-            if self._hand_over(arguments):
+            if not self._is_interrupted and self._hand_over(arguments):
                 break
-            self.end()
+            self._end_unless_interrupted()
         else:
             raise self._refused(f"{MOST_STARTS} processes in a row exited on their own, the last with {last_words!r}")
         since = time.monotonic()
@@ -89,11 +92,17 @@ class Worker:
             return Reply(value, "", seconds)
         if kind == "raised":
             return Reply(None, value, seconds)
-        self.end()
+        self._end_unless_interrupted()
         return Reply(None, kind, seconds)
 
+    def _end_unless_interrupted(self) -> None:
+        """End the process; a call that was interrupted has no reply that could be mistaken for a verdict."""
+        self.end()
+        if self._is_interrupted:
+            raise VerificationError("the verifier was stopped during a call; nothing of it is recorded")
+
     def interrupt(self) -> None:
-        """Kill the process, from any thread: the current call returns "crashed", the next one starts a new process."""
+        """Kill the process, from any thread: the current call raises an error, the next one starts a new process."""
         self._is_interrupted = True
         process = self._process
         if process is not None:

@@ -173,8 +173,8 @@ def test_an_answer_over_the_memory_limit_is_unscored() -> None:
     assert after.status == "correct"
 
 
-def test_a_worker_killed_in_the_middle_of_an_answer_costs_that_answer_only() -> None:
-    with VerifierPool(num_workers=1, timeout_s=LONG_ENOUGH_S, memory_mb=1024, style="boxed") as pool:
+def test_a_worker_killed_in_the_middle_of_an_answer_changes_no_verdict() -> None:
+    with VerifierPool(num_workers=1, timeout_s=3.0, memory_mb=1024, style="boxed") as pool:
         pool.verify(boxed("1/2"), ["0.5"])
         (worker,) = workers()
 
@@ -184,9 +184,10 @@ def test_a_worker_killed_in_the_middle_of_an_answer_costs_that_answer_only() -> 
 
         killer = threading.Thread(target=kill_it)
         killer.start()
-        killed, after = pool.verify([HANGS, *boxed("1/3")], ["27", "7"])
+        hangs, after = pool.verify([HANGS, *boxed("1/3")], ["27", "7"])
         killer.join()
-    assert (killed.status, killed.reward, killed.reason) == ("unscored", None, "crashed")
+        assert worker not in workers()
+    assert (hangs.status, hangs.reward, hangs.reason) == ("unscored", None, "timeout"), "it is compared again"
     assert after.status == "wrong"
 
 

@@ -58,7 +58,7 @@ def test_all_that_a_function_started_is_killed_at_the_time_limit(made: list[Work
         time.sleep(0.01)
 
 
-def test_an_interrupted_call_returns_and_the_next_one_starts_a_process(made: list[Worker]) -> None:
+def test_an_interrupted_call_is_an_error_and_no_reply_and_the_next_one_starts_a_process(made: list[Worker]) -> None:
     worker = worker_of("builtins:pow", made)
     assert "not iterable" in called(worker, 2, 3).failure  # what pow returns is no list
     (process,) = (child for child in psutil.Process().children() if "builtins:pow" in child.cmdline())
@@ -68,7 +68,8 @@ def test_an_interrupted_call_returns_and_the_next_one_starts_a_process(made: lis
         assert not reply.done()
         time.sleep(0.01)
     worker.interrupt()
-    assert reply.result().failure == "crashed"
+    with pytest.raises(VerificationError, match="stopped during a call"):
+        reply.result()
     assert "not iterable" in called(worker, 2, 3).failure
 
 
@@ -77,3 +78,24 @@ def test_a_process_that_always_ends_by_itself_is_an_error(made: list[Worker], tm
     worker = worker_of("ends:now", made, search_path=f"{tmp_path}{os.pathsep}{SEARCH_PATH}")
     with pytest.raises(VerificationError, match="no worker: 4 processes in a row exited.*'as it must'"):
         called(worker)
+
+
+@pytest.mark.parametrize(("num_deaths", "failure"), [(1, ""), (2, "crashed")])
+def test_a_call_is_repeated_once_if_its_process_dies(
+    num_deaths: int, failure: str, made: list[Worker], tmp_path: Path
+) -> None:
+    deaths = tmp_path / "deaths"
+    (tmp_path / "dies.py").write_text(
+        f"""import os, signal
+def now():
+    with open({str(deaths)!r}, "a") as file:
+        file.write("x")
+    if os.path.getsize({str(deaths)!r}) <= {num_deaths}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [7]
+"""
+    )
+    worker = worker_of("dies:now", made, search_path=f"{tmp_path}{os.pathsep}{SEARCH_PATH}")
+    reply = called(worker)
+    assert (reply.failure, reply.value) == (failure, None if failure else [7])
+    assert deaths.read_text() == "xx"

@@ -129,6 +129,22 @@ def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_i
     assert not home_of(runs_dir).exists()
 
 
+@pytest.mark.slow
+def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
+    """A run that crashes later would wait for it forever, and so would the grid that waits for the run."""
+    ensure_server(runs_dir)
+    worker = psutil.Popen([sys.executable, "-c", QUICK_WORKER, str(runs_dir)], stdout=subprocess.DEVNULL)
+    try:
+        wait(lambda: any("worker" in child.cmdline() for child in worker.children()), "no worker")
+        killed = find_reconciler(runs_dir)
+        assert killed is not None
+        killed.kill()
+        wait(lambda: find_reconciler(runs_dir) not in (None, killed), "nobody brings it back")
+    finally:
+        worker.terminate()
+        worker.wait(60)
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(runs_dir: Path) -> None:

@@ -63,8 +63,9 @@ def tell_ends_by_cancellation(
     """
     for record in read_grids(runs_dir):
         own = sorted(record.experiments & cancelled.keys())
-        if own and (counts := _claimed_end(runs_dir, record, cancelled)) is not None:
-            _tell_end(configured(own[0]), record, counts)
+        url = _url(configured(own[0])) if own else None
+        if url is not None and (counts := _claimed_end(runs_dir, record, cancelled)) is not None:
+            _tell_end(url, record, counts)
 
 
 def _tell_ended_grids(configured: str | None, runs_dir: Path, experiment: str) -> None:

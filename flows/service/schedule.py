@@ -32,6 +32,8 @@ LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
 """states of a queued or executing run; the others are Completed, Failed, Crashed, Cancelled"""
 FOLDER_TAG = "runs:"
 """prefix of the tag that marks the flow runs of a runs folder"""
+_ATTEMPT = "attempt:"
+"""prefix of the tag with the number of a run among those of its experiment"""
 _WORKER_LABEL = "prefect.worker.name"
 _PAGE = 200
 
@@ -92,12 +94,12 @@ class Schedule:
     def flow_runs(self) -> dict[str, FlowRun]:
         """Newest flow run of every experiment of this folder, by experiment id."""
         newest: dict[str, FlowRun] = {}
-        for run in self.all_flow_runs():
+        for run in sorted(self.all_flow_runs(), key=_attempt, reverse=True):  # stable: of equals, the newest is first
             newest.setdefault(run.parameters.get("experiment", ""), run)
         return newest
 
     def all_flow_runs(self) -> list[FlowRun]:
-        """Every flow run of this folder that was ever submitted, newest first."""
+        """Every flow run of this folder that was ever submitted, the latest start first."""
         runs: list[FlowRun] = []
         while len(runs) % _PAGE == 0:
             with answers():
@@ -164,7 +166,7 @@ class Schedule:
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
-                tags=[self.tag, *tags],
+                tags=[self.tag, f"{_ATTEMPT}{_attempt(newest) + 1}", *tags],
                 idempotency_key=key,
                 work_queue_name=priority,
                 name=experiment,
@@ -236,9 +238,8 @@ class Schedule:
             runs = self.client.read_flow_runs(
                 flow_run_filter=FlowRunFilter.model_validate(conditions),
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                limit=1,
             )
-        return runs[0] if runs else None
+        return max(runs, key=_attempt, default=None)
 
     def _deployment_id(self) -> Any:
         with self._mutex:
@@ -257,6 +258,12 @@ def slots_of(name: str) -> int:
     """Number of slots in a worker's name; 1 for a worker that hacpo did not name."""
     number = name.rpartition("(")[2].partition(" ")[0]
     return int(number) if number.isdigit() else 1
+
+
+def _attempt(run: FlowRun | None) -> int:
+    """Number of a run among those of its experiment, since times do not order them if a clock was put back."""
+    tags = run.tags if run is not None else []
+    return max((int(tag.removeprefix(_ATTEMPT)) for tag in tags if tag.startswith(_ATTEMPT)), default=0)
 
 
 def host_of(run: FlowRun) -> str | None:

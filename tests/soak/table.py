@@ -28,9 +28,16 @@ def table_of(campaigns: Sequence[dict[str, Any]]) -> str:
         f"{hits.total() - num_kills:,} other faults** in {len(rounds)} rounds, {_num_equal(rounds)} of them equal to "
         "undisturbed runs."
     )
-    problems = [f"- {one['kind']}, seed {one['seed']}: {text}" for one in rounds for text in one["problems"]]
+    ends = [one["recovery_s"] for one in rounds if one["recovery_s"]]
+    if ends:
+        summary += f" After the last fault: median {statistics.median(ends):.0f} s, worst {max(ends):.0f} s."
+    problems = [f"- {one['kind']}, seed {one['seed']}: {_first(one['problems'])}" for one in rounds if one["problems"]]
     parts = [summary, _rounds_by_kind(rounds), _faults_by_victim(rounds, hits), "\n".join(problems)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _first(problems: Sequence[str]) -> str:
+    return problems[0] + (f", and {len(problems) - 1} more of the kind" if len(problems) > 1 else "")
 
 
 def _rounds_by_kind(rounds: Sequence[dict[str, Any]]) -> str:

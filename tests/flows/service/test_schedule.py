@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import psutil
 import pytest
 from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
-from prefect.states import Crashed, Pending, Running
+from prefect.states import Crashed, Pending, Running, Scheduled
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
@@ -180,6 +181,21 @@ def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled
     second = schedule.start(name)
     assert second.id != first.id
     assert schedule.runs()[name].is_live
+
+
+def test_run_submitted_after_the_clock_was_put_back_is_the_newest(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 14).id
+    first = uuid.UUID(schedule.start(name).id)
+    ahead = datetime.now(UTC) + timedelta(minutes=10)
+    schedule.client.set_flow_run_state(first, Scheduled(scheduled_time=ahead), force=True)
+    schedule.client.set_flow_run_state(first, Crashed(message="ended by a signal"), force=True)
+    second = schedule.start(name)
+    assert schedule.runs()[name].id == second.id
+    schedule.client.set_flow_run_state(uuid.UUID(second.id), Crashed(message="ended by a signal"), force=True)
+    third = schedule.start(name)
+    assert schedule.runs()[name].id == third.id and len({str(first), second.id, third.id}) == 3
 
 
 @pytest.mark.parametrize("has_worker", [True, False])

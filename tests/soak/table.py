@@ -23,8 +23,9 @@ def table_of(campaigns: Sequence[dict[str, Any]]) -> str:
     num_kills = sum(hits[name] for name in KILLS)
     seeds = ", ".join(f"{campaign['seed']} (commit `{campaign['commit'][:10]}`)" for campaign in campaigns)
     minutes = sum(campaign.get("seconds", 60.0 * campaign["minutes"]) for campaign in campaigns) / 60.0
+    name = "Seed" if len(campaigns) == 1 else "Seeds"
     summary = (
-        f"Seeds {seeds}, {campaigns[0]['cores']} cores, {minutes:.0f} minutes: **{num_kills:,} kills and "
+        f"{name} {seeds}, {campaigns[0]['cores']} cores, {minutes:.0f} minutes: **{num_kills:,} kills and "
         f"{hits.total() - num_kills:,} other faults** in {len(rounds)} rounds, {_num_equal(rounds)} of them equal to "
         "undisturbed runs."
     )

@@ -57,8 +57,8 @@ def create_app(
         if warm:
             site.scheduling.view()
             # Takes a second for 1,000 runs; done before the first request.
-            await run_in_threadpool(site.runs.everything)
-            threading.Thread(target=_read_newest_answers, args=(site,), name="warm-up", daemon=True).start()
+            await run_in_threadpool(lambda: [site.runs.standing(name) for name in site.runs.names()])
+            threading.Thread(target=_preload, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()
 
@@ -103,8 +103,10 @@ class _Static(StaticFiles):
         return response
 
 
-def _read_newest_answers(site: Site) -> None:
-    """Fill the cache with the responses of the newest run."""
+def _preload(site: Site) -> None:
+    """Judge the newest grid, and read the responses of the newest run."""
+    for record in site.runs.grids()[:1]:
+        site.judge.judged(record, site.runs.standing)
     progress = {name: site.runs.standing(name).progress for name in site.runs.names()}
     updated_at = {name: own.updated_at for name, own in progress.items() if own is not None}
     if updated_at:

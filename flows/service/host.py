@@ -64,9 +64,8 @@ class HostProcesses:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 environment = process.environ()
-                if set(process.cmdline()) >= _WORKER and environment.get(_API_URL, "").rstrip("/") == api_url.rstrip(
-                    "/"
-                ):
+                has_this_server = environment.get(_API_URL, "").rstrip("/") == api_url.rstrip("/")
+                if has_this_server and set(process.cmdline()) >= _WORKER:
                     workers.append(process.create_time())
                 of_runs[str(UUID(environment.get(_FLOW_RUN, "")))].append(process)
         return cls(of_runs, workers)

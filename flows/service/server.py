@@ -96,7 +96,7 @@ def services(runs_dir: Path) -> list[psutil.Process]:
 
 
 def keep_reconciler(runs_dir: Path) -> None:
-    """Start the reconciler of a server of this folder again if it died alone, which nothing else would notice.
+    """Restart the reconciler if it has died while the folder's server runs; nothing else would notice.
 
     Raises:
         ServerError: as `ensure_server`.

@@ -82,7 +82,7 @@ class Worker:
                 last_words = self._start()
             if not self._is_interrupted and self._hand_over(arguments):
                 break
-            self._end_unless_interrupted()
+            self._end_process()
         else:
             raise self._refused(f"{MOST_STARTS} processes in a row exited on their own, the last with {last_words!r}")
         since = time.monotonic()
@@ -92,11 +92,11 @@ class Worker:
             return Reply(value, "", seconds)
         if kind == "raised":
             return Reply(None, value, seconds)
-        self._end_unless_interrupted()
+        self._end_process()
         return Reply(None, kind, seconds)
 
-    def _end_unless_interrupted(self) -> None:
-        """End the process; a call that was interrupted has no reply that could be mistaken for a verdict."""
+    def _end_process(self) -> None:
+        """End the process; raises if the call was interrupted, so that its reply is not mistaken for a verdict."""
         self.end()
         if self._is_interrupted:
             raise VerificationError("the verifier was stopped during a call; nothing of it is recorded")

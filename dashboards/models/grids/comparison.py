@@ -68,7 +68,13 @@ class Comparison:
 
 
 class Comparer:
-    """Compares the methods on one pair of a grid; reads the evaluations and compares them once."""
+    """Compares the methods on one pair of a grid; reads the evaluations and compares them once.
+
+    Attributes:
+        trained: evaluations of every place, by method, label, seed and agent.
+        benchmarks: those of the grid that were evaluated; all that were, if it names none of them.
+        others: evaluated benchmarks that the grid does not compare.
+    """
 
     def __init__(self, record: GridRecord, pair: str, standing_of: StandingOf) -> None:
         self._record, self._pair = record, pair

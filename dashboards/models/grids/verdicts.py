@@ -97,7 +97,7 @@ class _Pair:
 
 
 class Judge:
-    """Judges grids; a pair is compared again only if its evaluations have changed, which no step alone does."""
+    """Judges grids; a pair is compared again only after a new evaluation, not after every training step."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[GridRecord, Mapping[str, _Pair], Judged]] = {}

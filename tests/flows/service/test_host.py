@@ -45,7 +45,7 @@ class FakeClient:
         )
         self.states: list[str] = []
 
-    api_url = "http://127.0.0.1:4200/api/"
+    api_url = "http://127.0.0.1:9/api/"
 
     def read_flow_runs(self, *, flow_run_filter: Any, work_pool_filter: Any) -> list[FlowRun]:
         kinds = {kind.value for kind in flow_run_filter.state.type.any_}
@@ -104,12 +104,12 @@ def test_pending_run_is_lost_once_every_worker_that_could_start_its_process_is_g
 
 
 def test_workers_of_another_server_do_not_count() -> None:
-    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:4200/api"}
+    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
     with subprocess.Popen([sys.executable, "-c", SLEEP, "worker", "start", "process"], env=environment) as process:
         try:
-            (since,) = HostProcesses.scan("http://127.0.0.1:4200/api/").workers_since
+            (since,) = HostProcesses.scan("http://127.0.0.1:9/api/").workers_since
             assert since == psutil.Process(process.pid).create_time()
-            assert HostProcesses.scan("http://127.0.0.1:4201/api/").workers_since == []
+            assert HostProcesses.scan("http://127.0.0.1:7/api/").workers_since == []
         finally:
             process.kill()
 
@@ -153,7 +153,7 @@ def test_strange_process_is_nobodys_run(engine: Any) -> None:
     """Whoever sets the variable to anything must not make every look fail."""
     run = FakeClient("RUNNING", worker=HERE).run
     strange, known = engine(SimpleNamespace(id="17")), engine(run)
-    found = HostProcesses.scan("http://127.0.0.1:4200/api").of_runs
+    found = HostProcesses.scan("http://127.0.0.1:9/api").of_runs
     assert [process.pid for process in found[str(run.id)]] == [known.pid]
     assert strange.pid not in [process.pid for processes in found.values() for process in processes]
 

@@ -45,7 +45,7 @@ class FakeSchedule:
 
     def __post_init__(self) -> None:
         self.client = SimpleNamespace(
-            api_url="http://127.0.0.1:4200/api",
+            api_url="http://127.0.0.1:9/api",
             set_flow_run_state=self._set,
             read_flow_runs=lambda **_: [],
             read_flow_run_states=lambda _: [State(type=StateType(state)) for state in self.history],

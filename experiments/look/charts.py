@@ -19,6 +19,8 @@ Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _TICKS = 6
 """about how many numbers are along an axis"""
+_SHOWN = {"condition": {"param": "toggle", "value": 1}, "value": 0.07}
+"""opacity: a line that the legend has switched off stays as a trace"""
 _VERDICTS = {"win": "#00875f", "tie": "#767b80", "loss": "#c6402f"}
 _VERDICT_SHAPES = {"win": "triangle-right", "tie": "circle", "loss": "triangle-left"}
 
@@ -85,8 +87,30 @@ def curves(
         reference: what "paper" points are, for the hover text.
         line: what a line is, for the hover text.
     """
+    layers = _curve_layers(x, y, strokes, line)
+    if (table["kind"] == "paper").any():
+        layers.append(_paper_points(layers[-1]["encoding"], reference))
+    grouping = ["line", "kind", "seed", *([facet] if facet else [])]
+    view: Spec = {
+        "transform": [
+            {
+                "window": [{"op": "mean", "field": field, "as": field} for field in ("value", "low", "high")],
+                "frame": [1 - smooth, 0],
+                "groupby": grouping,
+                "sort": [{"field": "x"}],
+            }
+        ],
+        "params": [{"name": "showSeeds", "value": False}],
+        "height": 260,
+    }
+    spec = _panels(view, layers, table, facet)
+    options = ["smooth", "log_x", "log_y"]
+    return Chart(name, caption, spec, table, ("seeds", *options) if (table["kind"] == "seed").any() else (*options,))
+
+
+def _curve_layers(x: str, y: str, strokes: Mapping[str, Stroke], line: str) -> list[Spec]:
+    """Bands, single seeds, means, and the points that show what the pointer is at."""
     colour, dash = scales(strokes)
-    shown = {"condition": {"param": "toggle", "value": 1}, "value": 0.07}
     along = {
         "field": "x",
         "type": "quantitative",
@@ -105,7 +129,7 @@ def curves(
         {"field": "low", "title": "low", "format": ".4~g"},
         {"field": "high", "title": "high", "format": ".4~g"},
     ]
-    layers: list[Spec] = [
+    return [
         {
             "transform": [{"filter": "datum.kind == 'mean' && isValid(datum.low)"}],
             "mark": {"type": "area", "opacity": 0.15, "clip": True},
@@ -120,7 +144,7 @@ def curves(
         {
             "transform": [{"filter": "datum.kind == 'seed' && showSeeds"}],
             "mark": {"type": "line", "strokeWidth": 0.8, "clip": True},
-            "encoding": {"x": along, "y": up, "color": hue, "detail": {"field": "seed"}, "opacity": shown},
+            "encoding": {"x": along, "y": up, "color": hue, "detail": {"field": "seed"}, "opacity": _SHOWN},
         },
         {
             "transform": [{"filter": "datum.kind == 'mean'"}],
@@ -130,7 +154,7 @@ def curves(
                 "y": up,
                 "color": hue,
                 "strokeDash": {"field": "line", "type": "nominal", "title": None, "scale": dash, "legend": legend},
-                "opacity": shown,
+                "opacity": _SHOWN,
             },
             "params": [
                 {"name": "toggle", "select": {"type": "point", "fields": ["line"]}, "bind": "legend"},
@@ -154,36 +178,17 @@ def curves(
             "params": [{"name": "hover", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}],
         },
     ]
-    if (table["kind"] == "paper").any():
-        layers.append(
-            {
-                "transform": [{"filter": "datum.kind == 'paper'"}],
-                "mark": {"type": "point", "shape": "diamond", "size": 90, "strokeWidth": 2},
-                "encoding": {
-                    "x": along,
-                    "y": up,
-                    "color": hue,
-                    "tooltip": [{"field": "line"}, {"field": "value", "title": reference, "format": ".3f"}],
-                    "opacity": shown,
-                },
-            }
-        )
-    grouping = ["line", "kind", "seed", *([facet] if facet else [])]
-    view: Spec = {
-        "transform": [
-            {
-                "window": [{"op": "mean", "field": field, "as": field} for field in ("value", "low", "high")],
-                "frame": [1 - smooth, 0],
-                "groupby": grouping,
-                "sort": [{"field": "x"}],
-            }
-        ],
-        "params": [{"name": "showSeeds", "value": False}],
-        "height": 260,
+
+
+def _paper_points(encoding: Spec, reference: str) -> Spec:
+    """Diamonds at the paper's values, on the axes and in the colours of another layer."""
+    shared = {channel: encoding[channel] for channel in ("x", "y", "color")}
+    tooltip = [{"field": "line"}, {"field": "value", "title": reference, "format": ".3f"}]
+    return {
+        "transform": [{"filter": "datum.kind == 'paper'"}],
+        "mark": {"type": "point", "shape": "diamond", "size": 90, "strokeWidth": 2},
+        "encoding": {**shared, "tooltip": tooltip, "opacity": _SHOWN},
     }
-    spec = _panels(view, layers, table, facet)
-    options = ["smooth", "log_x", "log_y"]
-    return Chart(name, caption, spec, table, ("seeds", *options) if (table["kind"] == "seed").any() else (*options,))
 
 
 def _panels(view: Spec, layers: list[Spec], table: pd.DataFrame, facet: str) -> Spec:

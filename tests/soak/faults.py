@@ -86,13 +86,15 @@ def tear(site: Site, rng: random.Random) -> list[str]:
     if not files:
         return []
     path = rng.choice(sorted(files))
-    content = bytearray(path.read_bytes())
+    before = path.read_bytes()
+    content = bytearray(before)
     position = rng.randrange(len(content))
     if rng.random() < 0.5:
         content[position] ^= 1 << rng.randrange(8)
     else:
         del content[position:]
     path.write_bytes(content)
+    site.torn.append((path, before, bytes(content)))
     return [path.name if path.suffix == ".json" else path.suffix.lstrip(".") or path.name]
 
 

@@ -64,6 +64,8 @@ class Site:
         self.timers: list[threading.Timer] = []
         self.ending = set[int]()
         """processes that were told to end"""
+        self.torn: list[tuple[Path, bytes, bytes]] = []
+        """files with their content before and after a fault"""
         runs_dir.mkdir(parents=True)
         size = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(runs_dir)]
         self.is_small_disk = subprocess.run(["mount", *size], capture_output=True).returncode == 0

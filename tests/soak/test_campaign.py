@@ -7,11 +7,15 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hacpo_core.errors import StoreError
+from hacpo_core.store.steps import StepStore
 from tests.soak.campaign import next_setup
+from tests.soak.judge import read_restored
 from tests.soak.setups import Setup
 from tests.soak.site import clock_library
 from tests.soak.table import table_of
@@ -39,6 +43,23 @@ def test_rounds_at_once_are_of_different_kinds_and_one_of_them_restarts_postgres
     assert next_setup(setups, ["plain"], [plain]) is first
     assert next_setup(setups, ["plain", "first"], [plain, first]) is None
     assert next_setup(setups, ["plain", "plain", "first"], [first]) is plain
+
+
+def test_torn_file_that_nothing_has_read_is_restored_once_reading_names_it(tmp_path: Path) -> None:
+    store, path = StepStore(tmp_path), tmp_path / "steps" / "000001" / "update.qwen.json"
+    store.commit(1, "update.qwen", {path.name: {"loss": 0.5}})
+    whole = path.read_bytes()
+    site: Any = SimpleNamespace(torn=[(path, whole, b"{"), (path, b"{", b"")])
+
+    def read() -> dict[str, Any]:
+        value: dict[str, Any] = StepStore(tmp_path).read_value(1, "update.qwen", path.name)
+        return value
+
+    path.write_bytes(b"")
+    assert read_restored(site, read) == {"loss": 0.5}
+    path.write_bytes(b"of somebody else")
+    with pytest.raises(StoreError, match="missing or was altered"):
+        read_restored(site, read)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,20 +48,9 @@ def brevity(problems: Sequence[Problem], responses: Sequence[str]) -> list[float
     ]
 
 
-def by_order(problems: Sequence[Problem], responses: Sequence[str]) -> list[Any]:
-    """Does what the response says."""
-    found: list[Any] = []
-    for text in responses:
-        if text == "raise":
-            raise KeyError("no such rule")
-        if text == "die":
-            os._exit(1)
-        if text == "sleep":
-            time.sleep(60)
-        plain = {"none": None, "nan": float("nan"), "two": 2.0, "words": "good"}
-        arrays = {"tensor": torch.full((), 0.5), "numpy": np.float32(0.5)}
-        found.append((plain | arrays).get(text, 0.25))
-    return [*found, 1.0] if "one more" in responses else found
+def arrays(problems: Sequence[Problem], responses: Sequence[str]) -> list[Any]:
+    """Numbers as torch and numpy have them."""
+    return [torch.full((), 0.5), np.float32(0.5)]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from tests.test_resume import run_process
 
 IN_OTHER_TESTS = {"hacpo", "sage"}
 ABLATIONS = {name for name in available("method") if name.startswith(("hacpo_alpha", "hacpo_no_", "hacpo_window"))}
-FAST = {"dapo", "ha_dw", "sgt"}
-"""a plan, an estimator and a builder with a state of their own; `make soak` kills the rest"""
+FAST = {"dapo"}
+"""a plan with rounds and a state of its own; `make soak` kills the rest"""
 METHODS = [
     pytest.param(name, marks=[] if name in FAST else pytest.mark.soak)
     for name in available("method")

@@ -73,7 +73,7 @@ def states(store: StepStore, num_steps: int) -> dict[str, Any]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("seam", "num_kills"),
-    [("estimate", 1), ("objective", 1), *(pytest.param(seam, 3, marks=pytest.mark.soak) for seam in PLUGINS)],
+    [("estimate", 1), *(pytest.param(seam, 3, marks=pytest.mark.soak) for seam in PLUGINS)],
 )
 def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
     seam: str, num_kills: int, small_plan: Callable[..., Plan], tmp_path: Path

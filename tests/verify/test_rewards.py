@@ -36,7 +36,7 @@ class Fixed:
 @pytest.fixture
 def by_order() -> Iterator[UserReward]:
     """A function that does what responses say."""
-    reward = UserReward("tests.plugins:by_order", timeout_s=2.0, memory_mb=4096)
+    reward = UserReward("tests.verify.by_order:by_order", timeout_s=2.0, memory_mb=4096)
     yield reward
     reward.close()
 
@@ -53,14 +53,13 @@ def rewards(reward: UserReward, *responses: str) -> list[float | None]:
 def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -> None:
     assert rewards(by_order, "a", "none", "b") == [0.25, None, 0.25]
     assert rewards(by_order) == []
-    children = [child for child in psutil.Process().children() if "tests.plugins:by_order" in child.cmdline()]
+    children = [child for child in psutil.Process().children() if "tests.verify.by_order:by_order" in child.cmdline()]
     assert len(children) == 1
     assert children[0].pid != os.getpid()
     by_order.close()
     assert not children[0].is_running()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "reason"),
     [("raise", "KeyError: 'no such rule'"), ("die", "its process died"), ("sleep", "timeout after 2 s")],
@@ -82,7 +81,7 @@ def test_response_that_cannot_be_judged_is_unscored_alone(order: str, reason: st
     ],
 )
 def test_what_is_no_reward_is_an_error_that_names_the_row(order: str, message: str, by_order: UserReward) -> None:
-    with pytest.raises(MethodError, match=f"reward tests.plugins:by_order: {message}"):
+    with pytest.raises(MethodError, match=f"reward tests.verify.by_order:by_order: {message}"):
         rewards(by_order, order)
 
 
@@ -104,14 +103,16 @@ def test_function_that_fails_on_everything_is_given_up_after_a_few_single_respon
     assert rewards(by_order, "a", "b") == [0.25, 0.25], "and is asked again, next time"
 
 
-def test_numbers_of_numpy_and_torch_are_rewards(by_order: UserReward) -> None:
-    assert rewards(by_order, "tensor", "numpy") == [0.5, 0.5]
+def test_numbers_of_numpy_and_torch_are_rewards() -> None:
+    reward = UserReward("tests.plugins:arrays", timeout_s=30.0, memory_mb=4096)
+    assert rewards(reward, "a", "b") == [0.5, 0.5]
+    reward.close()
 
 
 def test_function_that_is_not_there_is_one_clear_error() -> None:
-    reward = UserReward("tests.plugins:nobody", timeout_s=2.0, memory_mb=4096)
+    reward = UserReward("tests.verify.by_order:nobody", timeout_s=2.0, memory_mb=4096)
     with pytest.raises(
-        VerificationError, match=r"tests.plugins:nobody cannot be called: AttributeError.*; name a func"
+        VerificationError, match=r"tests.verify.by_order:nobody cannot be called: AttributeError.*; name a func"
     ):
         rewards(reward, "a")
     reward.close()

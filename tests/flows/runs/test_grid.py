@@ -100,47 +100,10 @@ def trainings_under_way(grid: GridPlan) -> list[Plan]:
     return [p for p in grid.plans.values() if (p.root / "steps" / "000001").is_dir() and read_final(p) is None]
 
 
-def test_grid_killed_in_the_middle_finishes_on_the_next_call_without_repeating_a_run(
+def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     grid_file: Path, runs_dir: Path, small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], Any], tmp_path: Path
 ) -> None:
-    grid = planned(grid_file)
-    assert len(grid.plans) == 2
-    first = start(grid_file, "--workers", "1")
-    wait_until(lambda: any(map(read_final, grid.plans.values())) and trainings_under_way(grid), first)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    deadline = time.monotonic() + 90
-    while marked(grid_file) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not marked(grid_file), "a killed grid leaves nothing running"
-    (done,) = planned(grid_file).experiments("done")
-    written_at = (done.root / "result.json").stat().st_mtime_ns
-
-    printed = finish(start(grid_file))
-    assert f"{done.id} is complete and is reused." in printed
-    assert (done.root / "result.json").stat().st_mtime_ns == written_at
-    after = planned(grid_file)
-    assert {cell.status for cell in after.cells} == {"done"}
-    (shared,) = [p for p in after.plans.values() if p.config.method.name == "hacpo"]
-    alone = small_plan("hacpo", f"seed={shared.config.seed}", runs_dir=tmp_path / "alone")
-    assert outcome(shared) == undisturbed(alone), "side by side, killed and resumed: the same bits as alone"
-
-    rows = [line.split()[:4] for line in printed.splitlines() if line.split()[:1] == ["small"]]
-    assert [(row[1], row[3]) for row in rows] == [
-        ("naive", "qwen"),
-        ("naive", "llama"),
-        ("hacpo", "qwen"),
-        ("hacpo", "llama"),
-    ]
-    page = (runs_dir / "reports" / grid_file.stem / "report.html").read_text(encoding="utf-8")
-    assert "<figure" in page
-    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # the chart library builds images
-    assert not re.search(r'<[^>]* src="(?!data:)', markup), "the page is self-contained"
-    assert not re.search(r"<script[^>]* src=", page)
-    assert not marked(grid_file)
-
-
-def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(grid_file: Path) -> None:
+    """What fails does not stop the others and is tried again when asked; what is killed goes on with the next call."""
     grid = planned(grid_file)
     (broken,) = [p for p in grid.plans.values() if p.config.method.name == "hacpo"]
     save_plan(broken)
@@ -151,12 +114,43 @@ def test_what_fails_does_not_stop_the_others_and_is_tried_again_when_asked(grid_
     assert {(cell.method, cell.status) for cell in planned(grid_file).cells} == {("naive", "done"), ("hacpo", "failed")}
     shown = json.loads(finish(start(grid_file, "--dry-run", "--json")))
     assert shown["experiments"] == {"done": 1, "running": 0, "queued": 0, "failed": 1, "missing": 0, "unavailable": 0}
+    (done,) = planned(grid_file).experiments("done")
+    written_at = (done.root / "result.json").stat().st_mtime_ns
     (broken.root / "steps").unlink()
     assert "--run failed retries" in finish(start(grid_file), code=3)
     assert len(planned(grid_file).experiments("failed")) == 1, "a failed one is not tried again unasked"
-    result = json.loads(finish(start(grid_file, "--run", "failed", "--json")))  # and nothing else on standard output
+
+    killed = start(grid_file, "--run", "failed", "--workers", "1")
+    wait_until(lambda: trainings_under_way(grid), killed)
+    killed.kill()
+    killed.wait()
+    deadline = time.monotonic() + 90
+    while marked(grid_file) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not marked(grid_file), "a killed grid leaves nothing running"
+
+    printed = finish(start(grid_file))
+    assert f"{done.id} is complete and is reused." in printed
+    assert (done.root / "result.json").stat().st_mtime_ns == written_at
+    assert {cell.status for cell in planned(grid_file).cells} == {"done"}
+    alone = small_plan("hacpo", f"seed={broken.config.seed}", runs_dir=tmp_path / "alone")
+    assert outcome(broken) == undisturbed(alone), "side by side, killed and resumed: the same bits as alone"
+    rows = [tuple(line.split()[:4]) for line in printed.splitlines() if line.split()[:1] == ["small"]]
+    assert [(row[1], row[3]) for row in rows] == [
+        ("naive", "qwen"),
+        ("naive", "llama"),
+        ("hacpo", "qwen"),
+        ("hacpo", "llama"),
+    ]
+    result = json.loads(finish(start(grid_file, "--json")))  # and nothing else on standard output
     assert result["failed"] == {}
     assert len(result["table"]) == 4
+    page = (runs_dir / "reports" / grid_file.stem / "report.html").read_text(encoding="utf-8")
+    assert "<figure" in page
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # the chart library builds images
+    assert not re.search(r'<[^>]* src="(?!data:)', markup), "the page is self-contained"
+    assert not re.search(r"<script[^>]* src=", page)
+    assert not marked(grid_file)
 
 
 @pytest.mark.soak

@@ -255,6 +255,7 @@ def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[.
         site.schedule.cancel(planned.id)
 
 
+@pytest.mark.soak
 def test_worker_that_is_ended_ends_its_runs_and_the_next_one_goes_on(
     site: Site, small_plan: Callable[..., Plan]
 ) -> None:

@@ -134,7 +134,7 @@ class Team:
                     yield process
 
     def _watch_command_lines(self) -> None:
-        while not self._is_over.wait(0.5):
+        while not self._is_over.wait(1.0):
             for process in self.marked():
                 with suppress(psutil.Error):
                     self.command_lines.add(" ".join(process.cmdline()))
@@ -167,7 +167,7 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         postgres.sql(found.fill(block("databases.sql")))
         servers = {
             "prefect": (found.start("prefect", PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS="5"), "/api/health"),
-            "mlflow": (found.start("mlflow"), "/health"),
+            "mlflow": (found.start("mlflow", MLFLOW_WORKERS="1"), "/health"),
         }
         urls = {"prefect": found.server.url, "mlflow": found.mlflow_url}
         for name, (process, path) in servers.items():

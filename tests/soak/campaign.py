@@ -41,7 +41,9 @@ from tests.soak.setups import SETUPS, Setup
 from tests.soak.site import Site
 
 FAULTS_IN_A_ROUND = (12, 30)
-PAUSE_S = (0.2, 5.0)
+SHORTEST_PAUSE_S = 0.2
+LONGEST_PAUSES_S = (5.0, 20.0)
+"""between faults, chosen for each round: some faults hit what is just starting, others what has come far"""
 PARALLEL = 3
 ROUND_LIMIT_S = 1500.0
 """a round that has not ended by then counts as a problem"""
@@ -184,10 +186,11 @@ class Campaign:
         begun = last = time.monotonic()
         num_faults = rng.randint(*FAULTS_IN_A_ROUND)
         names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
+        pause_s = SHORTEST_PAUSE_S, rng.choice(LONGEST_PAUSES_S)
         fired = Path(f"{site.runs_dir}.fired")
         commands: list[subprocess.Popen[bytes] | None] = [None] * setup.num_commands
         left = setup.num_commands
-        pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
+        pause_until = time.monotonic() + rng.uniform(*pause_s)
         while left:
             has_faults = len(outcome.faults) < num_faults and time.monotonic() < self._deadline
             for place, command in enumerate(commands):
@@ -212,7 +215,7 @@ class Campaign:
                 for victim in FAULTS[name][0](site, rng):
                     last = time.monotonic()
                     outcome.faults.append({"fault": name, "victim": victim, "at_s": last - begun})
-                pause_until = time.monotonic() + rng.uniform(*PAUSE_S)
+                pause_until = time.monotonic() + rng.uniform(*pause_s)
             time.sleep(0.05)
             done = [command for command in commands if command is not None and command.poll() == 0]
             left -= len(done)

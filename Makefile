@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 
-.PHONY: demo test soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo test test-system soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,8 +23,14 @@ demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
 # Three processes on two cores, because many tests wait for subprocesses.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test: $(ENGINES)
-	@$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder --durations=40
+	@$(PYTEST) -m "not system and not soak" --durations=40
+
+# Whole sites: grids, schedules, teams, clusters and the page beside its worker.
+test-system: $(ENGINES)
+	@$(PYTEST) -m "system and not soak" --durations=20
 
 # Tests marked soak; then disturbs trainings and grids at random for SOAK_MINUTES and compares them with undisturbed ones
 # (docs/reliability.md).

@@ -197,6 +197,7 @@ class Tracker:
             for name in agents
         }
         self._waiting: defaultdict[str, list[Metric]] = defaultdict(list)
+        self._stored: dict[tuple[str, str], dict[int, float]] = {}
         self._state = {
             "training": training,
             "experiment": self._experiment_id,
@@ -299,6 +300,18 @@ class Tracker:
     def logged_steps(self) -> set[int]:
         """Steps whose metrics are completely logged."""
         return {point.step for point in self._client.get_metric_history(self._parent, STEP_METRIC)}
+
+    @_raises_one_kind
+    def stored(self, agent: str | None, name: str) -> Mapping[int, float]:
+        """A metric of an agent's run (None: of the parent run) by step, as it was when it was first asked for.
+
+        A phase that runs again gives its values another time, so that MLflow would store them a second time.
+        """
+        key = self._parent if agent is None else self._agents[agent], name
+        if key not in self._stored:
+            history = sorted(self._client.get_metric_history(*key), key=lambda point: int(point.timestamp))
+            self._stored[key] = {point.step: point.value for point in history}
+        return self._stored[key]
 
     @_raises_one_kind
     def add(self, agent: str | None, values: Mapping[str, float], *, step: int, timestamp_ms: int) -> None:

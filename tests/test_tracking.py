@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,25 @@ def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> N
     run_experiment(planned, DirectRunner(), QuietWatcher())
     assert mlflow_points(database) == before
     assert set(before.values()) == {1}
+
+
+@pytest.mark.slow
+def test_lost_files_are_made_again_and_their_points_are_not_doubled(tracked: tuple[Plan, MlflowClient]) -> None:
+    """Neither an evaluation nor a step of which MLflow had the agents' points alone when the training died."""
+    planned, _ = tracked
+    database = Path(planned.config.runtime.runs_dir) / "mlflow.db"
+    before = mlflow_points(database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        ((parent,),) = connection.execute(
+            f"select distinct run_uuid from metrics where key = '{STEP_METRIC}'"
+        ).fetchall()
+        for table in ("metrics", "latest_metrics"):
+            connection.execute(f"delete from {table} where run_uuid = '{parent}' and step = 4")
+    for torn in ("evaluate.dev.qwen.json", "metrics.json"):
+        (planned.root / "steps" / "000004" / torn).write_bytes(b"{")
+    (planned.root / "result.json").unlink()
+    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert mlflow_points(database) == before
 
 
 def test_more_points_than_mlflow_takes_in_a_call_are_sent_in_several(tmp_path: Path) -> None:

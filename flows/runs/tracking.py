@@ -12,6 +12,7 @@ import argparse
 import logging
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,8 @@ class _Copy:
             if step not in self._logged:
                 metrics = self._store.metrics(step)
                 for agent, values in metrics["agents"].items():
-                    self._tracker.add(agent, values, step=step, timestamp_ms=int(metrics["timestamp_ms"]))
+                    if step not in self._tracker.stored(agent, next(iter(values))):  # sent before the step was lost
+                        self._tracker.add(agent, values, step=step, timestamp_ms=int(metrics["timestamp_ms"]))
                 self._tracker.add(None, metrics["run"], step=step, timestamp_ms=int(metrics["timestamp_ms"]))
             step += 1
         self._next_step = step
@@ -193,16 +195,20 @@ class _Copy:
                     by_benchmark[result.benchmark].append(result)
                     if (step, phase) not in self._evaluated:
                         time_ms = self._store.committed_at_ms(step, phase)
-                        self._tracker.add(result.agent, result_values(result), step=step, timestamp_ms=time_ms)
+                        self._add_evaluation(result.agent, result_values(result), step, time_ms)
                         self._evaluated.add((step, phase))
             for benchmark, results in by_benchmark.items():
                 if len(results) == len(self._plan.config.pair.agents) and (step, benchmark) not in self._evaluated:
                     mean = sum(result.value for result in results) / len(results)
                     time_ms = max(self._store.committed_at_ms(step, f"evaluate.{benchmark}.{r.agent}") for r in results)
-                    name = f"evaluate/{benchmark}_accuracy"
-                    self._tracker.add(None, {name: mean}, step=step, timestamp_ms=time_ms)
+                    self._add_evaluation(None, {f"evaluate/{benchmark}_accuracy": mean}, step, time_ms)
                     self._evaluated.add((step, benchmark))
         self._evaluated_from = last
+
+    def _add_evaluation(self, agent: str | None, values: Mapping[str, float], step: int, time_ms: int) -> None:
+        """Add what MLflow does not hold: an evaluation may have been made again, with the same result or not."""
+        new = {name: value for name, value in values.items() if self._tracker.stored(agent, name).get(step) != value}
+        self._tracker.add(agent, new, step=step, timestamp_ms=time_ms)
 
 
 def _params(plan: Plan) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from flows.service.schedule import FOLDER_TAG, answers, host_of
 _log = logging.getLogger(__name__)
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 _API_URL = "PREFECT_API_URL"
-_WORKER = {"worker", "start", "process"}
+WORKER_WORDS = {"worker", "start", "process"}
 """words of the command line of Prefect's worker"""
 
 
@@ -65,7 +65,7 @@ class HostProcesses:
                     continue
                 environment = process.environ()
                 has_this_server = environment.get(_API_URL, "").rstrip("/") == api_url.rstrip("/")
-                if has_this_server and set(process.cmdline()) >= _WORKER:
+                if has_this_server and set(process.cmdline()) >= WORKER_WORDS:
                     workers.append(process.create_time())
                 of_runs[str(UUID(environment.get(_FLOW_RUN, "")))].append(process)
         return cls(of_runs, workers)

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from flows.service.deployments import POOL, deploy
-from flows.service.host import HostWatch
+from flows.service.host import WORKER_WORDS, HostWatch
 from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one, open_log, rotate_logs
 from flows.service.schedule import Schedule, host_in, worker_name
 from flows.service.server import (
@@ -80,12 +80,25 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
             return False
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _end_orphans(runs_dir)
         try:
             deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
             _keep_running(runs_dir, num_slots)
         finally:
             record.path.unlink(missing_ok=True)
     return True
+
+
+def _end_orphans(runs_dir: Path) -> None:
+    """Kill Prefect's workers whose `hacpo worker` was killed.
+
+    They were told to end when it died. If the server died as well, they first wait for it, more than a minute.
+    """
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_worker = set(process.cmdline()) >= WORKER_WORDS
+            if is_worker and process.environ().get(RUNS_DIR) == str(runs_dir.absolute()):
+                process.kill()
 
 
 def _keep_running(runs_dir: Path, num_slots: int) -> None:

@@ -23,6 +23,7 @@ from tests.dashboards.browsing import chromium, listening, reason_to_skip, scree
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
+    pytest.mark.system,
     pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "a browser is there"),
 ]
 LIMIT_S = 240.0
@@ -57,7 +58,7 @@ def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Cal
 def test_killed_run_is_seen_to_fail_is_retried_and_ends(
     small_plan: Callable[..., Plan], runs_dir: Path, worker_log: Path, tmp_path: Path
 ) -> None:
-    planned = small_plan("hacpo", "train.num_steps=60", "checkpoint.every=5", runs_dir=runs_dir)
+    planned = small_plan("hacpo", "train.num_steps=30", "checkpoint.every=5", runs_dir=runs_dir)
     places = [Place("small", "hacpo", "", 0, agent, planned.id) for agent in planned.config.pair.agents]
     save_grid(runs_dir, GridRecord("live", "A live grid", "plain", ["dev"], places))
     with chromium() as browser, listening(runs_dir, connect=connector(runs_dir)) as url:
@@ -86,7 +87,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         steps = set()
 
         def step() -> int:
-            steps.add(str(cell.get_attribute("aria-label")).partition(" of 60")[0].split()[-1])
+            steps.add(str(cell.get_attribute("aria-label")).partition(" of 30")[0].split()[-1])
             return len(steps)
 
         wait_until(lambda: step() >= 4, limit_s=LIMIT_S)  # it advances
@@ -111,7 +112,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         tab.screenshot(path=str(screenshots(tmp_path) / "live-compare.png"), full_page=True)
 
         tab.goto(f"{url}/samples/{planned.id}")
-        assert tab.get_by_label("step", exact=True).input_value() == "60"
+        assert tab.get_by_label("step", exact=True).input_value() == "30"
         assert "1 of 4" in tab.locator("#answers nav").inner_text()
         responses = tab.locator("article.response")
         assert responses.count() == 8  # two agents, four samples

@@ -18,7 +18,7 @@ from flows.service.schedule import Schedule
 from flows.service.server import client_environment, ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 LIMIT_S = 300.0
 
 

@@ -69,14 +69,11 @@ def states(store: StepStore, num_steps: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("seam", "num_kills"),
-    [("estimate", 1), *(pytest.param(seam, 3, marks=pytest.mark.soak) for seam in PLUGINS)],
-)
+@pytest.mark.parametrize("seam", PLUGINS)
 def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
-    seam: str, num_kills: int, small_plan: Callable[..., Plan], tmp_path: Path
+    seam: str, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     words = (*PLUGINS[seam], *SHORT)
     reference = small_plan("hacpo", *words, runs_dir=tmp_path / "reference")
@@ -86,7 +83,7 @@ def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
     assert any(expected[1].values()), "something is remembered: by the user's class, or the capability window"
     kinds = ["after phase", "before commit", "after rename", "after optimizer step", "before sampling"]
     places = [(kind, random.Random(f"{seam} {kind}").randint(2, counts[kind])) for kind in kinds]
-    for position, place in enumerate(random.Random(seam).sample(places, num_kills)):
+    for position, place in enumerate(random.Random(seam).sample(places, 3)):
         killed = small_plan("hacpo", *words, runs_dir=tmp_path / f"killed-{position}")
         assert run_process(killed, place)[0] == -signal.SIGKILL, place
         assert run_process(killed)[0] == 0, place

@@ -127,9 +127,9 @@ def test_ordinary_rows_are_those_of_a_run_without_searches(small_plan: Callable[
         assert "num_sampled" not in expected
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("method", ["sage", pytest.param("hacpo", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("method", ["sage", "hacpo"])
 def test_training_with_searches_is_killed_and_resumed_to_the_bit(
     method: str, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

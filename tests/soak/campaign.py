@@ -173,6 +173,8 @@ class Campaign:
                 outcome.problems += problems_of(site, expected)
             site.stop()
             outcome.problems += site.leftovers()
+            if outcome.problems:
+                shutil.copytree(home_of(site.runs_dir), folder / "services")
         finally:
             site.remove()
         outcome.seconds = time.monotonic() - begun

@@ -74,6 +74,7 @@ def test_missing_extra_is_said_with_what_to_install(
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.system
 @needs_ray
 def test_installed_ray_is_tried_and_nothing_is_left(leftovers: Callable[[], list[str]]) -> None:
     found = doctor.check_ray()

@@ -100,6 +100,7 @@ def trainings_under_way(grid: GridPlan) -> list[Plan]:
     return [p for p in grid.plans.values() if (p.root / "steps" / "000001").is_dir() and read_final(p) is None]
 
 
+@pytest.mark.system
 def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     grid_file: Path, runs_dir: Path, small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], Any], tmp_path: Path
 ) -> None:

@@ -259,8 +259,11 @@ def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: 
     assert preflight.headers.get("access-control-allow-origin") not in ("*", "http://evil.example")
 
 
-def test_servers_started_at_once_for_two_folders_do_not_take_each_other_for_their_own(tmp_path: Path) -> None:
+def test_servers_started_at_once_for_two_folders_do_not_take_each_other_for_their_own(
+    tmp_path: Path, migrated: Callable[[Path], None]
+) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
+    migrated(folders[0])  # the other one makes its database
     try:
         with ThreadPoolExecutor(2) as threads:
             records = list(threads.map(ensure_server, folders))

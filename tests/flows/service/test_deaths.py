@@ -24,7 +24,7 @@ from flows.service.worker import find_worker
 from hacpo_core.store.files import read_json
 from tests.experiments_outcome import outcome
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 STEPS = "train.num_steps=12"
 SHORT = Patience(pending_s=12.0, running_s=3.0)
 LIMIT_S = 240.0

@@ -187,6 +187,7 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team) -> None:
     team.start("worker")
     wait_for(lambda: find_worker(team.runs_dir) is not None, "no worker")
@@ -269,6 +270,7 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_tag_limit_holds_and_its_leases_are_on_disk(team: Team) -> None:
     schedule = Schedule(team.server, team.runs_dir)
     schedule.client.create_concurrency_limit(tag="gpu", concurrency_limit=1)
@@ -284,6 +286,7 @@ def test_tag_limit_holds_and_its_leases_are_on_disk(team: Team) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_server_refuses_strangers_foreign_pages_and_wrong_log_ins(team: Team) -> None:
     filter_url = f"{team.server.url}/api/flow_runs/filter"
     auth = tuple(team.server.auth.split(":"))
@@ -307,6 +310,7 @@ def test_server_refuses_strangers_foreign_pages_and_wrong_log_ins(team: Team) ->
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_old_flow_runs_are_deleted_and_complete_experiments_stay(team: Team) -> None:
     grid = team.grid("gspo", "hacpo")
     assert team.hacpo("grid", grid).returncode == 0

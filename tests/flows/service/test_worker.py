@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from flows.service.processes import home_of
 from flows.service.server import stop_server
-from flows.service.worker import find_worker, worker_here
+from flows.service.worker import RUNS_DIR, find_worker, worker_here
 from hacpo_core.errors import EngineError
 
 
@@ -39,6 +40,8 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its
     words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(tmp_path), "--slots", "1"]
     other = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     own: psutil.Process | None = None
+    words = [sys.executable, "-c", "import time; time.sleep(600)", "worker", "start", "process"]
+    orphan = subprocess.Popen(words, env=os.environ | {RUNS_DIR: str(tmp_path)})
 
     def serving(pid: int | None) -> psutil.Process | None:
         found = find_worker(tmp_path)
@@ -62,6 +65,7 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its
             own = find_worker(tmp_path)
             assert own is not None
             assert own.ppid() == psutil.Process().pid
+            wait(lambda: orphan.poll() is not None, check)  # Prefect's worker of one that was killed
             own.kill()
             wait(lambda: serving(None) not in (None, own), check)
             assert "the worker was killed by SIGKILL; starting another one" in caplog.text
@@ -72,7 +76,7 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its
         said = (home_of(tmp_path) / "worker.log").read_text(encoding="utf-8")
         assert said.count("worker of ") == 2
     finally:
-        if other.poll() is None:
-            other.kill()
-            other.wait()
+        for process in (other, orphan):
+            process.kill()
+            process.wait()
         stop_server(tmp_path)

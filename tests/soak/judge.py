@@ -28,7 +28,7 @@ QUIET_S = 90.0
 def result_of(plan: Plan, points: Counter[tuple[str, str, int, float]]) -> dict[str, Any]:
     """What two trainings of an experiment must share: bits, accuracies and MLflow's points."""
     own = {point: number for point, number in points.items() if point[0].partition("/")[0] == plan.id}
-    return {**outcome(plan), "MLflow": own}
+    return {**outcome(plan), "MLflow": Counter(own)}
 
 
 def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -50,15 +50,24 @@ def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[s
     for name, value in expected.items():
         if _state(site, name) == "done":
             got = read_restored(site, lambda name=name: result_of(find_plan(site.runs_dir, name), points))  # type: ignore[misc]
-            if has_new_runs:
-                got, value = ({**one, "MLflow": Counter(set(one["MLflow"]))} for one in (got, value))
-            found += [f"{name}: {key} differs" for key in sorted({*got, *value}) if got.get(key) != value.get(key)]
-            too_many, missing = got["MLflow"] - value["MLflow"], value["MLflow"] - got["MLflow"]
-            found += [f"{name}: too often in MLflow: {point}" for point in list(too_many)[:3]]
-            found += [f"{name}: not in MLflow: {point}" for point in list(missing)[:3]]
+            found += [f"{name}: {difference}" for difference in differences(got, value, has_new_runs=has_new_runs)]
             if is_locked(site.experiments / name):
                 found.append(f"{name} is locked")
     return found
+
+
+def differences(got: Mapping[str, Any], expected: Mapping[str, Any], *, has_new_runs: bool) -> list[str]:
+    """What two results differ in.
+
+    Args:
+        got: `result_of` a disturbed training.
+        expected: `result_of` the undisturbed one.
+        has_new_runs: whether MLflow may hold points in several runs of a name, as after a torn state file.
+    """
+    found = [f"{key} differs" for key in sorted({*got, *expected} - {"MLflow"}) if got.get(key) != expected.get(key)]
+    own, others = (Counter(set(one["MLflow"])) if has_new_runs else one["MLflow"] for one in (got, expected))
+    found += [f"too often in MLflow: {point}" for point in own - others]
+    return found + [f"not in MLflow: {point}" for point in others - own]
 
 
 def read_restored(site: Site, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hacpo_core.errors import StoreError
 from hacpo_core.store.steps import StepStore
 from tests.soak.campaign import next_setup
-from tests.soak.judge import read_restored
+from tests.soak.judge import differences, read_restored
 from tests.soak.setups import Setup
 from tests.soak.site import clock_library
 from tests.soak.table import table_of
@@ -43,6 +44,17 @@ def test_rounds_at_once_are_of_different_kinds_and_one_of_them_restarts_postgres
     assert next_setup(setups, ["plain"], [plain]) is first
     assert next_setup(setups, ["plain", "first"], [plain, first]) is None
     assert next_setup(setups, ["plain", "plain", "first"], [first]) is plain
+
+
+def test_points_are_compared_with_their_number_unless_a_state_file_was_torn() -> None:
+    once, twice = Counter({"loss": 1}), Counter({"loss": 2})
+    expected = {"weights": "ab", "MLflow": once}
+    assert differences({"weights": "ab", "MLflow": once}, expected, has_new_runs=False) == []
+    assert differences({"weights": "ab", "MLflow": twice}, expected, has_new_runs=True) == []
+    got = {"weights": "ac", "MLflow": twice}
+    assert differences(got, expected, has_new_runs=False) == ["weights differs", "too often in MLflow: loss"]
+    missing = {"weights": "ab", "MLflow": Counter[str]()}
+    assert differences(missing, expected, has_new_runs=True) == ["not in MLflow: loss"]
 
 
 def test_torn_file_that_nothing_has_read_is_restored_once_reading_names_it(tmp_path: Path) -> None:

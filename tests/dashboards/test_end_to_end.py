@@ -58,7 +58,7 @@ def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Cal
 def test_killed_run_is_seen_to_fail_is_retried_and_ends(
     small_plan: Callable[..., Plan], runs_dir: Path, worker_log: Path, tmp_path: Path
 ) -> None:
-    planned = small_plan("hacpo", "train.num_steps=30", "checkpoint.every=5", runs_dir=runs_dir)
+    planned = small_plan("hacpo", "train.num_steps=40", "checkpoint.every=5", runs_dir=runs_dir)
     places = [Place("small", "hacpo", "", 0, agent, planned.id) for agent in planned.config.pair.agents]
     save_grid(runs_dir, GridRecord("live", "A live grid", "plain", ["dev"], places))
     with chromium() as browser, listening(runs_dir, connect=connector(runs_dir)) as url:
@@ -87,10 +87,10 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         steps = set()
 
         def step() -> int:
-            steps.add(str(cell.get_attribute("aria-label")).partition(" of 30")[0].split()[-1])
+            steps.add(str(cell.get_attribute("aria-label")).partition(" of 40")[0].split()[-1])
             return len(steps)
 
-        wait_until(lambda: step() >= 4, limit_s=LIMIT_S)  # it advances
+        wait_until(lambda: step() >= 3, limit_s=LIMIT_S)  # it advances
         assert tab.locator("#act button[value=retry]").is_hidden()  # a running one is not retried
         holder = psutil.Process(int(read_json(planned.root / "lock")["pid"]))
         holder.kill()
@@ -112,7 +112,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         tab.screenshot(path=str(screenshots(tmp_path) / "live-compare.png"), full_page=True)
 
         tab.goto(f"{url}/samples/{planned.id}")
-        assert tab.get_by_label("step", exact=True).input_value() == "30"
+        assert tab.get_by_label("step", exact=True).input_value() == "40"
         assert "1 of 4" in tab.locator("#answers nav").inner_text()
         responses = tab.locator("article.response")
         assert responses.count() == 8  # two agents, four samples

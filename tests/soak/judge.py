@@ -71,7 +71,7 @@ def differences(got: Mapping[str, Any], expected: Mapping[str, Any], *, has_new_
 
 
 def read_restored(site: Site, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is read, once the torn files that reading names are restored, as its error asks.
+    """What is read, after restoring each torn file that an error names, as the error asks.
 
     Training reads no file of a step before its checkpoint but the metrics, so such a file may still be torn at the end.
     """
@@ -79,11 +79,12 @@ def read_restored(site: Site, read: Callable[[], dict[str, Any]]) -> dict[str, A
         try:
             return read()
         except StoreError as error:
-            path = next((p for p, _, torn in site.torn if f"{p} is missing or was altered" in str(error)), None)
-            content = {torn: before for p, before, torn in site.torn if p == path}
-            if path is None or path.read_bytes() not in content:
+            for path, before, torn in site.torn:
+                if f"{path} is missing or was altered" in str(error) and path.read_bytes() == torn:
+                    path.write_bytes(before)
+                    break
+            else:
                 raise
-            path.write_bytes(content[path.read_bytes()])
 
 
 def _state(site: Site, name: str) -> str:

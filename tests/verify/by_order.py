@@ -1,4 +1,4 @@
-"""A reward function that does what responses say; its process starts at once, because it imports next to nothing."""
+"""A reward function that does what responses say. It imports next to nothing, so that its process starts at once."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with
 weights, so that nothing need be downloaded; responses rarely end early. Without a GPU, the toy size is measured on the
 CPU.
 
-Usage: python -m benchmarks.studies.gpu_engines [--hardware one_gpu_vllm] [--size 1.7b|4b|toy] [--model FOLDER]
+Usage: python -m benchmarks.studies.gpu_engines [--hardware one_gpu_vllm] [--size 0.6b|1.7b|4b|toy] [--model FOLDER]
+                                                [--max-tokens 256] [WORD...]
 Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` updates docs/performance.md.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from hacpo_core.tiny.tokenizers import build_tokenizer
 
 _QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True}
 SIZES: dict[str, dict[str, Any]] = {
+    "0.6b": _QWEN3
+    | {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072},
     "1.7b": _QWEN3
     | {"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 6144},
     "4b": _QWEN3 | {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728},
@@ -33,6 +37,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512},
 }
 WORK = {
+    "0.6b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "1.7b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "4b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "toy": Workload(num_problems=16, num_samples=4, max_tokens=64),
@@ -55,14 +60,18 @@ def main() -> None:
     parser.add_argument("--hardware", default="one_gpu_vllm" if torch.cuda.is_available() else "cpu_deepspeed")
     parser.add_argument("--size", choices=SIZES, default="1.7b" if torch.cuda.is_available() else "toy")
     parser.add_argument("--model", type=Path, help="a model folder, instead of random weights")
+    parser.add_argument("--max-tokens", type=int, help="longest response; default: by size")
     parser.add_argument("overrides", nargs="*", help="section.field=value")
     arguments = parser.parse_args()
     model, size, overrides = arguments.model, arguments.size, arguments.overrides
+    workload = replace(WORK[size], max_tokens=arguments.max_tokens or WORK[size].max_tokens)
     with tempfile.TemporaryDirectory() as temporary:
         folder: Path = model or Path(temporary)
         if model is None:
             write_random_model(folder, size)
-        report = trial_report(arguments.hardware, model=folder, workload=WORK[size], overrides=overrides)
+        report = trial_report(
+            arguments.hardware, model=folder, workload=workload, overrides=overrides, on_step=lambda step: print(step)
+        )
     entry = report | {"model": model.name if model else f"random, {size}", "words": overrides}
     path = RESULTS / "gpu_engines.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []

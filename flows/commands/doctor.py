@@ -24,31 +24,30 @@ def doctor(
         return
     from flows.doctor.machine import examine
 
-    findings = examine(runs_dir)
+    findings = []
+    for finding in examine(runs_dir):
+        findings.append(finding)
+        if not as_json:
+            print(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<14} {finding.detail}", flush=True)
     if as_json:
         print(json.dumps([finding.as_dict() for finding in findings]))
-    else:
-        for finding in findings:
-            print(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<14} {finding.detail}")
     if any(not finding.is_ok and finding.is_required for finding in findings):
         raise typer.Exit(EXIT_RUN)
 
 
 def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -> None:
-    """Print the result of each step of each trial, and save all of them as JSON."""
-    from flows.doctor.engine_trial import trial_report
+    """Print the result of each step of each trial when it ends, and save all of them as JSON."""
+    from flows.doctor.engine_trial import TrialStep, trial_report
     from hacpo_core.store.files import write_json
+
+    def show(line: TrialStep | str) -> None:
+        if not as_json:
+            print(line, flush=True)
 
     reports = []
     for folder in [None, model] if model is not None else [None]:
-        report = trial_report(hardware, model=folder)
-        reports.append(report)
-        if not as_json:
-            print(f"{report['model']} with --hardware {hardware} on {report['device']}")
-            for step in report["steps"]:
-                print(
-                    f"{'ok ' if step['is_ok'] else 'NO '} {step['name']:<22} {step['seconds']:7.1f} s  {step['detail']}"
-                )
+        show(f"{folder or 'tiny'} with --hardware {hardware}")
+        reports.append(trial_report(hardware, model=folder, on_step=show))
     path = runs_dir / "doctor-gpu.json"
     write_json(path, reports)
     print(json.dumps(reports) if as_json else f"all figures: {path}")

@@ -72,6 +72,9 @@ class TrialStep:
     detail: str
     figures: dict[str, float] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"{'ok ' if self.is_ok else 'NO '} {self.name:<22} {self.seconds:7.1f} s  {self.detail}"
+
 
 def trial_config(
     hardware: str, *, model: Path | None, workload: Workload, overrides: Sequence[str]
@@ -88,7 +91,18 @@ def trial_config(
     return with_ranks(replace(config, pair=PairConfig(name="trial", agents={AGENT: agent})), {})
 
 
-def try_engines(config: ExperimentConfig, root: Path, workload: Workload, *, last: str = "") -> list[TrialStep]:
+def _ignore(step: TrialStep) -> None:
+    """Nobody is told about a step."""
+
+
+def try_engines(
+    config: ExperimentConfig,
+    root: Path,
+    workload: Workload,
+    *,
+    last: str = "",
+    on_step: Callable[[TrialStep], None] = _ignore,
+) -> list[TrialStep]:
     """Run the steps in order; stop after the first one that fails.
 
     Args:
@@ -96,26 +110,36 @@ def try_engines(config: ExperimentConfig, root: Path, workload: Workload, *, las
         root: an empty folder for models and checkpoints.
         workload: what to sample and train.
         last: step after which to stop; "": the last one.
+        on_step: is called with each step when it ends.
     """
     trial = _Trial(config, root, workload)
     steps: list[TrialStep] = []
+
+    def add(is_ok: bool, detail: str, figures: dict[str, float]) -> None:
+        steps.append(TrialStep(name, is_ok, time.perf_counter() - begun, detail, figures))
+        on_step(steps[-1])
+
     name, begun = "lock GPUs", time.perf_counter()
     try:
         with gpu_slots(config), closing(trial):
             for name, work in trial.steps():
                 begun = time.perf_counter()
-                detail, figures = work()
-                steps.append(TrialStep(name, True, time.perf_counter() - begun, detail, figures))
+                add(True, *work())
                 if name == last:
                     break
     except Exception as error:  # noqa: BLE001  any error of an engine is the outcome of its step
         message = " ".join(str(error).split())
-        steps.append(TrialStep(name, False, time.perf_counter() - begun, f"{type(error).__name__}: {message}"))
+        add(False, f"{type(error).__name__}: {message}", {})
     return steps
 
 
 def trial_report(
-    hardware: str, *, model: Path | None = None, workload: Workload | None = None, overrides: Sequence[str] = ()
+    hardware: str,
+    *,
+    model: Path | None = None,
+    workload: Workload | None = None,
+    overrides: Sequence[str] = (),
+    on_step: Callable[[TrialStep], None] = _ignore,
 ) -> dict[str, Any]:
     """Run a trial and return it as a JSON-serialisable value: settings, device and the outcome of each step.
 
@@ -124,6 +148,7 @@ def trial_report(
         model: folder of the agent's model; None: make a tiny one.
         workload: what to sample and train.
         overrides: each "section.field=value".
+        on_step: is called with each step when it ends.
 
     Raises:
         ConfigError: the hardware file or an override cannot be used.
@@ -132,18 +157,21 @@ def trial_report(
     workload = workload or Workload()
     config = trial_config(hardware, model=model, workload=workload, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="hacpo-trial-", ignore_cleanup_errors=True) as folder:
-        steps = try_engines(config, Path(folder), workload)
-    is_here = config.engine.device != "cpu" and torch.cuda.is_available()
+        steps = try_engines(config, Path(folder), workload, on_step=on_step)
     return {
         "model": str(model) if model is not None else "tiny",
         "hardware": hardware,
         "engine": as_dict(config.engine),
-        "device": torch.cuda.get_device_name() if is_here else config.engine.device,
+        "device": _device_name(config.engine.device),
         "workload": asdict(workload),
         "is_ok": steps[-1].is_ok,
         "steps": [asdict(step) for step in steps],
         "versions": dict(version_tags()),
     }
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else device
 
 
 def quick_trial(*overrides: str) -> str:
@@ -231,7 +259,7 @@ class _Trial:
         self._open(self._root)
         engine = self._config.engine
         return (
-            f"{engine.learner} learner and {engine.sampler} sampler on {engine.device}, {engine.dtype}",
+            f"{engine.learner} learner and {engine.sampler} sampler on {_device_name(engine.device)}, {engine.dtype}",
             self._memory(),
         )
 

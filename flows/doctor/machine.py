@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
@@ -44,13 +44,15 @@ class Finding:
         return asdict(self)
 
 
-def examine(runs_dir: Path) -> list[Finding]:
+def examine(runs_dir: Path) -> Iterator[Finding]:
     """Check packages, the built-in engine, verifier, disk, ports, server, GPU, data and the extras, in that order."""
     with ThreadPoolExecutor() as pool:  # each thread waits for a subprocess
         engines = [pool.submit(look) for look in (check_vllm, check_deepspeed, check_ray, check_peft)]
-        findings = [*check_packages(), _try("sampler+learner", _train_something), _try("verifier", _verify_something)]
-        findings += [check_disk(runs_dir), check_ports(), check_server(runs_dir), check_gpu(), check_data()]
-        return findings + [engine.result() for engine in engines]
+        yield from check_packages()
+        yield _try("sampler+learner", _train_something)
+        yield _try("verifier", _verify_something)
+        yield from (check_disk(runs_dir), check_ports(), check_server(runs_dir), check_gpu(), check_data())
+        yield from (engine.result() for engine in engines)
 
 
 def check_packages() -> list[Finding]:

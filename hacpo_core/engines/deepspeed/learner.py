@@ -317,11 +317,16 @@ def _import(device: torch.device) -> Any:
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     try:
         import deepspeed
+        from deepspeed.accelerator import get_accelerator, set_accelerator
+        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
     except ImportError as error:
         raise EngineError(
             f"engine.learner: deepspeed cannot be imported ({error}); pip install 'hacpo[deepspeed]', or set "
             "engine.learner=torch"
         ) from error
+    if get_accelerator().device_name() != device.type:  # it was imported before, for another device
+        set_accelerator(CPU_Accelerator() if device.type == "cpu" else CUDA_Accelerator())
     # In every pass, it calls functions that torch 2.13 has deprecated.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     # On the CPU, it would compile a shared-memory reduction at the first run, for half a minute; gloo works as well.

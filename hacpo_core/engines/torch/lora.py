@@ -150,6 +150,8 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     state = None
     if _adapted_layers(model):
         state = dict(merged_weights(model, model.state_dict().items()))
-    # Accelerate imports DeepSpeed here if it is installed, which would warn on a machine without a GPU.
-    os.environ.setdefault("DS_ACCELERATOR", model.device.type)
+    # Accelerate imports DeepSpeed here if it is installed, which would warn on a machine without a GPU. With one, its
+    # own choice is kept for learners on the GPU: this model may be on the CPU.
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     model.save_pretrained(folder, state_dict=state, safe_serialization=True)

@@ -19,6 +19,9 @@ from torch.distributed import distributed_c10d
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is imported
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
+from deepspeed.accelerator import get_accelerator, set_accelerator
+from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner, deal
 from hacpo_core.engines.layouts import micro_batches
@@ -169,6 +172,16 @@ def assert_same_training(found: Trained, expected: Trained, *, tolerance: float 
 def vars_of(outcome: Any) -> dict[str, float]:
     names = [field.name for field in fields(outcome) if field.name != "gradient_cosine"]
     return {name: float(getattr(outcome, name)) for name in names}
+
+
+def test_deepspeed_that_was_imported_for_a_gpu_trains_a_model_on_the_cpu() -> None:
+    expected = get_accelerator()
+    set_accelerator(CUDA_Accelerator())
+    try:
+        assert train(Job(3, seeds=(0,))).digest.startswith("sums128:")
+        assert get_accelerator().device_name() == "cpu"
+    finally:
+        set_accelerator(expected)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -6,6 +6,7 @@ Shapes: B sequence, T token.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -108,6 +109,14 @@ def test_update_makes_good_responses_likelier_and_bad_ones_less_likely(advantage
     before = sum(scored(learner, [request])[0])
     run(learner, [[row]] * 2, GSPO)
     assert (sum(scored(learner, [request])[0]) > before) is (advantage > 0)
+
+
+def test_saving_a_model_on_the_cpu_leaves_deepspeed_to_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    for has_gpu, expected in ((True, None), (False, "cpu")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)
+        save_model(small_model(), tmp_path / str(has_gpu))
+        assert os.environ.get("DS_ACCELERATOR") == expected
 
 
 @every_family

@@ -97,7 +97,7 @@ def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: 
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 0, found.output
     lines = found.output.splitlines()
-    assert lines[0] == "tiny with --hardware cpu on cpu"
+    assert lines[0] == "tiny with --hardware cpu"
     assert [line[:2] for line in lines[1:10]] == ["ok"] * 9
     kept = json.loads((tmp_path / "runs" / "doctor-gpu.json").read_text(encoding="utf-8"))
     assert [step["name"] for step in kept[0]["steps"]] == STEPS

@@ -18,9 +18,11 @@ import torch
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.watcher import QuietWatcher
+from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import LockedError, ReplayError, StoreError
+from hacpo_core.evaluation.results import results
 from hacpo_core.methods.base import History, State
 from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
@@ -222,6 +224,29 @@ def test_evaluation_torn_after_the_last_checkpoint_is_made_again_to_the_same_bit
     (broken.root / "steps" / "000002" / "evaluate.dev.qwen.json").write_text("", encoding="utf-8")
     assert finish(broken) == expected
     assert "step 2, evaluate.dev.qwen is corrupt" in caplog.text
+
+
+def test_scores_before_training_that_are_torn_later_are_made_again(
+    small_plan: Callable[..., Plan], undisturbed: Outcome, tmp_path: Path
+) -> None:
+    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    broken = small_plan("hacpo")
+    break_off(broken, "rollout", 4)
+    torn = [broken.root / "steps" / "000000" / f"evaluate.{name}.json" for name in ("dev.llama", "test.qwen")]
+    for path in torn:
+        path.write_text("", encoding="utf-8")
+    assert latest_checkpoint(broken.root) is not None
+    assert finish(broken) == expected
+
+
+def test_altered_evaluation_names_the_command_that_makes_it_again(small_plan: Callable[..., Plan]) -> None:
+    plan = small_plan("hacpo")
+    finish(plan)
+    (plan.root / "steps" / "000002" / "evaluate.dev.qwen.json").write_text("", encoding="utf-8")
+    with pytest.raises(StoreError, match=rf"`hacpo evaluate {plan.id} --step 2`"):
+        list(results(plan.root))
+    run_evaluation(plan, 2, DirectRunner(), QuietWatcher())
+    assert {result.step for result in results(plan.root)} == {0, 2, 4}
 
 
 def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:

@@ -30,6 +30,7 @@ from hacpo_core.columns import TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.training import load_training
+from hacpo_core.engines.base import UpdateOutcome
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.engines.replay import UpdateTrace, compare
 from hacpo_core.engines.torch.offload import release_unused
@@ -299,18 +300,15 @@ class _Trial:
         return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures
 
     def _update(self) -> _Outcome:
-        begun = time.perf_counter()
-        outcome, self._trace = self._apply()
-        num_tokens = sum(minibatch.num_trained_tokens for minibatch in outcome.minibatches)
-        rate = num_tokens / (time.perf_counter() - begun)
+        outcome, self._trace, rate = self._timed_update()
         first = np.log(outcome.rows.ratio_B[outcome.rows.update_B == 0])
         noise = math.sqrt(float(np.mean(first**2)))
         norm = statistics.fmean(minibatch.grad_norm for minibatch in outcome.minibatches)
         figures = {"tokens_per_s": rate, "own_noise_rms": noise, "grad_norm": norm} | self._memory()
         return f"{len(outcome.minibatches)} updates, rms log s {noise:.1e} before the first", figures
 
-    def _apply(self) -> Any:
-        """Update the agent on its responses, with advantages of alternating sign."""
+    def _timed_update(self) -> tuple[UpdateOutcome, UpdateTrace, float]:
+        """Update the agent on its responses, with advantages of alternating sign; also the trained tokens per s."""
         rows = TokenRows.of(list(self._sampled.prompt_ids), self._sampled.token_ids)
         minibatches = [
             own_minibatch(
@@ -318,10 +316,10 @@ class _Trial:
             )
             for part in np.array_split(np.arange(len(rows)), self._workload.num_updates)
         ]
-        applied = self._agent(0).update(
-            minibatches, self._objective, version=1, measures_cosine=False, recomputes_own=True
-        )
-        return applied.outcome, applied.trace
+        agent, begun = self._agent(0), time.perf_counter()
+        applied = agent.update(minibatches, self._objective, version=1, measures_cosine=False, recomputes_own=True)
+        num_tokens = sum(minibatch.num_trained_tokens for minibatch in applied.outcome.minibatches)
+        return applied.outcome, applied.trace, num_tokens / (time.perf_counter() - begun)
 
     def _checkpoint(self) -> _Outcome:
         placement, begun = self._placement, time.perf_counter()
@@ -343,10 +341,12 @@ class _Trial:
     def _replay(self) -> _Outcome:
         assert self._trace is not None, "the agent is updated first"
         self._open(self._root / "from the initial model")
-        replay = compare(self._trace, self._apply()[1])
+        _, trace, rate = self._timed_update()
+        replay = compare(self._trace, trace)
         if replay.kind == "different":
             raise RuntimeError(f"replaying the update gives other weights: relative distance {replay.distance:.1e}")
-        return f"{replay.kind}, relative distance {replay.distance:.1e}", {"distance": replay.distance}
+        figures = {"distance": replay.distance, "tokens_per_s": rate}
+        return f"{replay.kind}, relative distance {replay.distance:.1e}", figures
 
     def _memory(self) -> dict[str, float]:
         """Device memory in use by all processes, GiB; empty on the CPU and with Ray."""

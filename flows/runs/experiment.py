@@ -26,7 +26,7 @@ from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
-from hacpo_core.evaluation.results import EvaluationResult, intact_results
+from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.checkpoint import checkpoint
@@ -118,6 +118,12 @@ def _train(
         tracking.update()
         if step == num_steps or step % config.checkpoint.every == 0:
             checkpoint(experiment, step)
+    # The table needs the scores before training, whose files may have been damaged since.
+    store = experiment.ledger.store
+    phases = {name: [result_phase(name, agent) for agent in experiment.agents] for name in benchmarks_after(config, 0)}
+    damaged = [name for name in phases if not all(store.is_intact(0, phase) for phase in phases[name])]
+    evaluate_agents(experiment, 0, damaged, benchmarks, runner, watcher)
+    tracking.update()
 
 
 def evaluate_agents(

@@ -89,6 +89,11 @@ def results(root: Path) -> Iterator[EvaluationResult]:
     """
     store = StepStore(root)
     for step, phase in _evaluations(store):
+        if not store.is_intact(step, phase):
+            raise StoreError(
+                f"{store.folder(step) / f'{phase}.json'} is missing or was altered after it was committed; restore it, "
+                f"or evaluate again with `hacpo evaluate {root.name} --step {step}`"
+            )
         yield read_result(store, step, phase)
 
 

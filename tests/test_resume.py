@@ -226,17 +226,14 @@ def test_evaluation_torn_after_the_last_checkpoint_is_made_again_to_the_same_bit
     assert "step 2, evaluate.dev.qwen is corrupt" in caplog.text
 
 
-def test_scores_before_training_that_are_torn_later_are_made_again(
-    small_plan: Callable[..., Plan], undisturbed: Outcome, tmp_path: Path
-) -> None:
-    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "reference"))
-    broken = small_plan("hacpo")
-    break_off(broken, "rollout", 4)
-    torn = [broken.root / "steps" / "000000" / f"evaluate.{name}.json" for name in ("dev.llama", "test.qwen")]
-    for path in torn:
-        path.write_text("", encoding="utf-8")
-    assert latest_checkpoint(broken.root) is not None
-    assert finish(broken) == expected
+def test_scores_of_the_table_that_are_torn_later_are_made_again(small_plan: Callable[..., Plan]) -> None:
+    plan = small_plan("hacpo")
+    expected = finish(plan)
+    (plan.root / "result.json").unlink()  # as if killed before its end
+    for name in ("000000/evaluate.dev.llama.json", "000000/evaluate.test.qwen.json", "000004/evaluate.dev.qwen.json"):
+        (plan.root / "steps" / name).write_text("", encoding="utf-8")
+    assert finish(plan) == expected
+    assert (plan.root / "result.json").is_file()
 
 
 def test_altered_evaluation_names_the_command_that_makes_it_again(small_plan: Callable[..., Plan]) -> None:

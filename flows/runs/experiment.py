@@ -118,12 +118,16 @@ def _train(
         tracking.update()
         if step == num_steps or step % config.checkpoint.every == 0:
             checkpoint(experiment, step)
-    # The table needs the scores before training, whose files may have been damaged since.
-    store = experiment.ledger.store
-    phases = {name: [result_phase(name, agent) for agent in experiment.agents] for name in benchmarks_after(config, 0)}
-    damaged = [name for name in phases if not all(store.is_intact(0, phase) for phase in phases[name])]
-    evaluate_agents(experiment, 0, damaged, benchmarks, runner, watcher)
+    for step in (0, num_steps):  # the table needs these scores, whose files may have been damaged since
+        evaluate_agents(experiment, step, _damaged(experiment, step), benchmarks, runner, watcher)
     tracking.update()
+
+
+def _damaged(experiment: Experiment, step: int) -> list[str]:
+    """Benchmarks with results of this step that are missing or damaged."""
+    is_intact = experiment.ledger.store.is_intact
+    names = benchmarks_after(experiment.config, step)
+    return [n for n in names if not all(is_intact(step, result_phase(n, agent)) for agent in experiment.agents)]
 
 
 def evaluate_agents(

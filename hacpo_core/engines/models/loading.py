@@ -106,9 +106,6 @@ def load_model(
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_noise(model)
     _fix_generation_settings(model, folder)
-    if device != "cpu":
-        # cuDNN's attention compiles a plan for every new shape, and nearly every batch has a new one.
-        torch.backends.cuda.enable_cudnn_sdp(False)
     model = model.to(device)
     use_onednn(model)
     return model  # type: ignore[no-any-return]

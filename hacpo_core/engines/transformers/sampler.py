@@ -6,6 +6,7 @@ Shapes: U distinct prompt, B sequence, T token, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class TransformersSampler:
         for start in range(0, len(by_length), self._batch_size):
             positions = by_length[start : start + self._batch_size]
             batch = [requests[position] for position in positions]
-            with mode():
+            with mode(), without_cudnn_attention(self.model.device):
                 for position, response in zip(
                     positions, self._sample_batch(decoder, batch, limits, stop_E), strict=True
                 ):
@@ -148,6 +149,17 @@ class TransformersSampler:
         mask_UT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
         prompt_B = torch.tensor([place[request.prompt_ids] for request in requests], device=device)
         return decoder.start(torch.tensor(padded, device=device), mask_UT, prompt_B, max_tokens=max_tokens)
+
+
+@contextmanager
+def without_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """Turn off cuDNN's attention on a GPU: it compiles a plan for each new shape, and each token has a new one."""
+    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(was_on and device.type == "cpu")
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_on)
 
 
 def choose(logprob_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:

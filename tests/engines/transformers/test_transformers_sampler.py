@@ -22,7 +22,7 @@ from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.transformers import sampler as transformers_sampler
 from hacpo_core.engines.transformers.decoders import ModelDecoder
-from hacpo_core.engines.transformers.sampler import TransformersSampler, choose
+from hacpo_core.engines.transformers.sampler import TransformersSampler, choose, without_cudnn_attention
 from hacpo_core.records import SamplingLimits
 from tests.engines.small import FAMILIES, Request, Response, logprobs_of, responses_of, scored, small_model
 
@@ -32,6 +32,16 @@ PROMPTS = ((1, 2, 3), (4,), (5, 6, 7, 8, 9), (1, 2), (4, 4, 4))
 REQUESTS = [SampleRequest(PROMPTS[n % len(PROMPTS)], seed=1000 + n) for n in range(20)]
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def test_cudnn_attention_is_off_while_a_gpu_samples_and_left_alone_otherwise() -> None:
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    with without_cudnn_attention(torch.device("cpu")):
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+    with pytest.raises(KeyError), without_cudnn_attention(torch.device("cuda")):
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        raise KeyError
+    assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @cache

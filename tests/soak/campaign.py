@@ -4,7 +4,7 @@ SOAK_PARALLEL rounds of different kinds run at once, since many faults are waits
 command, and disturbs its processes and files. A command that ends without success is called again, as a person would.
 When it has ended with success, the folder must hold what an undisturbed one holds, to the bit, and nothing else may be
 left. SOAK_SEED chooses the faults; when they hit depends on the machine as well. SOAK_ONLY keeps the kinds of rounds
-whose name holds these words. No fault is begun once the time is over.
+whose name holds these words. Once the time is over, no fault is begun; a point that was armed before may still be hit.
 
     python -m tests.soak.campaign RESULT.json
 """
@@ -36,9 +36,9 @@ from hacpo_core.tracking import prepare_store
 from tests.conftest import copy_database, write_small_pair
 from tests.postgres import Postgres
 from tests.soak.faults import FAULTS
-from tests.soak.judge import problems_of, read_reference
+from tests.soak.judge import problems_of, problems_of_end, read_reference
 from tests.soak.setups import SETUPS, Setup
-from tests.soak.site import Site
+from tests.soak.site import Call, Site
 
 FAULTS_IN_A_ROUND = (12, 30)
 SHORTEST_PAUSE_S = 0.2
@@ -48,7 +48,8 @@ PARALLEL = 3
 ROUND_LIMIT_S = 1500.0
 """a round that has not ended by then counts as a problem"""
 METHODS = ("naive", "hacpo")
-POINTS = [f"{call}:{when}" for call in ("rename", "fsync", "pwrite", "flock") for when in ("before", "after")]
+POINTS = {"rename": 60, "fsync": 60, "flock": 20, "write": 60, "commit": 40, "checkpoint": 5, "request": 60}
+"""calls before or after which a process may kill itself, and the highest number of the call; see `hook`"""
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Round:
     recovery_s: float = 0.0
     """from the last fault until the last command ended with success"""
     messages: list[str] = field(default_factory=list)
-    """last lines of commands that ended by themselves without success"""
+    """what commands said that ended by themselves without success"""
     problems: list[str] = field(default_factory=list)
 
 
@@ -144,8 +145,8 @@ class Campaign:
             try:
                 for method in METHODS if setup.words == SETUPS[0].words else METHODS[-1:]:
                     command = site.start(self.arguments(plain, site, method))
-                    if command.wait(ROUND_LIMIT_S) != 0:
-                        raise RuntimeError(f"fails undisturbed: {site.last_lines()}")
+                    if command.process.wait(ROUND_LIMIT_S) != 0:
+                        raise RuntimeError(f"fails undisturbed: {command.last_lines(3)}")
                 self._expected[setup.words] = read_reference(site)
             finally:
                 site.remove()
@@ -169,7 +170,7 @@ class Campaign:
         begun = time.monotonic()
         try:
             self._disturb(setup, site, outcome, random.Random(outcome.seed))
-            if not outcome.problems:
+            if not any("not ended" in problem for problem in outcome.problems):
                 outcome.problems += problems_of(site, expected)
             site.stop()
             outcome.problems += site.leftovers()
@@ -179,7 +180,7 @@ class Campaign:
             site.remove()
         outcome.seconds = time.monotonic() - begun
         if outcome.problems:
-            print(*outcome.problems, f"output: {site.output}", sep="\n", flush=True)
+            print(*outcome.problems, f"output: {folder}", sep="\n", flush=True)
         else:
             shutil.rmtree(folder)
 
@@ -189,29 +190,28 @@ class Campaign:
         num_faults = rng.randint(*FAULTS_IN_A_ROUND)
         names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
         pause_s = SHORTEST_PAUSE_S, rng.choice(LONGEST_PAUSES_S)
-        fired = Path(f"{site.runs_dir}.fired")
-        commands: list[subprocess.Popen[bytes] | None] = [None] * setup.num_commands
-        left = setup.num_commands
+        commands: list[Call | None] = [None] * setup.num_commands
+        left, fired = setup.num_commands, set[Path]()
         pause_until = time.monotonic() + rng.uniform(*pause_s)
         while left:
             has_faults = len(outcome.faults) < num_faults and time.monotonic() < self._deadline
             for place, command in enumerate(commands):
-                if command is not None and command.poll() in (None, 0):
+                if command is not None and command.process.poll() in (None, 0):
                     continue
-                if command is not None and command.returncode != -signal.SIGKILL:
-                    outcome.messages += site.last_lines(1)
-                    if "Traceback" in "".join(site.last_lines(40)):
-                        outcome.messages.append("(with a traceback)")
-                point = f"{rng.choice(POINTS)}:{rng.randint(1, 60)}" if has_faults else ""
+                if command is not None:
+                    self._end_of(setup, site, command, outcome)
+                call, most = rng.choice(list(POINTS.items()))
+                point = f"{call}:{rng.choice(('before', 'after'))}:{rng.randint(1, most)}" if has_faults else ""
                 commands[place] = site.start(self.arguments(setup, site), point=point)
                 outcome.num_calls += 1
             if time.monotonic() - begun > ROUND_LIMIT_S:
                 outcome.problems.append(f"not ended after {ROUND_LIMIT_S:.0f} s")
                 return
-            if fired.exists() and (point := fired.read_text(encoding="utf-8")):
-                fired.unlink()
-                last = time.monotonic()
-                outcome.faults.append({"fault": "SIGKILL at a point", "victim": point, "at_s": last - begun})
+            for file in [file for file in site.points if file not in fired and file.exists()]:
+                if point := file.read_text(encoding="utf-8"):
+                    fired.add(file)
+                    last = time.monotonic()
+                    outcome.faults.append({"fault": "SIGKILL at a point", "victim": point, "at_s": last - begun})
             if has_faults and time.monotonic() > pause_until:
                 name = rng.choices(names, weights)[0]
                 for victim in FAULTS[name][0](site, rng):
@@ -219,10 +219,20 @@ class Campaign:
                     outcome.faults.append({"fault": name, "victim": victim, "at_s": last - begun})
                 pause_until = time.monotonic() + rng.uniform(*pause_s)
             time.sleep(0.05)
-            done = [command for command in commands if command is not None and command.poll() == 0]
+            done = [command for command in commands if command is not None and command.process.poll() == 0]
             left -= len(done)
             commands = [command for command in commands if command not in done]
         outcome.recovery_s = time.monotonic() - last
+
+    def _end_of(self, setup: Setup, site: Site, command: Call, outcome: Round) -> None:
+        """Note what a command said that ended without success, unless it was killed, and follow its advice."""
+        code, lines = command.process.returncode, command.last_lines()
+        if code == -signal.SIGKILL or (code == -signal.SIGTERM and command.process.pid in site.ending):
+            return
+        said = [line for line in lines if "hacpo: " in line][-1:] or lines[-1:]
+        outcome.messages += [line[line.find("hacpo: ") :] if "hacpo: " in line else line for line in said]
+        outcome.problems += problems_of_end(code, lines, may_abort=setup.may_abort)
+        site.restore("\n".join(lines))
 
 
 def next_setup(setups: Sequence[Setup], done: Sequence[str], running: Sequence[Setup]) -> Setup | None:

@@ -16,7 +16,8 @@ import psutil
 from tests.soak.processes import by_role, marked
 from tests.soak.site import Site
 
-STOPPED_S = (5.0, 20.0)
+STOPPED_S = (5.0, 60.0, 5.0)
+"""shortest, longest and most likely time"""
 FULL_S = (2.0, 8.0)
 TROUBLE_S = (2.0, 15.0)
 AWAY_S = (10.0, 60.0)
@@ -65,7 +66,7 @@ def stop(site: Site, rng: random.Random) -> list[str]:
     for role, process in _victims(site, rng, 1):
         with suppress(psutil.NoSuchProcess):
             process.suspend()
-            timer = threading.Timer(rng.uniform(*STOPPED_S), _go_on, [process])
+            timer = threading.Timer(rng.triangular(*STOPPED_S), _go_on, [process])
             site.timers.append(timer)
             timer.start()
             return [role]
@@ -82,10 +83,13 @@ def tear(site: Site, rng: random.Random) -> list[str]:
     for process in list(marked(site.mark)):
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    files = [path for path in site.experiments.rglob("*") if path.is_file() and path.stat().st_size and _is_torn(path)]
+    files: dict[str, list[Path]] = {}  # by type, so that the few large ones are hit as often as the many small ones
+    for path in sorted(site.experiments.rglob("*")):
+        if path.is_file() and path.stat().st_size and path.name != "lock" and ".tmp" not in path.name:
+            files.setdefault(path.suffix, []).append(path)
     if not files:
         return []
-    path = rng.choice(sorted(files))
+    path = rng.choice(files[rng.choice(sorted(files))])
     before = path.read_bytes()
     content = bytearray(before)
     position = rng.randrange(len(content))
@@ -99,17 +103,18 @@ def tear(site: Site, rng: random.Random) -> list[str]:
 
 
 def make_read_only(site: Site, rng: random.Random) -> list[str]:
-    """Nothing can be written below `experiments` for some seconds; files that are open stay so."""
-    folder = str(site.experiments)
+    """Nothing can be written below `experiments`, or in the runs folder, for some seconds; open files stay so."""
     if not site.is_small_disk or not site.experiments.exists():
         return []
+    what = rng.choice((site.experiments, site.runs_dir))
+    folder = str(what)
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
         time.sleep(rng.uniform(*FULL_S))
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
-    return ["disk"]
+    return ["experiments" if what == site.experiments else "runs folder"]
 
 
 def disappear(site: Site, rng: random.Random) -> list[str]:
@@ -153,10 +158,6 @@ def restart_postgres(site: Site, rng: random.Random) -> list[str]:
         return []
     site.postgres.restart(away_s=rng.uniform(*FULL_S))
     return ["PostgreSQL"]
-
-
-def _is_torn(path: Path) -> bool:
-    return path.name not in ("config.yaml", "contents.json")  # what is asked for, not what was done
 
 
 def fill_disk(site: Site, rng: random.Random) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flows.planning.plans import Plan, find_plan
@@ -79,12 +80,25 @@ def read_restored(site: Site, read: Callable[[], dict[str, Any]]) -> dict[str, A
         try:
             return read()
         except StoreError as error:
-            for path, before, torn in site.torn:
-                if f"{path} is missing or was altered" in str(error) and path.read_bytes() == torn:
-                    path.write_bytes(before)
-                    break
-            else:
+            if not site.restore(str(error)):
                 raise
+
+
+def problems_of_end(code: int, lines: Sequence[str], *, may_abort: bool) -> list[str]:
+    """What is wrong with how a disturbed command ended by itself, without success.
+
+    Args:
+        code: its exit code, minus the signal if one ended it.
+        lines: the last ones that it printed.
+        may_abort: whether a library of the command may end its process.
+    """
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    if code < 0 and not may_abort:
+        return [f"a command was ended by {signal.Signals(-code).name}: {last}"]
+    found = [f"a command printed a traceback: {last}"] if any(line.startswith("Traceback") for line in lines) else []
+    if not found and not any("hacpo: " in line for line in lines):
+        found = [f"a command ended with {code} and without a sentence of ours: {last}"]
+    return [] if may_abort else found
 
 
 def _state(site: Site, name: str) -> str:

@@ -41,6 +41,8 @@ class Setup:
     """whether MLflow's points and Prefect's records go to PostgreSQL"""
     has_clock: bool = True
     """whether its clock can be set: Ray's programs wait for a time of day, which only a machine's clock may change"""
+    may_abort: bool = False
+    """whether a library ends the command's process when a process of its own dies, as Ray does, with a C++ stack"""
     python: str = sys.executable
     obstacle: Callable[[], str] = lambda: ""
     """why this machine cannot run it, "" if it can"""
@@ -67,6 +69,7 @@ SETUPS = (
         "train on Ray, two ranks",
         (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=3", *_RANKS),
         has_clock=False,
+        may_abort=True,
         obstacle=lambda: _is_missing("ray", "deepspeed"),
     ),
     Setup("two trains at once", num_commands=2),

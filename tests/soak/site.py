@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def clock_library(folder: Path) -> Path | None:
         print("no clock is set: there is no C compiler", flush=True)
         return None
     return library
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command that was started, and the file of its output."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def last_lines(self, number: int = 40) -> list[str]:
+        """Of what it printed."""
+        return self.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-number:]
 
 
 class Site:
@@ -66,6 +79,9 @@ class Site:
         """processes that were told to end"""
         self.torn: list[tuple[Path, bytes, bytes]] = []
         """files with their content before and after a fault"""
+        self.points: list[Path] = []
+        """files in which processes note the points at which they killed themselves, one for each armed point"""
+        self._num_calls = 0
         runs_dir.mkdir(parents=True)
         size = ["-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(runs_dir)]
         self.is_small_disk = subprocess.run(["mount", *size], capture_output=True).returncode == 0
@@ -105,7 +121,9 @@ class Site:
     def environment(self, point: str = "") -> dict[str, str]:
         """Of the round's processes; `point` as in `hook/sitecustomize.py`, without the file."""
         path = os.pathsep.join([str(HOOK), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        point = f"{point}:{self.runs_dir}.fired" if point else ""
+        if point:
+            self.points.append(self.runs_dir.with_suffix(f".point-{len(self.points)}"))
+            point = f"{point}:{self.points[-1]}"
         own: dict[str, str] = {}
         if self._clock_library is not None:
             own = {"LD_PRELOAD": str(self._clock_library), "HACPO_SOAK_CLOCK": str(self._clock)}
@@ -122,10 +140,12 @@ class Site:
             "PREFECT_LOGGING_LEVEL": "ERROR",
         }
 
-    def start(self, arguments: Sequence[str], *, point: str = "") -> subprocess.Popen[bytes]:
+    def start(self, arguments: Sequence[str], *, point: str = "") -> Call:
         """Start a `hacpo` command; its output goes to a file beside the runs folder."""
-        with self.output.open("ab") as out:
-            return subprocess.Popen(
+        self._num_calls += 1
+        output = self.runs_dir.with_suffix(f".out-{self._num_calls}")
+        with output.open("ab") as out:
+            process = subprocess.Popen(
                 [self._python, "-m", "flows.cli", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -133,14 +153,15 @@ class Site:
                 env=self.environment(point),
                 start_new_session=True,
             )
+        return Call(process, output)
 
-    @property
-    def output(self) -> Path:
-        return self.runs_dir.with_suffix(".out")
-
-    def last_lines(self, number: int = 3) -> list[str]:
-        """Of what the commands printed."""
-        return self.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-number:]
+    def restore(self, message: str) -> bool:
+        """Restore a torn file that a message names, as the message asks; whether there was one."""
+        for path, before, torn in self.torn:
+            if str(path) in message and path.is_file() and path.read_bytes() == torn:
+                path.write_bytes(before)
+                return True
+        return False
 
     def stop(self) -> None:
         """End all services as a person would."""
@@ -161,7 +182,8 @@ class Site:
         for process in living:
             with suppress(psutil.NoSuchProcess):
                 found.append(f"process {process.cmdline()}")
-        files = [*self.experiments.rglob("*.tmp*"), *home_of(self.runs_dir).glob("*.tmp*")]
+        home = home_of(self.runs_dir)
+        files = [*self.experiments.rglob("*.tmp*"), *home.glob("*.tmp*"), *home.glob(".*.json.*")]
         return found + [f"file {path.relative_to(self.runs_dir)}" for path in files]
 
     def remove(self) -> None:

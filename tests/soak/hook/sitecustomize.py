@@ -4,13 +4,16 @@ HACPO_SOAK_TROUBLE names a file: what happens to requests over httpx, one of "re
 the file, nothing happens. `clock.c` sets the clock.
 
 HACPO_SOAK_POINT holds "<call>:<before or after>:<number>:<file>", for example "rename:after:17:/tmp/x": the process
-that first reaches its 17th rename kills itself right after it, and notes the point in the file; no second one does.
+that first reaches its 17th rename kills itself right after it, and notes the point in the file. As long as the file
+exists, no other process does. The calls are those of the system (rename, fsync, flock), of the store (write, commit,
+checkpoint) and requests to servers (request), by which flow runs are queued.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import importlib.abc
 import importlib.util
 import itertools
@@ -18,53 +21,64 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-CALLS = {"rename": os, "fsync": os, "pwrite": os, "flock": fcntl}
+SYSTEM = {"rename": os, "fsync": os, "flock": fcntl}
+OWN = {
+    "write": ("hacpo_core.store.files", "write_atomically"),
+    "commit": ("hacpo_core.store.steps", "StepStore.commit"),
+    "checkpoint": ("hacpo_core.store.checkpoints", "save_checkpoint"),
+}
+"""module and attribute of a call; it is changed when the module has been imported, before others import from it"""
 
 
-def _arm(name: str, when: str, number: int, fired: str) -> None:
-    module, count = CALLS[name], itertools.count(1)
-    original = getattr(module, name)
+class _Point:
+    """Kills this process before or after the n-th of the calls that pass it."""
 
-    def die() -> None:
+    def __init__(self, name: str, when: str, number: int, fired: str) -> None:
+        self._name, self._when, self._number, self._fired = name, when, number, fired
+        self._count = itertools.count(1)
+
+    def _die(self) -> None:
         with suppress(FileExistsError):
-            file = os.open(fired, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            os.write(file, f"{name}:{when}:{number}".encode())
+            file = os.open(self._fired, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            os.write(file, f"{self._name}:{self._when}:{self._number}".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def call(*args: object, **options: object) -> object:
-        is_due = next(count) == number
-        if is_due and when == "before":
-            die()
-        result = original(*args, **options)
-        if is_due and when == "after":
-            die()
-        return result
+    def begin(self) -> bool:
+        """A call begins; returns whether it is the n-th."""
+        is_due = next(self._count) == self._number
+        if is_due and self._when == "before":
+            self._die()
+        return is_due
 
-    setattr(module, name, call)
+    def end(self, is_due: bool) -> None:
+        """A call has ended."""
+        if is_due and self._when == "after":
+            self._die()
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            is_due = self.begin()
+            result = function(*args, **options)
+            self.end(is_due)
+            return result
+
+        return call
 
 
-def _content(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Changes a module right after it has been imported."""
 
-
-class _AfterHttpx(importlib.abc.MetaPathFinder):
-    """Changes httpx's transports as soon as it is imported."""
-
-    name = "httpx"
-
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
+        self._name, self._change = name, change
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
-        if fullname != self.name:
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -78,32 +92,61 @@ class _AfterHttpx(importlib.abc.MetaPathFinder):
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _change(self, httpx: ModuleType) -> None:
-        path, plain, asynchronous = self._path, httpx.HTTPTransport, httpx.AsyncHTTPTransport
-        send, send_async = plain.handle_request, asynchronous.handle_async_request
 
-        def answer(request: Any) -> Any:
-            kind = _content(path)
-            if kind == "refuses":
-                raise httpx.ConnectError("Connection refused", request=request)
-            return httpx.Response(500, text="Internal Server Error", request=request) if kind == "answers 500" else None
-
-        def handle_request(self: object, request: Any) -> Any:
-            while _content(path) == "hangs":
-                time.sleep(0.2)
-            return answer(request) or send(self, request)
-
-        async def handle_async_request(self: object, request: Any) -> Any:
-            while _content(path) == "hangs":
-                await asyncio.sleep(0.2)
-            return answer(request) or await send_async(self, request)
-
-        plain.handle_request, asynchronous.handle_async_request = handle_request, handle_async_request
+def _wrap(owner: Any, attribute: str, point: _Point) -> None:
+    *path, name = attribute.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    setattr(owner, name, point.wrapped(getattr(owner, name)))
 
 
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _change_httpx(httpx: ModuleType, trouble: str, point: _Point | None) -> None:
+    plain, asynchronous = httpx.HTTPTransport, httpx.AsyncHTTPTransport
+    send, send_async = plain.handle_request, asynchronous.handle_async_request
+
+    def answer(request: Any) -> Any:
+        kind = _content(trouble)
+        if kind == "refuses":
+            raise httpx.ConnectError("Connection refused", request=request)
+        return httpx.Response(500, text="Internal Server Error", request=request) if kind == "answers 500" else None
+
+    def handle_request(self: object, request: Any) -> Any:
+        is_due = point is not None and point.begin()
+        while _content(trouble) == "hangs":
+            time.sleep(0.2)
+        response = answer(request) or send(self, request)
+        if point is not None:
+            point.end(is_due)
+        return response
+
+    async def handle_async_request(self: object, request: Any) -> Any:
+        is_due = point is not None and point.begin()
+        while _content(trouble) == "hangs":
+            await asyncio.sleep(0.2)
+        response = answer(request) or await send_async(self, request)
+        if point is not None:
+            point.end(is_due)
+        return response
+
+    plain.handle_request, asynchronous.handle_async_request = handle_request, handle_async_request
+
+
+_words = os.environ.get("HACPO_SOAK_POINT", "").split(":", 3)
+_point = _Point(_words[0], _words[1], int(_words[2]), _words[3]) if len(_words) == 4 else None
+if _point is not None and _words[0] in SYSTEM:
+    _wrap(SYSTEM[_words[0]], _words[0], _point)
+elif _point is not None and _words[0] in OWN:
+    _module, _attribute = OWN[_words[0]]
+    sys.meta_path.insert(0, _AfterImport(_module, lambda module: _wrap(module, _attribute, _point)))
 if "HACPO_SOAK_TROUBLE" in os.environ:
-    sys.meta_path.insert(0, _AfterHttpx(os.environ["HACPO_SOAK_TROUBLE"]))
-_point = os.environ.get("HACPO_SOAK_POINT", "")
-if _point:
-    _name, _when, _number, _fired = _point.split(":", 3)
-    _arm(_name, _when, int(_number), _fired)
+    _requests = _point if _words[0] == "request" else None
+    _httpx = functools.partial(_change_httpx, trouble=os.environ["HACPO_SOAK_TROUBLE"], point=_requests)
+    sys.meta_path.insert(0, _AfterImport("httpx", _httpx))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -17,6 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOGIN_PATH = "/login"
 STATIC_PREFIX = "/static/"
 CSRF_HEADER = "x-csrf-token"
+WRONG_TOKEN_S = 1.0
+"""time that a wrong token takes"""
 _SAFE = ("GET", "HEAD")
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -61,6 +64,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
         self._secret = secrets.token_bytes(32)
+        self._failing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or forward it with `request.state.visitor`; add security headers to every response."""
@@ -79,6 +83,8 @@ class Guard:
                 self._add_headers(MutableHeaders(scope=message), visitor, scope)
             await send(message)
 
+        if _bearer(headers) is not None and not visitor.is_admitted:
+            await self.slow_down()
         refusal = self._refusal(scope, headers, visitor)
         scope.setdefault("state", {})["visitor"] = visitor
         scope["state"]["guard"] = self
@@ -107,14 +113,19 @@ class Guard:
             return RedirectResponse(LOGIN_PATH, 303)
         return PlainTextResponse("log in at /login, or send Authorization: Bearer", 401)
 
+    async def slow_down(self) -> None:
+        """Wait because of a wrong token: one at a time, whoever sends it."""
+        async with self._failing:
+            await asyncio.sleep(WRONG_TOKEN_S)
+
     def is_token(self, text: str) -> bool:
         """Whether this is the token, compared in constant time."""
         known = self._access.token
         return known is not None and hmac.compare_digest(text.encode(), known.encode())
 
     def _is_bearer(self, headers: Headers) -> bool:
-        scheme, _, text = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self.is_token(text.strip())
+        text = _bearer(headers)
+        return text is not None and self.is_token(text)
 
     def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
         received = _cookies(headers).get(_cookie_name(scope), "")
@@ -143,6 +154,12 @@ class Guard:
             headers.setdefault("cache-control", "no-store")
             if visitor.is_new and "set-cookie" not in headers:
                 headers["set-cookie"] = cookie_header(scope, visitor.cookie)
+
+
+def _bearer(headers: Headers) -> str | None:
+    """The token of an Authorization header; None without one."""
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else None
 
 
 def is_loopback(host: str) -> bool:

@@ -6,6 +6,9 @@ import atexit
 import functools
 import gc
 import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 
 @functools.cache
@@ -19,3 +22,30 @@ def configure_process() -> None:
     atexit.register(gc.freeze)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # querying GPUs must not fix the visible devices
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # same numbering as nvidia-smi
+
+
+def outlive_reader() -> None:
+    """Discard further output once nobody reads it: a run goes on when the worker that read its output was killed.
+
+    Otherwise the next progress bar of a library would end the run with a broken pipe.
+    """
+    sys.stdout, sys.stderr = cast(TextIO, _Lasting(sys.stdout)), cast(TextIO, _Lasting(sys.stderr))
+
+
+class _Lasting:
+    """A text stream that ignores a broken pipe."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(BrokenPipeError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.flush()

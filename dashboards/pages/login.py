@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -12,14 +10,10 @@ from dashboards.pages.forms import read_form
 from dashboards.security import LOGIN_PATH, Guard, cookie_header
 from dashboards.site import Site
 
-WRONG_TOKEN_S = 1.0
-"""time that a wrong token takes"""
-
 
 def login_routes(site: Site) -> APIRouter:
     """The page that asks for the token."""
     router = APIRouter()
-    failing = asyncio.Lock()
 
     @router.get(LOGIN_PATH)
     def login(request: Request) -> Response:
@@ -30,8 +24,7 @@ def login_routes(site: Site) -> APIRouter:
         guard: Guard = request.state.guard
         token = (await read_form(request)).get("token", [""])[0].strip()
         if not guard.is_token(token):
-            async with failing:  # one wrong token at a time, whoever sends it
-                await asyncio.sleep(WRONG_TOKEN_S)
+            await guard.slow_down()
             return HTMLResponse("Wrong token.", 403)
         cookie = cookie_header(request.scope, guard.signed("user"))
         return Response(status_code=204, headers={"HX-Redirect": "/", "set-cookie": cookie})

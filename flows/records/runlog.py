@@ -65,7 +65,7 @@ class _LogFile(logging.Handler):
 
 def rotate_log(path: Path) -> None:
     """Move the contents of a log above LOG_LIMIT to `<name>.1`; its writers, which append, go on in the same file."""
-    with suppress(FileNotFoundError):  # not yet written, or rotated by another process
+    with suppress(OSError):  # not yet written, rotated by another process, or no room for a copy: later, then
         if path.stat().st_size > LOG_LIMIT:
             shutil.copyfile(path, _older(path))
             os.truncate(path, 0)

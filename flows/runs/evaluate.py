@@ -22,7 +22,7 @@ from flows.records.watcher import Watcher
 from flows.runs.build import open_experiment
 from flows.runs.experiment import evaluate_agents, waited_for
 from flows.runs.results import read_final
-from flows.runs.runner import PrefectRunner, watched_by, watcher_of_flow
+from flows.runs.runner import PrefectRunner, run_flow, watched_by, watcher_of_flow
 from flows.runs.tracking import ExperimentTracking, store_of
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
@@ -161,5 +161,6 @@ def evaluate_flow(
 def evaluate_with_prefect(plan: Plan, names: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
     """Run the evaluation flow in this process."""
     with watched_by(watcher):
-        rows = evaluate_flow(plan.id, plan.config.runtime.runs_dir, benchmarks=list(names), step=step)
+        runs_dir = plan.config.runtime.runs_dir
+        rows = run_flow(evaluate_flow, experiment=plan.id, runs_dir=runs_dir, benchmarks=list(names), step=step)
     return pd.DataFrame(rows)

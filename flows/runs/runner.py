@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect import Task, flow, task
+import httpx
+from prefect import Flow, Task, flow, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.exceptions import TerminationSignal
+from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.futures import PrefectFuture, PrefectTaskRunFuture
 from prefect.runtime import deployment
 from prefect.states import Cancelled, Crashed
 
 from flows.planning.plans import Plan, find_plan
+from flows.process import outlive_reader
 from flows.records.runlog import log_entry
 from flows.records.watcher import QuietWatcher, Watcher
 from flows.runs.experiment import run_experiment
@@ -255,6 +257,8 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     Returns:
         rows of the result table, or a Crashed state.
     """
+    if deployment.id is not None:
+        outlive_reader()
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
     try:
@@ -277,18 +281,36 @@ def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
 
     Raises:
         LockedError: another process trains the experiment; no flow run is made.
+        ServerError: the server does not answer.
         KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
     """
     runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
     with ExperimentLock(plan.root), watched_by(watcher):
         token = _has_lock.set(True)
         try:
-            state: State[Any] = experiment_flow(experiment=plan.id, runs_dir=runs_dir, return_state=True)
+            run_flow(experiment_flow, experiment=plan.id, runs_dir=runs_dir)
         finally:
             _has_lock.reset(token)
+
+
+def run_flow(chosen: Flow[..., Any], **parameters: Any) -> Any:
+    """Run a flow in this process and return its result, or raise its error.
+
+    Raises:
+        ServerError: Prefect, and nothing that the flow runs, failed.
+        KeyboardInterrupt: the flow was cancelled.
+    """
+    message = f"Prefect did not run the flow {chosen.name}"
+    try:
+        state: Any = chosen(**parameters, return_state=True)
+    except Exception as error:  # those of the flow itself are in its state
+        raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
     if state.is_cancelled():
         raise KeyboardInterrupt
-    state.result()
+    try:
+        return state.result()
+    except (PrefectException, httpx.HTTPError) as error:
+        raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import http.client
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -31,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
-MOST_STARTS = 3
-"""attempts to start the server in one call"""
+MOST_FAILURES, MOST_KILLED = 3, 10
+"""attempts to start the server in one call that end by themselves, and by SIGKILL"""
 ANSWER_S = 5.0
 """time limit of one health check"""
 _SILENCE_LIMIT_S = 60.0
@@ -213,14 +214,14 @@ def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
 
 
 def _start(home: Path) -> PrefectServer:
-    """Start the server; one that is killed or loses its port while it starts is started again, a few times."""
+    """Start the server; again, a few times, if it fails or loses its port, and more often if it is killed."""
     record = _record(home)
     known = record.read() or {}
     record.end()
     end_unrecorded(home)  # whoever started it was killed before it could record it
     token, port = known.get("token") or secrets.token_urlsafe(24), int(known.get("port") or PREFECT_PORT)
-    outcome = ""
-    for _ in range(MOST_STARTS):
+    num_failed = num_killed = 0
+    while num_failed < MOST_FAILURES and num_killed < MOST_KILLED:
         port = free_port(port)
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
         process = _detach(
@@ -235,10 +236,11 @@ def _start(home: Path) -> PrefectServer:
             return server
         code = process.poll()
         outcome = f"no answer within {START_LIMIT_S:.0f} s" if code is None else f"exit code {code}"
+        num_killed, num_failed = num_killed + (code == -signal.SIGKILL), num_failed + (code != -signal.SIGKILL)
         _log.warning("the Prefect server did not start (%s); starting it again", outcome)
         record.end()
     raise ServerError(
-        f"the Prefect server did not start in {MOST_STARTS} attempts ({outcome}); see {home / 'server.log'}"
+        f"the Prefect server did not start in {num_failed + num_killed} attempts ({outcome}); see {home / 'server.log'}"
     )
 
 

@@ -9,8 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK
-from dashboards.pages.login import WRONG_TOKEN_S
-from dashboards.security import CSRF_HEADER, Access, is_loopback
+from dashboards.security import CSRF_HEADER, WRONG_TOKEN_S, Access, is_loopback
 from dashboards.serve import Options, access_of, find_token
 from hacpo_core.errors import ConfigError
 from tests.dashboards.conftest import ORIGIN, csrf_headers
@@ -128,7 +127,7 @@ def test_log_in_opens_the_page(open_page: Callable[..., TestClient], monkeypatch
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr("dashboards.pages.login.asyncio.sleep", sleep)
+    monkeypatch.setattr("dashboards.security.asyncio.sleep", sleep)
     page = open_page(LOCKED)
     text = page.get("/login").text
     token = text.partition('"X-CSRF-Token": "')[2].partition('"')[0]
@@ -142,7 +141,15 @@ def test_log_in_opens_the_page(open_page: Callable[..., TestClient], monkeypatch
     assert TOKEN not in page.get("/").text
 
 
-def test_bearer_token_opens_and_changes_without_a_session(open_page: Callable[..., TestClient]) -> None:
+def test_bearer_token_opens_and_changes_without_a_session(
+    open_page: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("dashboards.security.asyncio.sleep", sleep)
     page = open_page(LOCKED)
     bearer = {"authorization": f"Bearer {TOKEN}"}
     assert page.get("/", headers=bearer).status_code == 200
@@ -151,6 +158,7 @@ def test_bearer_token_opens_and_changes_without_a_session(open_page: Callable[..
         headers = {"authorization": wrong.encode("latin-1")}
         assert page.get("/", headers=headers).status_code == 401  # type: ignore[arg-type]
         assert page.post("/actions", headers=headers).status_code == 403  # type: ignore[arg-type]
+    assert waited == [WRONG_TOKEN_S] * 6, "each wrong bearer is slowed down; a proxy's own log-in is not"
 
 
 def test_no_bearer_counts_where_there_is_no_token(page: TestClient) -> None:

@@ -38,7 +38,7 @@ from tests.postgres import Postgres
 from tests.soak.faults import FAULTS
 from tests.soak.judge import problems_of, problems_of_end, read_reference
 from tests.soak.setups import SETUPS, Setup
-from tests.soak.site import Call, Site
+from tests.soak.site import Call, Site, restore
 
 FAULTS_IN_A_ROUND = (12, 30)
 SHORTEST_PAUSE_S = 0.2
@@ -232,7 +232,7 @@ class Campaign:
         said = [line for line in lines if "hacpo: " in line][-1:] or lines[-1:]
         outcome.messages += [line[line.find("hacpo: ") :] if "hacpo: " in line else line for line in said]
         outcome.problems += problems_of_end(code, lines, may_abort=setup.may_abort)
-        site.restore("\n".join(lines))
+        restore(site.torn, "\n".join(lines))
 
 
 def next_setup(setups: Sequence[Setup], done: Sequence[str], running: Sequence[Setup]) -> Setup | None:

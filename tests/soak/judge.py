@@ -20,7 +20,7 @@ from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.store.lock import is_locked
 from tests.experiments_outcome import mlflow_points, outcome
-from tests.soak.site import Site
+from tests.soak.site import Site, restore
 
 QUIET_S = 90.0
 """time in which the services may put their records in order after the last command"""
@@ -80,7 +80,7 @@ def read_restored(site: Site, read: Callable[[], dict[str, Any]]) -> dict[str, A
         try:
             return read()
         except StoreError as error:
-            if not site.restore(str(error)):
+            if not restore(site.torn, str(error)):
                 raise
 
 

@@ -50,6 +50,19 @@ class Call:
         return self.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-number:]
 
 
+Torn = tuple[Path, bytes, bytes]
+"""a file, and its content before and after a fault"""
+
+
+def restore(files: Sequence[Torn], message: str) -> bool:
+    """Restore a torn file that a message names, as the message asks; whether there was one."""
+    for path, before, torn in files:
+        if str(path) in message and path.is_file() and path.read_bytes() == torn:
+            path.write_bytes(before)
+            return True
+    return False
+
+
 class Site:
     """A runs folder on a small disk of its own where the machine allows that."""
 
@@ -77,8 +90,7 @@ class Site:
         self.timers: list[threading.Timer] = []
         self.ending = set[int]()
         """processes that were told to end"""
-        self.torn: list[tuple[Path, bytes, bytes]] = []
-        """files with their content before and after a fault"""
+        self.torn: list[Torn] = []
         self.points: list[Path] = []
         """files in which processes note the points at which they killed themselves, one for each armed point"""
         self._num_calls = 0
@@ -154,14 +166,6 @@ class Site:
                 start_new_session=True,
             )
         return Call(process, output)
-
-    def restore(self, message: str) -> bool:
-        """Restore a torn file that a message names, as the message asks; whether there was one."""
-        for path, before, torn in self.torn:
-            if str(path) in message and path.is_file() and path.read_bytes() == torn:
-                path.write_bytes(before)
-                return True
-        return False
 
     def stop(self) -> None:
         """End all services as a person would."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -16,9 +18,9 @@ import pytest
 from hacpo_core.errors import StoreError
 from hacpo_core.store.steps import StepStore
 from tests.soak.campaign import next_setup
-from tests.soak.judge import differences, read_restored
+from tests.soak.judge import differences, problems_of_end, read_restored
 from tests.soak.setups import Setup
-from tests.soak.site import clock_library
+from tests.soak.site import HOOK, ROOT, clock_library
 from tests.soak.table import table_of
 
 
@@ -88,3 +90,40 @@ def test_clock_moves_time_and_datetime_alike_and_leaves_the_monotonic_clock(tmp_
     plain = subprocess.run(command, env={}, capture_output=True, text=True, check=True).stdout.split()
     moved = [round((float(one) - float(other)) / 10**9, 3) for one, other in zip(shifted, plain, strict=True)]
     assert moved == [1.0, 1.0, 1.0, 0.0]
+
+
+POINTS = """
+import os, sys
+from pathlib import Path
+from hacpo_core.store.files import write_json
+from hacpo_core.store.steps import StepStore
+folder = Path(sys.argv[1])
+for number in range(3):
+    write_json(folder / f"{number}.json", {})
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(("point", "written"), [("write:before:2", 1), ("write:after:2", 2), ("rename:after:1", 1)])
+def test_process_kills_itself_at_a_point_and_no_other_does(point: str, written: int, tmp_path: Path) -> None:
+    noted = tmp_path / "point"
+    environment = {**os.environ, "PYTHONPATH": f"{HOOK}:{ROOT}", "HACPO_SOAK_POINT": f"{point}:{noted}"}
+    for name, code in (("first", -signal.SIGKILL), ("second", 0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        done = subprocess.run([sys.executable, "-c", POINTS, str(folder)], env=environment, capture_output=True)
+        assert done.returncode == code, done.stderr
+        assert len(list(folder.glob("*.json"))) == (written if code else 3)
+    assert noted.read_text(encoding="utf-8") == point
+
+
+def test_command_must_end_with_a_sentence_of_ours() -> None:
+    assert problems_of_end(3, ["12 %", "20 %hacpo: the disk is full"], may_abort=False) == []
+    assert problems_of_end(1, ["Traceback (most recent call last):", "KeyError: 1"], may_abort=False) == [
+        "a command printed a traceback: KeyError: 1"
+    ]
+    assert problems_of_end(1, ["12 %"], may_abort=False) == [
+        "a command ended with 1 and without a sentence of ours: 12 %"
+    ]
+    assert problems_of_end(-6, ["12 %"], may_abort=False) == ["a command was ended by SIGABRT: 12 %"]
+    assert problems_of_end(-6, ["12 %"], may_abort=True) == []

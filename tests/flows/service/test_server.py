@@ -117,6 +117,19 @@ def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_sto
 
 
 @pytest.mark.slow
+def test_server_that_is_killed_again_and_again_while_it_starts_comes_up(
+    runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts, python = tmp_path / "starts", tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\necho x >> {starts}\n[ $(wc -l < {starts}) -gt 4 ] || kill -9 $$\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert is_healthy(ensure_server(runs_dir))
+
+
+@pytest.mark.slow
 def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
     ensure_server(runs_dir)
     reconciler = find_reconciler(runs_dir)

@@ -1,0 +1,44 @@
+"""A flow that Prefect cannot run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.exceptions import PrefectException
+from prefect.states import Completed, Failed
+
+from flows.runs.runner import run_flow
+from hacpo_core.errors import DataError, ServerError
+
+
+def flow_that(outcome: Any) -> Any:
+    """A flow whose call, with `return_state`, gives or raises this."""
+
+    def call(**parameters: Any) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    stub = flow(name="stub")(lambda: None)
+    stub.__class__ = type("Stub", (type(stub),), {"__call__": lambda self, **parameters: call(**parameters)})
+    return stub
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        RuntimeError("Failed to reach API at http://127.0.0.1:1/api/"),
+        Failed(data=PrefectException("no such run\n  object_type=None")),
+    ],
+)
+def test_error_of_prefect_is_one_sentence(outcome: Any) -> None:
+    with pytest.raises(ServerError, match=r"^Prefect did not run the flow stub: .*; see `hacpo server status`$"):
+        run_flow(flow_that(outcome))
+
+
+def test_error_of_the_flow_is_raised_as_it_is() -> None:
+    with pytest.raises(DataError, match="^no problems$"):
+        run_flow(flow_that(Failed(data=DataError("no problems"))))
+    assert run_flow(flow_that(Completed(data=3))) == 3

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from benchmarks.measure import machine
 from flows.planning.compose import compose
@@ -102,7 +102,8 @@ class _Client:
         self._runs = []
         for name in names:
             standing = standing_of(runs_dir / "experiments" / name)
-            kind = {"done": "COMPLETED", "running": "RUNNING"}.get(standing.state, "SCHEDULED")
+            kinds = {"done": StateType.COMPLETED, "running": StateType.RUNNING}
+            kind = kinds.get(standing.state, StateType.SCHEDULED)
             run = FlowRun(flow_id=uuid4(), name=name, parameters={"experiment": name}, state=State(type=kind))
             self._runs.append(run.model_dump(mode="json") | {"work_queue_name": "normal"})
 
@@ -180,7 +181,7 @@ def _server_times(address: str) -> dict[str, float]:
     return {"cold": round(times[0], 1), "median": round(statistics.median(times[1:]), 1), "kilobytes": size // 1024}
 
 
-def _paint_times(url: str, pages: dict[str, str]) -> dict[str, dict[str, float]]:
+def _paint_times(url: str, pages: dict[str, str]) -> dict[str, dict[str, int]]:
     by_page = {}
     with chromium() as browser:
         browser.new_page().goto(f"{url}/login")  # so that the browser's start-up is not measured
@@ -192,7 +193,7 @@ def _paint_times(url: str, pages: dict[str, str]) -> dict[str, dict[str, float]]
                 context = browser.new_context(viewport={"width": 1280, "height": 900})
                 tab = context.new_page()
                 tab.goto(url + path)
-                wait_until(lambda tab=tab: tab.evaluate(PAINT) is not None)
+                wait_until(lambda tab=tab: tab.evaluate(PAINT) is not None)  # type: ignore[misc]
                 times.append(float(tab.evaluate(PAINT)))
                 context.close()
             by_page[name] = {

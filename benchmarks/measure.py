@@ -52,12 +52,12 @@ def matmul_peaks() -> dict[str, float]:
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
     """Use torch's default matrix products in the block; existing learners still fill their passes."""
-    rule = products._mkl_is_slow
-    products._mkl_is_slow = lambda: False  # type: ignore[assignment]
+    rule = products.mkl_is_slow
+    products.mkl_is_slow = lambda: False  # type: ignore[assignment]
     try:
         yield
     finally:
-        products._mkl_is_slow = rule
+        products.mkl_is_slow = rule
 
 
 def read_bandwidth() -> float:

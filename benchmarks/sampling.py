@@ -68,7 +68,8 @@ def model_of(size: Size) -> PreTrainedModel:
         eos_token_id=None,
         pad_token_id=0,
     )
-    return Qwen3ForCausalLM(config).eval()
+    model: PreTrainedModel = Qwen3ForCausalLM(config).eval()
+    return model
 
 
 def least_seconds(model: PreTrainedModel, batch: int, length: int, *, peak: float, bandwidth: float) -> float:
@@ -123,7 +124,9 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
 
                 def generate(input_BT: torch.Tensor = input_BT, length: int = length) -> object:
                     options = {"do_sample": True, "top_k": 0, "min_new_tokens": length, "max_new_tokens": length}
-                    return model.generate(input_BT, attention_mask=torch.ones_like(input_BT), **options)
+                    return model.generate(  # type: ignore[operator]
+                        input_BT, attention_mask=torch.ones_like(input_BT), **options
+                    )
 
                 multiply = linear_products(model, batch, has_gradients=False)
 

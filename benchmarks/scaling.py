@@ -14,7 +14,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ def run(folder: Path, num_agents: int, overrides: Sequence[str], num_steps: int)
     common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
     common += [f"checkpoint.every={num_steps}", "verifier.cache=false"]
     memory = PeakMemory()
-    with _cluster(num_agents) if RAY in overrides else nullcontext([]) as address:
+    cluster: AbstractContextManager[list[str]] = _cluster(num_agents) if RAY in overrides else nullcontext([])
+    with cluster as address:
         planned = plan(compose(str(path), "hacpo", overrides=[*common, *overrides, *address]))
         save_plan(planned)
         run_experiment(planned, DirectRunner(), QuietWatcher())
@@ -86,7 +87,7 @@ def _cluster(num_agents: int) -> Iterator[list[str]]:
     try:
         yield [f"placement.ray.address={cluster.address}"]
     finally:
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:

@@ -18,8 +18,8 @@ PAUSE_S = 60.0
 """minimum time between two starts, in case MLflow exits by itself"""
 _SETTINGS = {
     "DO_NOT_TRACK": "1",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-}  # the job runner starts eight processes
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # the job runner starts eight processes
+}
 
 
 class MlflowPage:

@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 STATIC_FOLDERS = (HERE / "static", LOOK)
 """files that browsers load: the page's own, and those that it shares with reports"""
 _LOOKED_AT = 20
-"""number of runs whose files are asked for MLflow's experiment"""
+"""number of runs whose files are searched for the name of MLflow's experiment"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from flows.planning.plans import with_ranks
 from hacpo_core.config.counts import num_ranks
 from hacpo_core.engines.models.memory import agent_memory, peak_gib, sizes_of
 
-SPARE_GIB = 5.0
-"""reserve per GPU for what is not calculated: CUDA contexts, NCCL buffers, allocator fragmentation"""
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
 HARDWARE = ("one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes")

@@ -102,9 +102,8 @@ def prepare_store(uri: str) -> None:
         if not path.exists():
             for leftover in path.parent.glob(f".{path.name}.*.tmp*"):
                 leftover.unlink()
-            unfinished = path.with_name(
-                f".{path.name}.{secrets.token_hex(8)}.tmp"
-            )  # a new name each time, because MLflow caches stores by name
+            # a new name each time, because MLflow caches stores by name
+            unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
             MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
             unfinished.rename(path)
         with closing(sqlite3.connect(path)) as connection:
@@ -270,9 +269,8 @@ class Tracker:
             try:
                 self._client.log_inputs(self._parent, datasets=inputs)
                 return
-            except (
-                MlflowException
-            ):  # MLflow checks and adds data sets non-atomically: another run may add it in between
+            except MlflowException:
+                # MLflow checks and adds data sets non-atomically: another run may add it in between
                 if not tries_left:
                     raise
 

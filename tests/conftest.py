@@ -88,7 +88,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def leftovers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Waits for all that was started from here on, however far from here, and lists what goes on living."""
+    """Waits for every process that the test started, directly or not, and lists those that live on."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv("HACPO_TEST_MARK", mark)
 

@@ -42,10 +42,10 @@ def model_of(hidden: int, layers: int, vocabulary: int) -> PreTrainedModel:
         head_dim=hidden // 4,
         tie_word_embeddings=True,
     )
-    model = Qwen3ForCausalLM(config).eval()
+    model: PreTrainedModel = Qwen3ForCausalLM(config).eval()
     with torch.no_grad():
         spread = model(torch.arange(30)[None]).logits.std()
-        model.base_model.norm.weight.mul_(SPREAD / spread)
+        model.base_model.norm.weight.mul_(SPREAD / spread)  # type: ignore[union-attr,operator]
     return model
 
 

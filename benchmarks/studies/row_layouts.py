@@ -63,7 +63,7 @@ def rows_of(shape: Shape) -> TokenRows:
 def model_of(family: str, shape: Shape) -> PreTrainedModel:
     """A model with random weights."""
     torch.manual_seed(0)
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": shape.vocabulary,
         "hidden_size": shape.hidden,
         "intermediate_size": 3 * shape.hidden,

@@ -1,4 +1,4 @@
-"""What the table of runs is asked for, what it answers, and the answer as text."""
+"""The query of the table of runs, its result, and the result as CSV."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WAITING = ("Scheduled", "Pending", "Paused")
 _IDLE_AFTER_S = 30.0
 """the schedule is not queried if there was no request for this long"""
 _OLD_S = 10.0
-"""an answer that is older is not shown unmarked"""
+"""age in seconds above which an answer is marked as old"""
 OLD = "The schedule's state below is from an earlier visit; it is being read again."
 NO_SERVER = "No Prefect server runs for this folder, so nothing can be started from here; `hacpo worker` starts one."
 NO_WORKER = "No worker is online; queued experiments start once `hacpo worker` runs on a machine."

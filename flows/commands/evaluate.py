@@ -76,7 +76,7 @@ def evaluate(
     from hacpo_core.phases.runner import DirectRunner
 
     asked = with_benchmarks(planned, names)
-    checked_step(asked, step)  # mistakes are told before Prefect records a run
+    checked_step(asked, step)  # raises before Prefect records a run
     check_questions(asked)
     with watcher_of(planned.id, as_json=as_json) as watcher:
         if is_direct:

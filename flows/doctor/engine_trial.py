@@ -93,7 +93,7 @@ def trial_config(
 
 
 def _ignore(step: TrialStep) -> None:
-    """Nobody is told about a step."""
+    """Show nothing."""
 
 
 def try_engines(

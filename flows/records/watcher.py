@@ -23,10 +23,10 @@ class QuietWatcher:
     """Ignores every event."""
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Ignore it."""
+        """See `Watcher`."""
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """Ignore it."""
+        """See `Watcher`."""
 
     def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
-        """Ignore it."""
+        """See `Watcher`."""

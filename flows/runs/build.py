@@ -14,6 +14,7 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
+from hacpo_core.engines.cpu.switch import use_speedups
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import DataError, StoreError
 from hacpo_core.experiment import Experiment
@@ -56,6 +57,7 @@ def open_experiment(
         for leftover in plan.root.rglob(".*.tmp"):
             _log.info("removing %s, left by a process that was killed", leftover)
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        use_speedups(config.engine.speedups)  # for warm-ups; agents, which may be in other processes, set it as well
         initial = {
             name: initial_folder(
                 name,

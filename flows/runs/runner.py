@@ -210,9 +210,9 @@ class ProgressWatcher:
         """Forward the event."""
         self._inner.warmed_up(agent, step, num_steps, loss)
 
-    def evaluated(self, step: int, split: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
         """Forward the event."""
-        self._inner.evaluated(step, split, agent, accuracy)
+        self._inner.evaluated(step, benchmark, agent, accuracy)
 
     def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
         """Update the progress artifact (step, reward per agent, time left), at most every UPDATE_EVERY_S seconds."""
@@ -248,7 +248,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     """Train one planned experiment; each phase is a task. Training continues from the last committed phase.
 
     If Prefect fails, or another process holds the experiment's lock, the run ends as Crashed, and the reconciler
-    resubmits it. A command's run that is interrupted ends as Cancelled; a worker's run is Prefect's affair.
+    resubmits it. A command's run that is interrupted ends as Cancelled; a worker's run is ended by Prefect.
 
     Args:
         experiment: id; its resolved configuration is in its folder.
@@ -257,7 +257,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     Returns:
         rows of the result table, or a Crashed state.
     """
-    if deployment.id is not None:
+    if not _has_lock.get():  # a worker's run, not a command's
         outlive_reader()
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)

@@ -23,7 +23,7 @@ from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.store.ledger import UpdateRecord, row_table
 
 MOST_LOSSES = 3
-"""a phase fails when the agent's process dies for this time"""
+"""deaths of the agent's process after which a phase fails"""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 

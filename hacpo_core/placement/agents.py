@@ -210,9 +210,8 @@ class Agent:
             reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
         self.learner = self._new_learner(reference)
         self._release_unused()
-        self.sampler = (
-            self._new_sampler()
-        )  # last, because it may start processes, which a later failure would leave behind
+        # last, because it may start processes, which a later failure would leave behind
+        self.sampler = self._new_sampler()
 
     def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> BaseLearner:
         """The configured learner."""

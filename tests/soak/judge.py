@@ -93,7 +93,7 @@ def problems_of_end(code: int, lines: Sequence[str], *, may_abort: bool) -> list
         may_abort: whether a library of the command may end its process.
     """
     last = next((line for line in reversed(lines) if line.strip()), "")
-    if code < 0 and not may_abort:
+    if code < 0 and code != -signal.SIGINT and not may_abort:  # SIGINT: interrupted, and once more while it ended
         return [f"a command was ended by {signal.Signals(-code).name}: {last}"]
     found = [f"a command printed a traceback: {last}"] if any(line.startswith("Traceback") for line in lines) else []
     if not found and not any("hacpo: " in line for line in lines):

@@ -140,9 +140,8 @@ def agent_memory(
         weights = 0.0
     if stage == 3:  # whole copy for sampling and saving
         weights += width * total
-    sums_in_fp32 = (
-        is_deepspeed and is_narrow and engine.grad_dtype == "float32"
-    )  # with torch, this is the copy for the step
+    # With torch, sums in fp32 are the copy for the step.
+    sums_in_fp32 = is_deepspeed and is_narrow and engine.grad_dtype == "float32"
     gradients: float = (4 if sums_in_fp32 else width) * trained / (ranks if stage >= 2 else 1)
     optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:

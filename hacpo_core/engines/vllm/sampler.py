@@ -151,9 +151,8 @@ class VllmSampler:
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
-        if (
-            engine.vllm.tensor_parallel_size > 1
-        ):  # in an actor, vLLM would request GPUs from Ray that the actor already has
+        if engine.vllm.tensor_parallel_size > 1:
+            # In an actor, vLLM would request GPUs from Ray that the actor already has.
             options["distributed_executor_backend"] = "mp"
         if engine.head_dtype != "same":
             options["hf_overrides"] = {"head_dtype": engine.head_dtype}

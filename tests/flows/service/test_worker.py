@@ -1,4 +1,4 @@
-"""A grid's own worker: it is there whenever nobody else's is, once, and is ended with the grid."""
+"""A grid's own worker: started once, unless another worker serves the folder, and ended with the grid."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its
         wait(lambda: serving(other.pid))
         with worker_here(tmp_path, num_slots=1) as check:
             check()
-            assert not (home_of(tmp_path) / "worker.log").exists(), "somebody else's serves the folder"
+            assert not (home_of(tmp_path) / "worker.log").exists(), "another worker serves the folder"
             other.terminate()
             wait(lambda: other.poll() is not None, check)
             wait(lambda: serving(None), check)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 
-.PHONY: demo test test-system soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo test test-system test-soak soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,10 +32,12 @@ test: $(ENGINES)
 test-system: $(ENGINES)
 	@$(PYTEST) -m "system and not soak" --durations=20
 
-# Tests marked soak; then disturbs trainings and grids at random for SOAK_MINUTES and compares them with undisturbed ones
-# (docs/reliability.md).
-soak: $(ENGINES)
+# Tests marked soak, some 90 minutes.
+test-soak: $(ENGINES)
 	@$(BIN)/python -m pytest -m soak
+
+# Disturbs trainings and grids at random for SOAK_MINUTES and compares them with undisturbed ones (docs/reliability.md).
+soak: $(ENGINES)
 	@SOAK_MINUTES=$(or $(SOAK_MINUTES),60) SOAK_SEED=$(or $(SOAK_SEED),0) \
 		$(BIN)/python -m tests.soak.campaign $(or $(SOAK_RESULT),soak.json)
 

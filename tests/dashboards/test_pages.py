@@ -468,6 +468,8 @@ def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
     for wrong in ("pair=x", "benchmark=x", "agent=x", "grid=x"):
         assert page.get(f"/compare?{wrong}").status_code == 404
     assert page.get("/compare?cost=x").status_code == 422
+    assert "<h1>Invalid address</h1>" in page.get("/compare?cost=x").text
+    assert "<h1>Page not found</h1>" in page.get("/nothing").text
 
 
 def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None:

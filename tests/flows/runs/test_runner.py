@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.planning.plans import Plan
+from flows.planning.plans import Plan, save_plan
 from flows.records.states import standing_of
 from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
@@ -233,6 +233,19 @@ def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
         assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
     assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
     assert standing_of(served.root).state == "missing"
+
+
+def test_mistake_in_an_evaluation_is_one_sentence_and_makes_no_flow_run(
+    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
+) -> None:
+    runs_dir, record = server
+    served = small_plan("hacpo", "seed=9", "runtime.runner=prefect", runs_dir=runs_dir)
+    save_plan(served)
+    command = [sys.executable, "-m", "flows.cli", "evaluate", served.id, "--step", "99", "--runs-dir", str(runs_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 2 and re.fullmatch(r"hacpo: .*\n", done.stderr), done.stderr
+    name = {"any_": [f"{served.id} · evaluate"]}
+    assert ask(record, "flow_runs", flow_runs={"name": name}) == []
 
 
 def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled(

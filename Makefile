@@ -32,7 +32,7 @@ test: $(ENGINES)
 test-system: $(ENGINES)
 	@$(PYTEST) -m "system and not soak" --durations=20
 
-# Tests marked soak, some 90 minutes.
+# Tests marked soak: the long ones, and variants of others.
 test-soak: $(ENGINES)
 	@$(BIN)/python -m pytest -m soak
 

@@ -124,8 +124,10 @@ def gpu_engines(result: dict[str, Any]) -> str:
     for entry in result["results"]:
         steps = {step["name"]: step for step in entry["steps"]}
         figure = {name: step["figures"] for name, step in steps.items()}
-        second_time = ("sample again", "score the update", "replay")  # the first one compiles kernels
-        rates = [figure.get(name, {}).get("tokens_per_s", "") for name in second_time]
+        # The first time compiles kernels; older results have no other.
+        times = (("sample again",), ("score the update", "score"), ("replay", "update"))
+        measured = {name: values["tokens_per_s"] for name, values in figure.items() if "tokens_per_s" in values}
+        rates = [next((measured[name] for name in names if name in measured), "") for names in times]
         with_handover, without = (steps.get(name, {}) for name in ("hand over and sample", "sample again"))
         handover_s = with_handover.get("seconds", 0.0) - without.get("seconds", 0.0)
         difference = figure.get("score", {}).get("difference_mean_nats", "")

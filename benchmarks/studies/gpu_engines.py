@@ -69,9 +69,7 @@ def main() -> None:
         folder: Path = model or Path(temporary)
         if model is None:
             write_random_model(folder, size)
-        report = trial_report(
-            arguments.hardware, model=folder, workload=workload, overrides=overrides, on_step=lambda step: print(step)
-        )
+        report = trial_report(arguments.hardware, model=folder, workload=workload, overrides=overrides, on_step=print)
     entry = report | {"model": model.name if model else f"random, {size}", "words": overrides}
     path = RESULTS / "gpu_engines.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []

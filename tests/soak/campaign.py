@@ -169,8 +169,7 @@ class Campaign:
             site = self._site(folder / "runs", setup)
         begun = time.monotonic()
         try:
-            self._disturb(setup, site, outcome, random.Random(outcome.seed))
-            if not any("not ended" in problem for problem in outcome.problems):
+            if self._disturb(setup, site, outcome, random.Random(outcome.seed)):
                 outcome.problems += problems_of(site, expected)
             site.stop()
             outcome.problems += site.leftovers()
@@ -184,8 +183,12 @@ class Campaign:
         else:
             shutil.rmtree(folder)
 
-    def _disturb(self, setup: Setup, site: Site, outcome: Round, rng: random.Random) -> None:
-        """Run the round's commands, each until it has ended with success, and disturb them meanwhile."""
+    def _disturb(self, setup: Setup, site: Site, outcome: Round, rng: random.Random) -> bool:
+        """Run the round's commands, each until it has ended with success, and disturb them meanwhile.
+
+        Returns:
+            whether all ended in time.
+        """
         begun = last = time.monotonic()
         num_faults = rng.randint(*FAULTS_IN_A_ROUND)
         names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
@@ -206,7 +209,7 @@ class Campaign:
                 outcome.num_calls += 1
             if time.monotonic() - begun > ROUND_LIMIT_S:
                 outcome.problems.append(f"not ended after {ROUND_LIMIT_S:.0f} s")
-                return
+                return False
             for file in [file for file in site.points if file not in fired and file.exists()]:
                 if point := file.read_text(encoding="utf-8"):
                     fired.add(file)
@@ -223,14 +226,15 @@ class Campaign:
             left -= len(done)
             commands = [command for command in commands if command not in done]
         outcome.recovery_s = time.monotonic() - last
+        return True
 
     def _end_of(self, setup: Setup, site: Site, command: Call, outcome: Round) -> None:
         """Note what a command said that ended without success, unless it was killed, and follow its advice."""
         code, lines = command.process.returncode, command.last_lines()
         if code == -signal.SIGKILL or (code == -signal.SIGTERM and command.process.pid in site.ending):
             return
-        said = [line for line in lines if "hacpo: " in line][-1:] or lines[-1:]
-        outcome.messages += [line[line.find("hacpo: ") :] if "hacpo: " in line else line for line in said]
+        sentences = [line[line.find("hacpo: ") :] for line in lines if "hacpo: " in line]  # may follow a progress bar
+        outcome.messages += (sentences or lines)[-1:]
         outcome.problems += problems_of_end(code, lines, may_abort=setup.may_abort)
         restore(site.torn, "\n".join(lines))
 

@@ -66,11 +66,12 @@ def finish(process: subprocess.Popen[str], *, code: int = 0) -> str:
 
 
 def marked(grid_file: Path) -> list[psutil.Process]:
-    """The processes that a command with this mark started and that still run, but for the server and its reconciler."""
+    """The processes that a command with this mark started and that still run, but for the folder's services."""
+    services = {"server", "flows.service.reconciler", "flows.runs.tracking"}  # the reconciler starts the last one
     found = []
     for process in psutil.process_iter():
         try:
-            is_service = {"server", "flows.service.reconciler"} & set(process.cmdline())
+            is_service = (services & set(process.cmdline())) or process.name() == "git"  # which MLflow asks for a commit
             if process.environ().get("HACPO_TEST_MARK") == str(grid_file) and not is_service:
                 found.append(process)
         except psutil.Error:

@@ -33,7 +33,8 @@ from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.tokens.retokenize import decode_response
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.cpu.products import IMAGES, use_onednn
+from hacpo_core.engines.cpu.products import IMAGES
+from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.methods.base import Objective
@@ -117,7 +118,7 @@ class Ours:
         self.tokenizer, self.objective, self.reuses, self.split = tokenizer_of(), objective, reuses, Split()
         engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips)
         self.model = model_of(size, self.tokenizer)
-        use_onednn(self.model)
+        speed_up(self.model)
         optimizer = OptimizerConfig(learning_rate=LEARNING_RATE)
         self.learner = TorchLearner(
             self.model, optimizer=optimizer, engine=engine, temperature=1.0, total_updates=10**6

@@ -24,6 +24,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
@@ -38,7 +39,7 @@ from flows.records.states import standing_of
 from flows.service.schedule import Schedule, worker_name
 from flows.service.server import PrefectServer
 from hacpo_core.config import as_dict
-from tests.dashboards.browsing import chromium, listening, reason_to_skip, wait_until
+from tests.dashboards.browsing import chromium, listening, reason_to_skip
 from tests.dashboards.stores import (
     START,
     hold_lock,
@@ -47,6 +48,7 @@ from tests.dashboards.stores import (
     write_run,
     write_thousand,
 )
+from tests.waiting import wait_until
 
 LIVE = 4
 REPEATS = 5
@@ -193,8 +195,7 @@ def _paint_times(url: str, pages: dict[str, str]) -> dict[str, dict[str, int]]:
                 context = browser.new_context(viewport={"width": 1280, "height": 900})
                 tab = context.new_page()
                 tab.goto(url + path)
-                wait_until(lambda tab=tab: tab.evaluate(PAINT) is not None)  # type: ignore[misc]
-                times.append(float(tab.evaluate(PAINT)))
+                times.append(float(wait_until(partial(tab.evaluate, PAINT))))
                 context.close()
             by_page[name] = {
                 "cold": round(times[0]),

@@ -32,7 +32,6 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     """Median step time and its orchestration part (neither pause, model nor verifier), s; bytes on disk per step."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
-    from flows.records.watcher import QuietWatcher
     from flows.runs.experiment import run_experiment
     from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.placement.agents import Agent
@@ -75,9 +74,9 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
         use_server(ensure_server(runs_dir), runs_dir)
         from flows.runs.runner import run_with_prefect
 
-        run_with_prefect(planned, QuietWatcher())
+        run_with_prefect(planned)
     else:
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]
     steps, costs = [], []

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.cpu.products import use_onednn
+from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.records import SamplingLimits
@@ -97,7 +97,7 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
     size, results = SIZES[name], []
     model = model_of(size)
     mine = copy.deepcopy(model)
-    use_onednn(mine)
+    speed_up(mine)
     ours = TransformersSampler(mine, eos_ids=[], pad_id=0, batch_size=max(BATCHES))
     has_vllm = importlib.util.find_spec("vllm") is not None
     with tempfile.TemporaryDirectory() as folder:

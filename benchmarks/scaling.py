@@ -51,7 +51,6 @@ def run(folder: Path, num_agents: int, overrides: Sequence[str], num_steps: int)
     """Median time of a step and of each agent's phases, without the first step, s; peak memory, MiB."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
-    from flows.records.watcher import QuietWatcher
     from flows.runs.experiment import run_experiment
     from hacpo_core.phases.runner import DirectRunner
     from hacpo_core.store.steps import StepStore
@@ -66,7 +65,7 @@ def run(folder: Path, num_agents: int, overrides: Sequence[str], num_steps: int)
     with cluster as address:
         planned = plan(compose(str(path), "hacpo", overrides=[*common, *overrides, *address]))
         save_plan(planned)
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     metrics = [store.metrics(step)["agents"] for step in range(2, num_steps + 1)]
     ends = [store.committed_at_ms(step, "metrics") / 1000 for step in range(1, num_steps + 1)]

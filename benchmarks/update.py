@@ -26,9 +26,9 @@ from benchmarks.measure import PeakMemory, child, in_turn, matmul_peaks, median_
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch, own_minibatch
-from hacpo_core.engines.cpu.products import use_onednn
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import token_scores
+from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.optimizer import adamw
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
@@ -124,7 +124,7 @@ def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
     """Median times of both implementations, s, and the share of the matmul peak that ours reaches."""
     shape, engine = SHAPES[name], EngineConfig(num_threads=THREADS)
     floor, model = Floor(shape, engine), model_of(shape)
-    use_onednn(model)
+    speed_up(model)
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
     minibatch = rows_of(shape)
 

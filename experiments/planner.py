@@ -19,7 +19,7 @@ from experiments.published.models import published_shapes
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
 from flows.planning.plans import Plan, plan, with_ranks
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.states import standing_of
 from flows.service.schedule import ScheduledRun
 from hacpo_core.config import ExperimentConfig, PairConfig

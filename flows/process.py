@@ -13,7 +13,9 @@ from typing import Any, TextIO, cast
 
 @functools.cache
 def configure_process() -> None:
-    """Configure garbage collection and CUDA device order. Every entry point calls this; later calls do nothing.
+    """Configure garbage collection and CUDA device order. Later calls do nothing.
+
+    Every command calls this, and all that trains, evaluates or sends to MLflow.
 
     The imports create about a million objects that live until exit. Python's default collection, after every 700 new
     objects, costs a sixth of the import time, and collecting at exit costs two seconds (docs/decisions.md).

@@ -42,8 +42,6 @@ NUM_RETRIES = 3
 CONNECT_LIMIT_S = 10
 """time limit of a connection to PostgreSQL"""
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-# MLflow raises the errors that it logs here with a traceback.
-logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
 
 
 @contextmanager
@@ -71,10 +69,12 @@ def _raises_one_kind(method: _Method) -> _Method:
     return cast(_Method, inner)
 
 
-def _limit_waiting() -> None:
+def _configure_clients() -> None:
     """Give up on a server that does not respond after about 15 s; by default MLflow waits for four minutes, and
     PostgreSQL's client for ever. What was not sent is sent later. Settings of the user are left alone.
     """
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # MLflow raises what it logs here
     os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 
@@ -84,7 +84,7 @@ def prepare_store(uri: str) -> None:
 
     A new store is created under a temporary name: if the process is killed halfway, MLflow could not repair it.
     """
-    _limit_waiting()
+    _configure_clients()
     path = sqlite_path(uri)
     if path is None:
         if is_server(uri):
@@ -97,8 +97,6 @@ def prepare_store(uri: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        logging.getLogger("alembic").setLevel(logging.WARNING)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         if not path.exists():
             for leftover in path.parent.glob(f".{path.name}.*.tmp*"):
                 leftover.unlink()

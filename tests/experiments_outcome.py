@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
@@ -45,7 +44,7 @@ def outcome(plan: Plan) -> dict[str, Any]:
 
 def finish(plan: Plan) -> dict[str, Any]:
     """Train an experiment, in this process, to its end; returns its outcome."""
-    run_experiment(plan, DirectRunner(), QuietWatcher())
+    run_experiment(plan, DirectRunner())
     return outcome(plan)
 
 

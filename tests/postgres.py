@@ -10,10 +10,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from flows.service.processes import free_port
+from tests.waiting import wait_until
 
 LIMIT_S = 300.0
 
@@ -47,7 +47,7 @@ class Postgres:
         options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
         command = [str(self._bin / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
         self._process = self._popen([*command, *(word for option in options for word in ("-c", option))])
-        wait_for(lambda: self._run("pg_isready").returncode == 0, "PostgreSQL does not start")
+        wait_until(lambda: self._run("pg_isready").returncode == 0, "PostgreSQL does not start")
 
     def _popen(self, command: list[str]) -> subprocess.Popen[bytes]:
         group = {} if self._owner is None else {"user": self._owner, "group": self._owner, "extra_groups": []}
@@ -87,10 +87,3 @@ class Postgres:
     def close(self) -> None:
         self._stop()
         shutil.rmtree(self.folder)
-
-
-def wait_for(is_true: Callable[[], object], what: str, *, limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)

@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.columns import Ragged
@@ -35,7 +34,7 @@ from tests.experiments_outcome import outcome
 
 
 def run(planned: Plan) -> dict[str, Any]:
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     return outcome(planned)
 
 
@@ -316,9 +315,9 @@ def test_advantage_metrics_are_over_scored_responses(
 
 def test_complete_experiment_is_returned_without_running_again(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1")
-    first = run_experiment(planned, DirectRunner(), QuietWatcher())
+    first = run_experiment(planned, DirectRunner())
     before = {path: path.stat().st_mtime_ns for path in planned.root.rglob("*")}
-    assert run_experiment(planned, DirectRunner(), QuietWatcher()) == first
+    assert run_experiment(planned, DirectRunner()) == first
     assert {path: path.stat().st_mtime_ns for path in planned.root.rglob("*")} == before
 
 

@@ -13,7 +13,6 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is im
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import Stepped
@@ -66,6 +65,6 @@ def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
 
     monkeypatch.setattr(DeepspeedLearner, "optimizer_step", failing)
     plan = small_plan("hacpo", *words(2))
-    run_experiment(plan, Retrying(), QuietWatcher())
+    run_experiment(plan, Retrying())
     assert len(calls) > 14
     assert outcome(plan) == expected

@@ -22,7 +22,6 @@ from torch import Tensor
 from examples.hacpo_in_one_file import Agent, Problem, Response, Settings, advantages, load_agent, retokenize, train
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, models_dir, plan, save_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.training import load_training
@@ -106,7 +105,7 @@ def trained(small_models: Path) -> Plan:
     words = [f"runtime.runs_dir={small_models}", *OVERRIDES]
     planned = plan(compose(str(small_models / "small.yaml"), "hacpo", overrides=words))
     save_plan(planned)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     return planned
 
 

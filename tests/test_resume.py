@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from flows.planning.plans import Plan, find_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
@@ -81,7 +80,7 @@ def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection:
     """Body of the training process."""
     counts: dict[str, int] = {}
     count_and_kill(kill_at, counts)
-    run_experiment(find_plan(Path(runs_dir), Path(root).name), DirectRunner(), QuietWatcher())
+    run_experiment(find_plan(Path(runs_dir), Path(root).name), DirectRunner())
     connection.send(counts)
 
 
@@ -153,7 +152,7 @@ class _Stopping(DirectRunner):
 
 def break_off(plan: Plan, kind: str, step: int) -> None:
     with pytest.raises(_Stopped):
-        run_experiment(plan, _Stopping(kind, step), QuietWatcher())
+        run_experiment(plan, _Stopping(kind, step))
 
 
 def test_truncated_rollouts_are_sampled_again_to_the_same_bits(
@@ -242,7 +241,7 @@ def test_altered_evaluation_names_the_command_that_makes_it_again(small_plan: Ca
     (plan.root / "steps" / "000002" / "evaluate.dev.qwen.json").write_text("", encoding="utf-8")
     with pytest.raises(StoreError, match=rf"`hacpo evaluate {plan.id} --step 2`"):
         list(results(plan.root))
-    run_evaluation(plan, 2, DirectRunner(), QuietWatcher())
+    run_evaluation(plan, 2, DirectRunner())
     assert {result.step for result in results(plan.root)} == {0, 2, 4}
 
 
@@ -309,7 +308,7 @@ def test_replay_from_other_rows_is_an_error_on_such_a_device_too(
 
     monkeypatch.setattr(Shuffled, "build", rows_of_the_step_before)
     with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different, .*, expected at most 0.25; the rows"):
-        run_experiment(plan, DirectRunner(), QuietWatcher())
+        run_experiment(plan, DirectRunner())
 
 
 @pytest.mark.parametrize(("is_noisy", "factor"), [(False, 1.001), (True, 1.5)])
@@ -325,10 +324,10 @@ def test_replay_at_another_learning_rate_stops_the_run_unless_told_to_accept(
     inner = learner.learning_rate
     monkeypatch.setattr(learner, "learning_rate", lambda *args, **kwargs: factor * inner(*args, **kwargs))
     with pytest.raises(ReplayError, match=r"replay of step 3, qwen: different.*accept_divergence"):
-        run_experiment(changed, DirectRunner(), QuietWatcher())
+        run_experiment(changed, DirectRunner())
     accepting = small_plan("hacpo", "checkpoint.accept_divergence=true")
     assert accepting.root == changed.root
-    run_experiment(accepting, DirectRunner(), QuietWatcher())
+    run_experiment(accepting, DirectRunner())
     kinds = [kind for _, _, kind in replays_of(changed)]
     assert kinds == ["different"] * 3, "once refused, then accepted for both agents"
 
@@ -336,7 +335,7 @@ def test_replay_at_another_learning_rate_stops_the_run_unless_told_to_accept(
 def test_second_process_on_the_same_experiment_gets_a_clear_error(small_plan: Callable[..., Plan]) -> None:
     plan = small_plan("hacpo")
     with ExperimentLock(plan.root), pytest.raises(LockedError, match=rf"written by process {os.getpid()}"):
-        run_experiment(plan, DirectRunner(), QuietWatcher())
+        run_experiment(plan, DirectRunner())
 
 
 def test_full_disk_is_one_clear_error_and_the_run_goes_on_after_it(
@@ -355,7 +354,7 @@ def test_full_disk_is_one_clear_error_and_the_run_goes_on_after_it(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(StoreError, match=r"disk is full; free some space, then resume|free some space"):
-            run_experiment(plan, DirectRunner(), QuietWatcher())
+            run_experiment(plan, DirectRunner())
     assert not list(plan.root.rglob("*.tmp"))
     assert finish(plan) == expected
 
@@ -383,6 +382,6 @@ def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
 
     monkeypatch.setattr(TorchLearner, "optimizer_step", failing)
     plan = small_plan("hacpo")
-    run_experiment(plan, Retrying(), QuietWatcher())
+    run_experiment(plan, Retrying())
     assert len(calls) > 14
     assert outcome(plan) == expected

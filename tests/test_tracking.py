@@ -6,7 +6,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +20,6 @@ from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notes import Notes, write_notes
 from flows.records.tracked import is_open, unsent_experiments
-from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
@@ -29,13 +27,14 @@ from hacpo_core.errors import ConfigError, TrackingError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.tracking import STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
+from tests.waiting import wait_until
 
 
 @pytest.fixture
 def tracked(small_plan: Callable[..., Plan]) -> tuple[Plan, MlflowClient]:
     """A finished experiment and a client of its store."""
     planned = small_plan("hacpo", "tracking.enabled=true")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     return planned, MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
 
 
@@ -101,7 +100,7 @@ def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[P
     added.config.evaluate.benchmarks["arithmetic_dev"] = replace(
         added.config.evaluate.benchmarks["arithmetic_dev"], limit=8, num_samples=2, temperature=1.0
     )
-    run_evaluation(added, 4, DirectRunner(), QuietWatcher())
+    run_evaluation(added, 4, DirectRunner())
     after = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
     assert before.items() <= after.items()
     assert set(after.values()) == {1}
@@ -122,8 +121,8 @@ def test_address_with_a_password_is_refused_before_anything_is_written(
     planned = small_plan("gspo", "tracking.enabled=true", "train.num_steps=1")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
     for start in (
-        lambda: run_experiment(planned, DirectRunner(), QuietWatcher()),
-        lambda: run_evaluation(planned, 0, DirectRunner(), QuietWatcher()),
+        lambda: run_experiment(planned, DirectRunner()),
+        lambda: run_evaluation(planned, 0, DirectRunner()),
     ):
         with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI: contains a password") as refused:
             start()
@@ -137,7 +136,7 @@ def test_logging_again_doubles_no_point(tracked: tuple[Plan, MlflowClient]) -> N
     database = Path(planned.config.runtime.runs_dir) / "mlflow.db"
     before = mlflow_points(database)
     (planned.root / "result.json").unlink()
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert mlflow_points(database) == before
     assert set(before.values()) == {1}
 
@@ -157,7 +156,7 @@ def test_lost_files_are_made_again_and_their_points_are_not_doubled(tracked: tup
     for torn in ("evaluate.dev.qwen.json", "metrics.json"):
         (planned.root / "steps" / "000004" / torn).write_bytes(b"{")
     (planned.root / "result.json").unlink()
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert mlflow_points(database) == before
 
 
@@ -246,7 +245,7 @@ def test_evaluations_before_training_are_logged_before_it(
 
     monkeypatch.setattr("flows.runs.experiment.train_step", stop)
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     points = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
     found = {(run.rpartition("/")[2], name) for run, name, step, _ in points if step == 0}
     expected = {(k, f"evaluate/{benchmark}_accuracy") for k in ("qwen", "llama") for benchmark in ("dev", "test")}
@@ -263,7 +262,7 @@ def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
     undisturbed = small_plan(
         "gspo", "tracking.enabled=true", runs_dir=Path(small_plan("gspo").root.parents[2] / "alone")
     )
-    run_experiment(undisturbed, DirectRunner(), QuietWatcher())
+    run_experiment(undisturbed, DirectRunner())
     flush, calls = Tracker.flush, list[int]()
 
     def locked(tracker: Tracker) -> None:
@@ -275,7 +274,7 @@ def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
 
     monkeypatch.setattr(Tracker, "flush", locked)
     planned = small_plan("gspo", "tracking.enabled=true")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert (planned.root / "result.json").exists()
     assert "not all was sent to MLflow" in caplog.text
     assert is_open(planned.root)
@@ -300,7 +299,7 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
     runs_dir = Path(planned.config.runtime.runs_dir)
     place = Place(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
     save_grid(runs_dir, GridRecord("table1", "Table 1", "plain", places=[place]))
-    run_experiment(alone, DirectRunner(), QuietWatcher())
+    run_experiment(alone, DirectRunner())
     client = MlflowClient(f"sqlite:///{runs_dir / 'mlflow.db'}")
     found = client.search_runs(
         [client.get_experiment_by_name("hacpo").experiment_id], "attributes.run_name = '" + alone.id + "'"
@@ -320,7 +319,7 @@ def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatc
     monkeypatch.setattr(TorchLearner, "optimizer_step", broken)
     planned = small_plan("gspo", "tracking.enabled=true")
     with pytest.raises(RuntimeError, match="out of memory"):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     client = MlflowClient(f"sqlite:///{Path(planned.config.runtime.runs_dir) / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("hacpo")
     assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FAILED"}
@@ -341,12 +340,8 @@ def test_process_that_is_killed_while_it_makes_the_database_leaves_none(tmp_path
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     code = "import sys; from hacpo_core.tracking import prepare_store; prepare_store(sys.argv[1])"
     child = subprocess.Popen([sys.executable, "-c", code, uri])
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob(".mlflow.db.*.tmp")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.3)  # amid its tables
-    child.kill()
+    wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".mlflow.db.*.tmp")), every_s=0.01)
+    child.kill()  # amid its tables
     assert child.wait() == -9, "it was not done"
     assert not (tmp_path / "mlflow.db").exists()
     prepare_store(uri)

@@ -20,9 +20,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Co
 
 from benchmarks.measure import write_result
 from hacpo_core.columns import TokenRows
-from hacpo_core.engines.cpu.products import pays, use_onednn
 from hacpo_core.engines.layouts import LAYOUTS, forward_passes
 from hacpo_core.engines.scoring import ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.speedups import pass_length, speed_up
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def model_of(family: str, shape: Shape) -> PreTrainedModel:
 
 def measure(head: ScoringHead, rows: TokenRows, shape: Shape, *, repeats: int) -> list[dict[str, Any]]:
     """Tokens, passes and median times (on the CPU, processor time) of each layout; layouts alternate."""
-    device, is_filled = head.model.device, pays(next(head.model.parameters()))
+    device, filled_length = head.model.device, pass_length(head.model)
 
     # With one thread, processor time excludes the load of other processes on a shared machine.
     clock = time.process_time if device.type == "cpu" else time.perf_counter
@@ -92,7 +92,7 @@ def measure(head: ScoringHead, rows: TokenRows, shape: Shape, *, repeats: int) -
         start, num_tokens, num_passes = clock(), 0, 0
         with torch.set_grad_enabled(trains):
             for forward in forward_passes(
-                rows, layout=layout, max_tokens=shape.micro_batch_tokens, is_filled=is_filled
+                rows, layout=layout, max_tokens=shape.micro_batch_tokens, filled_length=filled_length
             ):
                 scores = head.scores(forward.to(device), temperature=1.0, chunk_mb=64)
                 if trains:
@@ -136,7 +136,7 @@ def main() -> None:
         least = int(rows.lengths_B.sum())
         for family in ("qwen3", "llama") if name == "tiny" else ("qwen3",):
             model = model_of(family, shape).to(options.device, getattr(torch, options.dtype))
-            use_onednn(model)
+            speed_up(model)
             head = scoring_head(model)
             assert row_layout(head, "shared_prompts") == "shared_prompts"
             num_weights = sum(parameter.numel() for parameter in model.parameters())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, read_grids
 from flows.records.states import Standing, standing_of
 from hacpo_core.errors import HacpoError

@@ -40,7 +40,7 @@ def show(
         print_methods(as_json=as_json)
         return
     if pair is None:
-        from flows.records.folders import experiment_ids
+        from flows.records.files import experiment_ids
 
         listing = {kind: available(kind) for kind in DECLARATION_FOLDERS}
         listing["experiments"] = experiment_ids(runs_dir)

@@ -36,17 +36,18 @@ def train(
     given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     planned = plan(compose(pair, method, hardware=hardware, overrides=given))
     save_plan(planned)
-    _run(planned, as_json=as_json)
+    train_planned(planned, as_json=as_json)
 
 
 def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     """Continue an experiment from its last committed phase."""
     from flows.planning.plans import find_plan
 
-    _run(find_plan(runs_dir, experiment), as_json=as_json)
+    train_planned(find_plan(runs_dir, experiment), as_json=as_json)
 
 
-def _run(planned: Any, *, as_json: bool) -> None:
+def train_planned(planned: Any, *, as_json: bool) -> None:
+    """Train a planned experiment with the runner that it names, and show its result."""
     from flows.records.tracked import is_open
     from flows.runs.display import format_table
     from flows.runs.experiment import run_experiment

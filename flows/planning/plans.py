@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.user_code import check_reward_function, code_digest
-from flows.records.folders import experiment_ids, experiments_dir
+from flows.records.files import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import SEAMS, ExperimentConfig, WeakWarmupConfig
 from hacpo_core.config.addresses import sqlite_path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from flows.records.recordfile import read_record
+from flows.records.files import read_record
 from hacpo_core.errors import LockedError, ServerError, StoreError
 from hacpo_core.store.files import write_json
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from flows.records.recordfile import read_record
+from flows.records.files import read_record
 from hacpo_core.store.files import write_json
 
 

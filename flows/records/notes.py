@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from flows.records.recordfile import read_record
+from flows.records.files import read_record
 from flows.records.tracked import reopen
 from hacpo_core.errors import ConfigError
 from hacpo_core.store.files import write_json

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.records.failures import FAILURE_FILE
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, claim_end, read_grids
 from flows.records.states import standing_of
 from hacpo_core.errors import LockedError, ServerError, first_line

@@ -23,8 +23,6 @@ LOG_LIMIT = 4 * 2**20
 """size of a log, bytes, at which it is rotated; there is one older part"""
 _TAIL_BYTES = 256 * 1024
 _events = logging.getLogger("hacpo.events")
-_events.setLevel(logging.INFO)
-_events.propagate = False  # the terminal has its own display of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,8 @@ def log_entry(kind: str, text: str) -> None:
 def logged(root: Path) -> Iterator[None]:
     """Write entries, and all warnings of this process, to the experiment's log, and at last how the block ended."""
     handler = _LogFile(root / LOG_FILE)
+    _events.setLevel(logging.INFO)
+    _events.propagate = False  # the terminal has its own display of steps
     for logger in (logging.getLogger(), _events):
         logger.addHandler(handler)
     begun = time.monotonic()

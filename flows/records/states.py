@@ -14,14 +14,13 @@ from hacpo_core.store.lock import is_locked
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
 """the result table; its presence marks an experiment as complete, unless it is corrupt"""
-STATES = ("done", "running", "failed", "missing", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """State of an experiment (one of STATES), its progress and its failure.
+    """State of an experiment, its progress and its failure.
 
-    Only the grid planner uses "unavailable".
+    `state` is "done", "running", "failed" or "missing"; only the grid planner uses "unavailable".
     """
 
     state: str
@@ -35,7 +34,7 @@ class Standing:
             return ""
         if self.state == "failed" and self.failure is not None:
             return self.failure.reason
-        so_far = f"step {self.progress.step} of {self.progress.num_steps}" if self.progress is not None else ""
+        so_far = self.progress.position if self.progress is not None else ""
         if self.state == "running":
             return so_far or "starting"
         return f"interrupted at {so_far}" if so_far else "not run"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.store.files import read_json, write_json

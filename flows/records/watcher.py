@@ -1,32 +1,107 @@
-"""Interface for progress displays: called at each event of a running experiment."""
+"""Who is told of a running experiment: displays, and the progress file, which counts for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
+from flows.records.runlog import log_entry
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.errors import StoreError
+from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.store.files import write_json
+from hacpo_core.store.steps import StepStore
+
+_log = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
-    """Receives the events of a running experiment."""
+class Watcher:
+    """Is told of each event of a running experiment. This one does nothing; others override what they need."""
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
         """A warm-up step is done."""
 
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+    def stepped(self, progress: Progress) -> None:
         """A training step is committed."""
 
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float, /) -> None:
+    def evaluated(self, result: EvaluationResult) -> None:
         """An agent was evaluated."""
 
 
-class QuietWatcher:
-    """Ignores every event."""
+class ProgressFile:
+    """An experiment's progress: counted, written to its file and its log, and told to a watcher.
 
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """See `Watcher`."""
+    It starts from the committed metrics up to `step`, so that a resumed run counts nothing twice.
+    """
 
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
-        """See `Watcher`."""
+    def __init__(
+        self,
+        store: StepStore,
+        config: ExperimentConfig,
+        *,
+        step: int,
+        evaluations: Iterable[EvaluationResult],
+        watcher: Watcher,
+    ) -> None:
+        self._store, self._config, self._watcher = store, config, watcher
+        self._step = step
+        self._seconds_left: float | None = None
+        self._rewards: dict[str, float] = {}
+        self._spent = dict.fromkeys(config.pair.agents, Spent())
+        self._evaluations: dict[tuple[int, str, str], Evaluated] = {}
+        results = list(evaluations)
+        for past in range(step + 1):
+            if past:
+                self._count(past)
+            for result in results:
+                if result.step == past:
+                    self._note(result)
+        self._write()
 
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
-        """See `Watcher`."""
+    def _count(self, step: int) -> None:
+        agents: Mapping[str, Mapping[str, Any]] = self._store.metrics(step)["agents"]
+        for agent, values in agents.items():
+            self._spent[agent] = self._spent[agent].plus(values)
+            self._rewards[agent] = values["reward/mean"]
+
+    def _note(self, result: EvaluationResult) -> None:
+        place = (result.step, result.benchmark, result.agent)
+        self._evaluations[place] = Evaluated(*place, result.value, self._spent[result.agent])
+
+    def _write(self) -> Progress:
+        progress = Progress(
+            pair=self._config.pair.name,
+            method=self._config.method.name,
+            seed=self._config.seed,
+            step=self._step,
+            num_steps=self._config.train.num_steps,
+            updated_at=time.time(),
+            seconds_left=self._seconds_left,
+            rewards=dict(self._rewards),
+            spent=dict(self._spent),
+            evaluations=list(self._evaluations.values()),
+        )
+        try:
+            write_json(self._store.root / PROGRESS_FILE, asdict(progress), syncs=False)
+        except StoreError as error:  # if the disk is full, the step store stops the run
+            _log.warning("progress file not updated: %s", error)
+        return progress
+
+    def evaluated(self, result: EvaluationResult) -> None:
+        """Record an accuracy."""
+        log_entry("step", str(result))
+        self._note(result)
+        self._write()
+        self._watcher.evaluated(result)
+
+    def stepped(self, step: int, seconds_left: float) -> None:
+        """Record a committed step and the estimated time to the last one."""
+        self._step, self._seconds_left = step, seconds_left
+        self._count(step)
+        progress = self._write()
+        log_entry("step", f"{progress.position}: {progress.reward}")
+        self._watcher.stepped(progress)

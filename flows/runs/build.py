@@ -14,8 +14,8 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.cpu.switch import use_speedups
 from hacpo_core.engines.models.loading import check_device
+from hacpo_core.engines.speedups import use_speedups
 from hacpo_core.errors import DataError, StoreError
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agents import AgentTokenizer, initial_folder

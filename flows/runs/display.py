@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
 
+from flows.records.progress import Progress
+from flows.records.watcher import Watcher
+from hacpo_core.evaluation.results import EvaluationResult
+
 if TYPE_CHECKING:  # see hacpo_core.store.steps
     import pandas as pd
 
 
-class JsonWatcher:
+class JsonWatcher(Watcher):
     """Prints one JSON object per line on standard output."""
 
     def _print(self, event: str, **fields: Any) -> None:
@@ -24,17 +28,18 @@ class JsonWatcher:
         if step % 10 == 0 or step == num_steps:
             self._print("warmup", agent=agent, step=step, num_steps=num_steps, loss=loss)
 
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+    def stepped(self, progress: Progress) -> None:
         """Print step, mean reward per agent and time left (s)."""
-        rewards = {agent: value["reward/mean"] for agent, value in metrics["agents"].items()}
-        self._print("step", step=step, num_steps=num_steps, reward=rewards, seconds_left=seconds_left)
+        fields = {name: getattr(progress, name) for name in ("step", "num_steps", "seconds_left")}
+        self._print("step", **fields, reward=progress.rewards)
 
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, result: EvaluationResult) -> None:
         """Print the accuracy."""
-        self._print("evaluation", step=step, benchmark=benchmark, agent=agent, accuracy=accuracy)
+        place = {name: getattr(result, name) for name in ("step", "benchmark", "agent")}
+        self._print("evaluation", **place, accuracy=result.value)
 
 
-class TerminalWatcher:
+class TerminalWatcher(Watcher):
     """Shows progress bars on standard error."""
 
     def __init__(self, title: str) -> None:
@@ -59,14 +64,13 @@ class TerminalWatcher:
         """Update the bar of the agent's warm-up."""
         move(self._bar(f"warm-up {agent}", num_steps), step, f"loss {loss:.3f}")
 
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+    def stepped(self, progress: Progress) -> None:
         """Update the bar of the training steps."""
-        rewards = " ".join(f"{k} {value['reward/mean']:.2f}" for k, value in metrics["agents"].items())
-        move(self._bar(self._title, num_steps), step, f"reward {rewards}")
+        move(self._bar(self._title, progress.num_steps), progress.step, progress.reward)
 
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, result: EvaluationResult) -> None:
         """Print the accuracy above the bars."""
-        tqdm.write(f"step {step}: {agent} on {benchmark} {accuracy:.3f}", file=sys.stderr)
+        tqdm.write(str(result), file=sys.stderr)
 
 
 def move(bar: tqdm[Any], position: int, note: str) -> None:

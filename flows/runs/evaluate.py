@@ -17,8 +17,8 @@ from flows.planning.compose import benchmark
 from flows.planning.declarations import file_stem
 from flows.planning.plans import Plan, find_plan, load_benchmarks
 from flows.process import configure_process
-from flows.records.progress import ProgressFile, read_progress
-from flows.records.watcher import Watcher
+from flows.records.progress import read_progress
+from flows.records.watcher import ProgressFile, Watcher
 from flows.runs.build import open_experiment
 from flows.runs.experiment import evaluate_agents, waited_for
 from flows.runs.results import read_final
@@ -82,7 +82,7 @@ def checked_step(plan: Plan, step: int | None) -> int:
     return last if step is None else step
 
 
-def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher) -> pd.DataFrame:
+def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None) -> pd.DataFrame:
     """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
     Weights of an earlier step are restored from a checkpoint and stored rollouts.
@@ -101,6 +101,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             is tracked at an address that contains a password.
     """
     configure_process()
+    watcher = watcher or Watcher()
     store_of(plan)
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
@@ -108,11 +109,11 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     complete = read_final(plan)
     with open_experiment(plan) as (experiment, benchmarks):
         with waited_for(experiment, runner):
-            evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
+            evaluate_agents(experiment, step, names, benchmarks, runner, watcher.evaluated)
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
             store, past = experiment.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
-            ProgressFile(store, plan.config, step=measured, evaluations=past, inner=watcher)  # writes the file
+            ProgressFile(store, plan.config, step=measured, evaluations=past, watcher=watcher)  # writes the file
         tracking = ExperimentTracking(plan)
         tracking.finish("FINISHED" if complete is not None else "KILLED")
     frame = read_evaluations(plan.root)

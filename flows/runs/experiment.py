@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,9 @@ from flows.planning.plans import Plan, save_plan
 from flows.process import configure_process
 from flows.records.failures import failures_recorded
 from flows.records.notification import notified
-from flows.records.progress import ProgressFile
 from flows.records.runlog import log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
-from flows.records.watcher import Watcher
+from flows.records.watcher import ProgressFile, Watcher
 from flows.runs.build import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
 from flows.runs.tracking import ExperimentTracking, store_of
@@ -35,7 +34,9 @@ from hacpo_core.store.files import write_json
 from hacpo_core.versions import version_tags
 
 
-def run_experiment(plan: Plan, runner: Runner, watcher: Watcher, *, has_lock: bool = False) -> ExperimentResult:
+def run_experiment(
+    plan: Plan, runner: Runner, watcher: Watcher | None = None, *, has_lock: bool = False
+) -> ExperimentResult:
     """Train to the end, continuing from the last committed phase; a complete experiment is returned unchanged.
 
     Args:
@@ -48,28 +49,27 @@ def run_experiment(plan: Plan, runner: Runner, watcher: Watcher, *, has_lock: bo
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
     configure_process()
+    watcher = watcher or Watcher()
     done = read_final(plan)
     if done is not None:
         return done
     store_of(plan)
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
-    progress = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
+    warm_ups = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with (
         notified(plan.config.notify.url, Path(plan.config.runtime.runs_dir), plan.id),
         logged(plan.root),
         failures_recorded(plan.root),
-        open_experiment(plan, progress=progress, has_lock=has_lock) as (experiment, benchmarks),
+        open_experiment(plan, progress=warm_ups, has_lock=has_lock) as (experiment, benchmarks),
     ):
         log_start(experiment.first_version)
-        past = intact_results(plan.root)
-        watcher = ProgressFile(
-            experiment.ledger.store, plan.config, step=experiment.first_version, evaluations=past, inner=watcher
-        )
+        store, past = experiment.ledger.store, intact_results(plan.root)
+        progress = ProgressFile(store, plan.config, step=experiment.first_version, evaluations=past, watcher=watcher)
         tracking = ExperimentTracking(plan)
         try:
             with waited_for(experiment, runner):
-                _train(plan, experiment, benchmarks, runner, watcher, tracking)
+                _train(plan, experiment, benchmarks, runner, progress, tracking)
             return _finish(plan, experiment, tracking)
         except BaseException as error:
             has_failed = isinstance(error, Exception) and not isinstance(error, ServerError)  # not Ctrl-C, nor SIGTERM
@@ -98,13 +98,13 @@ def _train(
     experiment: Experiment,
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
-    watcher: Watcher,
+    progress: ProgressFile,
     tracking: ExperimentTracking,
 ) -> None:
     config = plan.config
     num_steps, version = config.train.num_steps, experiment.first_version
     if version == 0:
-        evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, watcher)
+        evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, progress.evaluated)
         tracking.update()
     begun_at = time.monotonic()
 
@@ -112,14 +112,14 @@ def _train(
         train_step(experiment, step, runner)
         tracking.update()
         seconds_left = (time.monotonic() - begun_at) / (step - version) * (num_steps - step)
-        watcher.stepped(step, num_steps, experiment.ledger.store.metrics(step), seconds_left)
+        progress.stepped(step, seconds_left)
         names = benchmarks_after(config, step)
-        evaluate_agents(experiment, step, names, benchmarks, runner, watcher)
+        evaluate_agents(experiment, step, names, benchmarks, runner, progress.evaluated)
         tracking.update()
         if step == num_steps or step % config.checkpoint.every == 0:
             checkpoint(experiment, step)
     for step in (0, num_steps):  # the table needs these scores, whose files may have been damaged since
-        evaluate_agents(experiment, step, _damaged(experiment, step), benchmarks, runner, watcher)
+        evaluate_agents(experiment, step, _damaged(experiment, step), benchmarks, runner, progress.evaluated)
     tracking.update()
 
 
@@ -136,9 +136,9 @@ def evaluate_agents(
     names: Sequence[str],
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
-    watcher: Watcher,
-) -> list[EvaluationResult]:
-    """Evaluate every agent as of `step` on the named benchmarks; duplicate names count once."""
+    tell: Callable[[EvaluationResult], None],
+) -> None:
+    """Evaluate every agent as of `step` on the named benchmarks, and tell each result; duplicate names count once."""
     started: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks run one after the other
     # Agents are the outer loop, so that agents that share a device are swapped only once.
@@ -147,12 +147,8 @@ def evaluate_agents(
         last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
         if last is not None:
             busy[agent] = last
-    results = []
     for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):
-        result = finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent])
-        watcher.evaluated(step, name, agent, result.value)
-        results.append(result)
-    return results
+        tell(finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent]))
 
 
 def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:

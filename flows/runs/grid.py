@@ -124,8 +124,7 @@ def watch(
                 standing, run = standing_of(root), runs.get(name)
                 if standing.state == "running" and standing.progress is not None:
                     now = standing.progress
-                    rewards = " ".join(f"{reward:.2f}" for reward in now.rewards.values())
-                    bars.show(name, now.step, now.num_steps, f"reward {rewards}")
+                    bars.show(name, now.step, now.num_steps, now.reward)
                 reason = None
                 if standing.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id

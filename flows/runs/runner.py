@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -25,8 +25,9 @@ from prefect.states import Cancelled, Crashed
 
 from flows.planning.plans import Plan, find_plan
 from flows.process import outlive_reader
+from flows.records.progress import Progress
 from flows.records.runlog import log_entry
-from flows.records.watcher import QuietWatcher, Watcher
+from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from flows.service.schedule import answers
 from hacpo_core.errors import (
@@ -39,6 +40,7 @@ from hacpo_core.errors import (
     ServerError,
     first_line,
 )
+from hacpo_core.evaluation.results import EvaluationResult
 from hacpo_core.phases.runner import Handle, Phase
 from hacpo_core.store.background import Background
 from hacpo_core.store.lock import ExperimentLock
@@ -197,7 +199,7 @@ class _TaskHandle:
         self.check()
 
 
-class ProgressWatcher:
+class PrefectWatcher(Watcher):
     """Shows progress on Prefect's web page from a background thread, and forwards every event to another watcher."""
 
     def __init__(self, inner: Watcher, experiment: str) -> None:
@@ -210,19 +212,18 @@ class ProgressWatcher:
         """Forward the event."""
         self._inner.warmed_up(agent, step, num_steps, loss)
 
-    def evaluated(self, step: int, benchmark: str, agent: str, accuracy: float) -> None:
+    def evaluated(self, result: EvaluationResult) -> None:
         """Forward the event."""
-        self._inner.evaluated(step, benchmark, agent, accuracy)
+        self._inner.evaluated(result)
 
-    def stepped(self, step: int, num_steps: int, metrics: Mapping[str, Any], seconds_left: float | None) -> None:
+    def stepped(self, progress: Progress) -> None:
         """Update the progress artifact (step, reward per agent, time left), at most every UPDATE_EVERY_S seconds."""
-        self._inner.stepped(step, num_steps, metrics, seconds_left)
-        if step < num_steps and time.monotonic() - self._shown_at < UPDATE_EVERY_S:
+        self._inner.stepped(progress)
+        if progress.step < progress.num_steps and time.monotonic() - self._shown_at < UPDATE_EVERY_S:
             return
         self._shown_at = time.monotonic()
-        rewards = ", ".join(f"{k} {value['reward/mean']:.3f}" for k, value in metrics["agents"].items())
-        text = f"step {step} of {num_steps} · reward {rewards} · {seconds_left or 0:.0f} s left"
-        self._thread.do(partial(copy_context().run, self._show, 100.0 * step / num_steps, text))
+        text = f"{progress.position} · {progress.reward} · {progress.seconds_left or 0:.0f} s left"
+        self._thread.do(partial(copy_context().run, self._show, 100.0 * progress.step / progress.num_steps, text))
 
     def end(self) -> None:
         """Wait for pending updates; raises a ServerError if Prefect's server did not answer."""
@@ -237,7 +238,7 @@ class ProgressWatcher:
 
 
 # Watcher of flows that this process starts; flow runs started by a worker have no display.
-watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=QuietWatcher())  # noqa: B039  stateless
+watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=Watcher())  # noqa: B039  stateless
 
 # Whether this process took the lock before its flow run was made.
 _has_lock: ContextVar[bool] = ContextVar("has_lock", default=False)
@@ -262,7 +263,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
     try:
-        watcher = ProgressWatcher(watcher_of_flow.get(), plan.id)
+        watcher = PrefectWatcher(watcher_of_flow.get(), plan.id)
         result = run_experiment(plan, runner, watcher, has_lock=_has_lock.get())
         watcher.end()
         with answers():
@@ -276,7 +277,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     return result.table
 
 
-def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
+def run_with_prefect(plan: Plan, watcher: Watcher | None = None) -> None:
     """Run the experiment flow in this process.
 
     Raises:
@@ -285,7 +286,7 @@ def run_with_prefect(plan: Plan, watcher: Watcher) -> None:
         KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
     """
     runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
-    with ExperimentLock(plan.root), watched_by(watcher):
+    with ExperimentLock(plan.root), watched_by(watcher or Watcher()):
         token = _has_lock.set(True)
         try:
             run_flow(experiment_flow, experiment=plan.id, runs_dir=runs_dir)

@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling
 
 from flows.records.failures import FAILURE_FILE
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.states import CONFIG_FILE, standing_of
 from flows.service.deployments import POOL, connect, deploy
 from flows.service.server import PrefectServer

@@ -236,7 +236,10 @@ def _start(home: Path) -> PrefectServer:
             return server
         code = process.poll()
         outcome = f"no answer within {START_LIMIT_S:.0f} s" if code is None else f"exit code {code}"
-        num_killed, num_failed = num_killed + (code == -signal.SIGKILL), num_failed + (code != -signal.SIGKILL)
+        if code == -signal.SIGKILL:
+            num_killed += 1
+        else:
+            num_failed += 1
         _log.warning("the Prefect server did not start (%s); starting it again", outcome)
         record.end()
     raise ServerError(

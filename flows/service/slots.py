@@ -23,7 +23,7 @@ from hacpo_core.errors import EngineError
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SHARED = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
+SHARED_FOLDERS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
 _LOOK_EVERY_S, _LOG_EVERY_S = 1.0, 60.0
 
 
@@ -40,12 +40,13 @@ def visible_devices() -> list[str]:
 
 def locks_folder() -> Path:
     """Folder of the locks, the same for all users, runs folders and TMPDIRs of the machine."""
-    for folder in _SHARED:
+    for folder in SHARED_FOLDERS:
         with suppress(OSError):
             if stat.S_IMODE(folder.stat().st_mode) & 0o1002 == 0o1002:  # world-writable and sticky
                 return folder
     raise EngineError(
-        f"GPUs cannot be locked: expected one of {', '.join(map(str, _SHARED))} with mode 1777; change a folder's mode"
+        f"GPUs cannot be locked: expected one of {', '.join(map(str, SHARED_FOLDERS))} with mode 1777; "
+        "change a folder's mode"
     )
 
 

@@ -14,7 +14,7 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.columns import TokenRows
-from hacpo_core.engines.cpu.products import IMAGES
 
 LAYOUTS = ("padded", "shared_prompts")
 
@@ -74,7 +73,9 @@ class ForwardPass:
         return replace(self, **moved)
 
 
-def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int, is_filled: bool = False) -> Iterator[ForwardPass]:
+def forward_passes(
+    rows: TokenRows, *, layout: str, max_tokens: int, filled_length: Callable[[int], int] | None = None
+) -> Iterator[ForwardPass]:
     """All rows, each in exactly one pass. The result depends on the arguments only.
 
     Args:
@@ -82,12 +83,12 @@ def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int, is_filled: 
         layout: one of `LAYOUTS`.
         max_tokens: budget of one pass, counted as if its rows were padded to the longest one; a longer row gets a pass
             of its own.
-        is_filled: pad sequences of shared_prompts to one of few lengths, even beyond `max_tokens`, by at most 1/16
-            from 512 tokens on. For models with `OneDnnLinear` layers, since oneDNN builds kernels for each new length.
+        filled_length: pad a sequence of shared_prompts to the length that this returns for its number of tokens, even
+            beyond `max_tokens`; None: leave it as it is.
     """
     for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
         part = rows.take(group)
-        yield _padded(part, group) if layout == "padded" else _shared(part, group, is_filled=is_filled)
+        yield _padded(part, group) if layout == "padded" else _shared(part, group, filled_length)
 
 
 def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[int]]:
@@ -138,7 +139,7 @@ def _padded(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
     )
 
 
-def _shared(rows: TokenRows, positions: Sequence[int], *, is_filled: bool) -> ForwardPass:
+def _shared(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[int], int] | None) -> ForwardPass:
     longest = int(rows.lengths_B.max()) - 1
     inputs: list[NDArray[Any]] = []
     places: list[NDArray[Any]] = []
@@ -170,7 +171,7 @@ def _shared(rows: TokenRows, positions: Sequence[int], *, is_filled: bool) -> Fo
         token_RL[r, :length] = np.arange(first, first + length)
         token_RL[r, length:row_length] = np.arange(begin, num_tokens)
         columns += [np.array([first + length - 1]), np.arange(begin, num_tokens)]
-    filler = [np.zeros(_filled_length(num_tokens) - num_tokens, np.int64)] if is_filled else []
+    filler = [] if filled_length is None else [np.zeros(filled_length(num_tokens) - num_tokens, np.int64)]
     return ForwardPass(
         tuple(positions),
         _ids([*inputs, *filler])[None],
@@ -180,12 +181,6 @@ def _shared(rows: TokenRows, positions: Sequence[int], *, is_filled: bool) -> Fo
         _ids([*places, *filler])[None],
         RowPlaces(torch.from_numpy(token_RL), _ids(homes), _ids(copies), _ids(originals)),
     )
-
-
-def _filled_length(num_tokens: int) -> int:
-    """The next larger of 16 lengths per power of two, each an odd multiple of `IMAGES`: even multiples are slower."""
-    step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 5))
-    return -(-(num_tokens + IMAGES) // step) * step - IMAGES
 
 
 def _ids(parts: Sequence[NDArray[Any]]) -> Tensor:

@@ -28,13 +28,13 @@ from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes, UpdateOutcome
-from hacpo_core.engines.cpu.products import OneDnnLinear
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.loss import LossValue, loss_value
 from hacpo_core.engines.models.loading import check_steady
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.scoring import Head, ScoringHead, row_layout, scoring_head
+from hacpo_core.engines.speedups import pass_length
 from hacpo_core.engines.torch.optimizer import learning_rate
 from hacpo_core.engines.transformers.attention import let_rows_share
 from hacpo_core.engines.weights import Fingerprint
@@ -86,7 +86,7 @@ class BaseLearner(ABC):
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
         self._layout = row_layout(head, engine.row_layout)
-        self._fills_passes = any(isinstance(module, OneDnnLinear) for module in model.modules())
+        self._filled_length = pass_length(model)
         self.head: Head = head
         if isinstance(reference, nn.Module):
             let_rows_share(reference)
@@ -141,7 +141,7 @@ class BaseLearner(ABC):
 
     def _forward_passes(self, rows: TokenRows) -> Iterator[ForwardPass]:
         max_tokens = self._engine.micro_batch_tokens
-        return forward_passes(rows, layout=self._layout, max_tokens=max_tokens, is_filled=self._fills_passes)
+        return forward_passes(rows, layout=self._layout, max_tokens=max_tokens, filled_length=self._filled_length)
 
     def update(
         self,

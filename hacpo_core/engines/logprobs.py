@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.cpu.products import product
+from hacpo_core.engines.speedups import linear
 
 
 class TokenScores(NamedTuple):
@@ -64,7 +64,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = product(hidden.to(weight.dtype), weight)
+    logits = linear(hidden.to(weight.dtype), weight)
     if bias is not None:
         logits = logits + bias
     logits = widened(logits)
@@ -119,7 +119,7 @@ class _ChunkedScores(torch.autograd.Function):
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0)
             narrow = grad_logits.to(head_VD.dtype)
-            grad_hidden_ND[part] = product(narrow, head_VD.T)
+            grad_hidden_ND[part] = linear(narrow, head_VD.T)
             if grad_weight_VD is not None:
                 hidden = hidden_ND[part].to(head_VD.dtype)
                 if grad_weight_VD.dtype == hidden.dtype:

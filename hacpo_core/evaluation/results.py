@@ -48,6 +48,10 @@ class EvaluationResult:
         """The value shown in the result table."""
         return self.headline_estimate.value
 
+    def __str__(self) -> str:
+        """As shown to users."""
+        return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}"
+
 
 def result_phase(benchmark: str, agent: str) -> str:
     """Name of the phase that commits the metrics."""

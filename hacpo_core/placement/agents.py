@@ -23,7 +23,6 @@ from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, 
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
-from hacpo_core.engines.cpu.switch import use_speedups
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.models.folders import find_model
@@ -37,6 +36,7 @@ from hacpo_core.engines.models.loading import (
 )
 from hacpo_core.engines.replay import UpdateTrace, this_setup
 from hacpo_core.engines.scoring import ScoringHead
+from hacpo_core.engines.speedups import use_speedups
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.lora import add_adapters, base_head
 from hacpo_core.engines.torch.offload import release_unused

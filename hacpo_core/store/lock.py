@@ -41,7 +41,7 @@ class ExperimentLock:
         try:
             self._acquire()
             with write_errors(self._path):
-                self._beat()
+                self.beat()
             self._thread.start()
         except BaseException:
             self._file.close()
@@ -76,7 +76,8 @@ class ExperimentLock:
                 f"{STALE_S:.0f} s; wait for it or stop it, then try again"
             )
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Renew the heartbeat; raises OSError if the disk is full."""
         record = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()})
         # Written in place with a fixed length, so that readers on other machines always find a complete record.
         os.pwrite(self._file.fileno(), record.ljust(_RECORD_BYTES).encode(), 0)
@@ -85,7 +86,7 @@ class ExperimentLock:
     def _run(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
             try:
-                self._beat()
+                self.beat()
             except OSError:  # a full disk: the kernel's lock still holds, the next beat may succeed
                 continue
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,14 +55,6 @@ def chromium() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
-
-
-def wait_until(is_so: Callable[[], object], *, limit_s: float = 60.0, said: Callable[[], str] = str) -> None:
-    """Look again and again, with a deadline; `said` is asked for what a person who sees the test fail should know."""
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so within {limit_s} s. {said()}"
-        time.sleep(0.05)
 
 
 def screenshots(tmp_path: Path) -> Path:

@@ -12,9 +12,10 @@ from flows.planning.compose import compose
 from flows.records.failures import Failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from hacpo_core.config import as_dict
-from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots, wait_until
+from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots
 from tests.dashboards.conftest import RememberingSchedule
 from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.browser,

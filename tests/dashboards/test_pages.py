@@ -20,16 +20,16 @@ from dashboards.models.runs.answers import StepAnswers
 from dashboards.security import Access
 from flows.planning.compose import compose
 from flows.records.failures import Failure
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.runlog import LOG_FILE
 from flows.service.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
 from hacpo_core.store.steps import REPLAYS_FILE
-from tests.dashboards.browsing import wait_until
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run, write_steps, write_thousand
+from tests.waiting import wait_until
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\""
 AGENTS = ("qwen-tiny", "llama-tiny")
@@ -567,8 +567,8 @@ def test_start_reads_the_newest_answers_and_a_visitor_not_again(
         read.append((experiment, step))
         return inner(runs_dir, experiment, step, benchmark, version)
 
-    inner = answers._read
-    monkeypatch.setattr(answers, "_read", noted)
+    inner = answers.read_answers
+    monkeypatch.setattr(answers, "read_answers", noted)
     with open_page(warm=True) as page:
         wait_until(lambda: read, limit_s=60)
         assert "1 of 2" in page.get(f"/samples/{answered}").text

@@ -11,14 +11,13 @@ from fastapi.testclient import TestClient
 
 from dashboards.app import create_app
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.phases.runner import DirectRunner
 
 
 def test_benchmarks_answers_are_shown_with_reference_and_without_effects(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", "train.num_steps=1", "evaluate.during=[]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     benchmark = planned.config.evaluate.final[0]
     app = create_app(Path(planned.config.runtime.runs_dir), connect=lambda: None)
     page = TestClient(app, base_url="http://127.0.0.1")

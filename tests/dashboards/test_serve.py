@@ -22,8 +22,8 @@ from dashboards.serve import DASHBOARD_PORT, listen, start_prefect
 from flows.service.processes import Record, find_process
 from flows.service.server import PrefectServer
 from hacpo_core.errors import ConfigError
-from tests.dashboards.browsing import wait_until
 from tests.dashboards.stores import write_run
+from tests.waiting import wait_until
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -23,7 +23,6 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.phases.runner import DirectRunner
@@ -126,7 +125,7 @@ def digests(case: Case, folder: Path) -> dict[str, str]:
     # The id leaves out where agents live.
     planned = type(planned)(planned.id, planned.config, folder / "stores" / case.name.replace(" ", "-"))
     save_plan(planned)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     found: dict[str, list[str]] = {}
     for step in range(1, NUM_STEPS + 1):
         for agent in list(AGENTS)[: case.num_agents]:

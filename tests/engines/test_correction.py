@@ -13,7 +13,6 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig
 from hacpo_core.engines.base import Sampled
@@ -85,7 +84,7 @@ def test_rows_of_earlier_steps_are_weighed_by_what_they_were_sampled_with(
     monkeypatch.setattr(TransformersSampler, "sample", sample)
     words = ("method.objective.correction=truncate", "old_logprobs=learner", "engine.skip_zero_advantage=false")
     planned = small_plan("cbs", *words, "train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     rows = StepStore(planned.root).read_table(2, "update.qwen", "update.qwen.parquet")
     weights, old = rows["correction"], rows["step"] == 1
     assert old.any()

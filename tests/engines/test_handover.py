@@ -14,7 +14,6 @@ import pytest
 
 import hacpo_core.placement.agents as agents
 from flows.planning.plans import Plan, plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
@@ -144,7 +143,7 @@ def test_weights_are_handed_over_once_for_an_evaluation_whatever_its_shards(
     monkeypatch.setattr(agents, "TransformersSampler", SleepingSampler)
     words = ("train.num_steps=2", "evaluate.every=1", "evaluate.final=[dev]", "evaluate.benchmarks.dev.limit=32")
     planned = small_plan("hacpo", *words, "old_logprobs=sampler", f"evaluate.shard_problems={shard_problems}")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     # An evaluation before training, after step 1 and after step 2; a rollout in both steps; by each of two agents,
     # which share a device, so that each occasion begins with an agent that slept.
     assert SleepingSampler.events["samplings"] == 2 * (3 * num_shards + 2)
@@ -160,7 +159,7 @@ def test_agent_alone_samples_on_with_the_weights_that_it_was_evaluated_with(
     planned = small_plan("gspo", *words)
     qwen = {"qwen": planned.config.pair.agents["qwen"]}
     alone = replace(planned.config, pair=replace(planned.config.pair, agents=qwen))
-    run_experiment(plan(alone), DirectRunner(), QuietWatcher())
+    run_experiment(plan(alone), DirectRunner())
     assert SleepingSampler.events["hand-overs"] == 3, "of versions 0, 1 and 2"
 
 

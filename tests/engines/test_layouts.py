@@ -19,6 +19,7 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig
 from hacpo_core.config.identity import experiment_id
+from hacpo_core.engines import speedups
 from hacpo_core.engines.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
 from hacpo_core.engines.scoring import row_layout, scoring_head
 from hacpo_core.engines.transformers import attention
@@ -118,7 +119,7 @@ def ready(model: PreTrainedModel) -> PreTrainedModel:
 def test_scores_and_gradients_are_those_of_rows_alone(
     family: str, short: int, checkpoints: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "SHORT", short)
+    monkeypatch.setattr(speedups, "SHORT", short)
     model = ready(small_model(family, num_layers=2)).double()
     if checkpoints:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -129,7 +130,12 @@ def test_scores_and_gradients_are_those_of_rows_alone(
     def scored(layout: str, max_tokens: int, *, is_filled: bool = False) -> tuple[Tensor, Tensor]:
         model.zero_grad()
         found: dict[int, Tensor] = {}
-        for forward in forward_passes(token_rows(requests), layout=layout, max_tokens=max_tokens, is_filled=is_filled):
+        for forward in forward_passes(
+            token_rows(requests),
+            layout=layout,
+            max_tokens=max_tokens,
+            filled_length=(lambda tokens: tokens + 7) if is_filled else None,
+        ):
             scores = head.scores(forward, temperature=0.7, chunk_mb=1)
             lengths = [len(requests[row].response_ids) for row in forward.rows]
             found |= zip(forward.rows, scores.logprob_N.split(lengths), strict=True)
@@ -266,7 +272,7 @@ def test_class_that_fails_with_shared_rows_gets_padded_ones(
     def broken(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(attention._Spread, "apply", broken)
+    monkeypatch.setattr(attention, "causal_attention", broken)
     assert_refused(small_model(), str(error), caplog)
 
 

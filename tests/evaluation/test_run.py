@@ -14,7 +14,6 @@ import yaml
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
@@ -166,11 +165,11 @@ def test_name_of_an_earlier_evaluation_keeps_its_question_at_every_step(
 ) -> None:
     planned, path = small_plan("gspo", *SAMPLED, "train.num_steps=1"), tmp_path / "mine.yaml"
     path.write_text("{kind: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
-    run_evaluation(with_benchmarks(planned, [str(path)]), 0, DirectRunner(), QuietWatcher())
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_evaluation(with_benchmarks(planned, [str(path)]), 0, DirectRunner())
+    run_experiment(planned, DirectRunner())
     path.write_text("{kind: arithmetic, limit: 6, max_response_tokens: 40}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"benchmark mine: after step 0 .* give the new declaration another name"):
-        run_evaluation(with_benchmarks(planned, [str(path)]), 1, DirectRunner(), QuietWatcher())
+        run_evaluation(with_benchmarks(planned, [str(path)]), 1, DirectRunner())
 
 
 def test_agents_with_dots_in_their_names_are_told_apart(small_models: Path, tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_agents_with_dots_in_their_names_are_told_apart(small_models: Path, tmp_
     words = [f"runtime.runs_dir={small_models}", "tracking.enabled=false", "train.num_steps=1"]
     planned = plan(compose(str(tmp_path / "dots.yaml"), "gspo", overrides=words))
     save_plan(planned)
-    result = run_experiment(planned, DirectRunner(), QuietWatcher())
+    result = run_experiment(planned, DirectRunner())
     frame = read_evaluations(planned.root)
     assert set(frame.agent) == {"test.qwen", "qwen"}
     assert set(frame.benchmark) == {"dev", "test"}
@@ -192,7 +191,7 @@ def test_agents_with_dots_in_their_names_are_told_apart(small_models: Path, tmp_
 
 def test_experiment_is_evaluated_before_on_the_way_and_after(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "evaluate.during=[dev]", "evaluate.final=[test]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     frame = read_evaluations(planned.root)
     steps = {name: sorted(set(part.step)) for name, part in frame.groupby("benchmark")}
     assert steps == {"dev": [0, 2, 4], "test": [0, 4]}
@@ -203,16 +202,16 @@ def test_trained_agents_are_evaluated_after_any_step_on_any_benchmark(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     planned = small_plan("gspo", "evaluate.during=[dev]", "evaluate.final=[dev]", "checkpoint.keep=1")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     during = read_responses(planned.root, step=2, benchmark="dev", agent="llama")
     folder = planned.root / "steps" / "000002"
     for path in folder.glob("*.dev.*"):
         path.unlink()
-    again = run_evaluation(with_benchmarks(planned, ["dev"]), 2, DirectRunner(), QuietWatcher())
+    again = run_evaluation(with_benchmarks(planned, ["dev"]), 2, DirectRunner())
     pd.testing.assert_frame_equal(read_responses(planned.root, step=2, benchmark="dev", agent="llama"), during)
     assert set(again.step) == {2}
     (tmp_path / "mine.yaml").write_text("{kind: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
-    new = run_evaluation(with_benchmarks(planned, [str(tmp_path / "mine.yaml")]), None, DirectRunner(), QuietWatcher())
+    new = run_evaluation(with_benchmarks(planned, [str(tmp_path / "mine.yaml")]), None, DirectRunner())
     assert set(zip(new.step, new.benchmark, new.num_problems, strict=True)) == {(4, "mine", 5)}
     samples = benchmark_samples(planned, "mine", None)
     assert samples.groupby("agent").size().to_dict() == {"qwen": 5, "llama": 5}
@@ -228,6 +227,6 @@ def test_what_was_never_evaluated_is_one_clear_error(small_plan: Callable[..., P
     with pytest.raises(ConfigError, match=r"--step: got 3, expected one of 0"):
         benchmark_samples(planned, "test", 3)
     with pytest.raises(ConfigError, match=r"--step: got 1, but .* is trained up to step 0; choose 0 to 0"):
-        run_evaluation(with_benchmarks(planned, []), 1, DirectRunner(), QuietWatcher())
+        run_evaluation(with_benchmarks(planned, []), 1, DirectRunner())
     with pytest.raises(ConfigError, match=r"benchmark: got 'maths', expected one of aime2025"):
         with_benchmarks(planned, ["maths"])

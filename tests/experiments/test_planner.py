@@ -24,7 +24,6 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan, with_ranks
 from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, standing_of
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from flows.service.schedule import ScheduledRun
@@ -115,7 +114,7 @@ def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) 
     save_plan(planned)
     (planned.root / "steps").write_text("in the way", encoding="utf-8")
     with pytest.raises((HacpoError, OSError)):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     failure = read_failure(planned.root)
     assert failure is not None
     assert "Traceback" in failure.traceback
@@ -123,12 +122,12 @@ def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) 
     (planned.root / "steps").unlink()
     with ExperimentLock(planned.root):
         assert state(planned) == ("running", "step 0 of 1")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert state(planned) == ("done", "")
     assert read_failure(planned.root) is None, "a new attempt removes the old failure"
     (planned.root / RESULT_FILE).write_text("", encoding="utf-8")  # as a power cut leaves it
     assert state(planned) == ("missing", "interrupted at step 1 of 1")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert state(planned) == ("done", "")
     (planned.root / RESULT_FILE).write_text('{"kind": "of another version"}', encoding="utf-8")
     with pytest.raises(StoreError, match=r"result\.json: written by another version of hacpo"):
@@ -210,7 +209,7 @@ def test_measured_rates_take_the_place_of_stated_ones(
     before = plan_grid(name, runs_dir=runs_dir, seeds=[0])
     unknown = estimate(before, before.experiments("missing"))
     assert (unknown.basis, unknown.busy_hours) == ("limit", None)
-    done = run_experiment(small_plan("naive", runs_dir=runs_dir), DirectRunner(), QuietWatcher())
+    done = run_experiment(small_plan("naive", runs_dir=runs_dir), DirectRunner())
     after = plan_grid(name, runs_dir=runs_dir, seeds=[0])
     assert count_experiments(after)["done"] == 1
     (missing,) = after.experiments("missing")
@@ -429,10 +428,10 @@ def test_every_declared_grid_can_be_planned(tmp_path: Path) -> None:
 def test_baseline_trained_alone_ends_in_the_bits_of_one_trained_beside_a_partner(
     small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    beside = run_experiment(small_plan("gspo"), DirectRunner(), QuietWatcher())
+    beside = run_experiment(small_plan("gspo"), DirectRunner())
     words = ["tracking.enabled=false", "runtime.runner=direct"]
     grid = plan_grid(small_grid(small_models, tmp_path, "gspo"), runs_dir=tmp_path / "runs", seeds=[0], overrides=words)
     for planned in grid.plans.values():
         (agent,) = planned.config.pair.agents
-        alone = run_experiment(planned, DirectRunner(), QuietWatcher())
+        alone = run_experiment(planned, DirectRunner())
         assert alone.digests[agent] == beside.digests[agent]

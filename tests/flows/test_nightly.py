@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from flows.service.processes import home_of
 from flows.service.schedule import Schedule
 from flows.service.server import client_environment, ensure_server, stop_server
 from hacpo_core.evaluation.table import read_evaluations
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 LIMIT_S = 300.0
@@ -44,17 +44,10 @@ def run(schedule: Schedule, deployment: str, **parameters: Any) -> None:
     begun = client.create_flow_run_from_deployment(
         client.read_deployment_by_name(deployment).id, parameters=parameters, name=deployment
     )
-    wait(lambda: client.read_flow_run(begun.id).state.is_final(), deployment)  # type: ignore[union-attr]
+    wait_until(lambda: client.read_flow_run(begun.id).state.is_final(), deployment, limit_s=LIMIT_S)  # type: ignore[union-attr]
     state = client.read_flow_run(begun.id).state
     assert state is not None
     assert state.is_completed(), state.message
-
-
-def wait(is_true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
 
 
 def test_worker_plans_trains_evaluates_and_reports_a_grid(runs_dir: Path) -> None:
@@ -62,15 +55,15 @@ def test_worker_plans_trains_evaluates_and_reports_a_grid(runs_dir: Path) -> Non
     schedule = Schedule(server, runs_dir)
     deployed = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     settings = client_environment(home_of(runs_dir), url=server.url, auth=server.auth)
-    wait(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker")
+    wait_until(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker", limit_s=LIMIT_S)
     done = subprocess.run(deployed, env=os.environ | settings, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
 
     run(schedule, "grid/grid", grid=str(runs_dir / "grid.yaml"))
     (experiment,) = schedule.runs()
     assert schedule.runs()[experiment].priority == "low"
-    wait(lambda: standing_of(schedule.root(experiment)).state == "done", "never trained")
-    wait(lambda: schedule.runs()[experiment].state == "Completed", "never reported")
+    wait_until(lambda: standing_of(schedule.root(experiment)).state == "done", "never trained", limit_s=LIMIT_S)
+    wait_until(lambda: schedule.runs()[experiment].state == "Completed", "never reported", limit_s=LIMIT_S)
 
     before = len(read_evaluations(schedule.root(experiment)))
     run(schedule, "evaluate/evaluation", experiment=experiment, runs_dir=str(runs_dir), benchmarks=["dev"], step=1)

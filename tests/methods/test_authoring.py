@@ -14,7 +14,6 @@ import pytest
 from experiments.planner import plan_grid
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
@@ -71,5 +70,5 @@ def test_method_and_grid_of_the_page_are_read_from_a_folder_outside_the_package(
 )
 def test_classes_of_the_page_train(method: str, override: str, folder: Path, small_plan: Callable[..., Plan]) -> None:
     planned = small_plan(method, override, "evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert any(phase.startswith("update") for phase in StepStore(planned.root).committed(2))

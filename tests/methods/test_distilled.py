@@ -10,7 +10,6 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
@@ -78,7 +77,7 @@ def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> N
     words = ("train.num_steps=24", "train.problems=8", "method.build.problems=4", "rollout.num_samples=8")
     name = f"method.estimate.name={__name__}:LlamaTeaches"
     planned = small_plan("distil", name, *SHORT, *words, "optimizer.learning_rate=3e-4")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     found = [store.metrics(step)["agents"]["qwen"]["teacher/difference_mean"] for step in range(1, 25)]
     assert np.mean(found[:5]) < -0.2
@@ -94,7 +93,7 @@ def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> N
 def test_teacher_that_is_no_other_agent_is_an_error(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("distil", f"method.estimate.name={__name__}:TeachesItself", *SHORT)
     with pytest.raises(MethodError, match="teachers: got 'qwen' for 'qwen', expected another agent of qwen, llama"):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
 
 
 def test_objectives_of_whole_responses_are_refused() -> None:

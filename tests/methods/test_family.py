@@ -16,7 +16,6 @@ from torch import Tensor
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.algo.advantages import leave_one_out, whitened
@@ -221,7 +220,7 @@ SHORT = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2", "engine
 @pytest.mark.parametrize("method", FAMILY)
 def test_method_trains_two_agents(method: str, small_plan: Callable[..., Plan]) -> None:
     planned = small_plan(method, *SHORT)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     for step in (1, 2):
         for agent in ("qwen", "llama"):
@@ -232,7 +231,7 @@ def test_method_trains_two_agents(method: str, small_plan: Callable[..., Plan]) 
 
 def test_dapo_counts_the_tokens_of_all_rounds_and_trains_on_groups_with_spread(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("dapo", *SHORT)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     samples = step_samples(planned, 1)
     own = samples[samples.agent == "qwen"]

@@ -14,7 +14,6 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.algo import gain_network
 from hacpo_core.algo.difficulty import difficulty_weights, kalman_anchor, mean_anchor
@@ -119,12 +118,12 @@ def test_running_statistics_are_those_of_all_rows() -> None:
 
 def test_best_arms_are_taken_and_any_by_chance() -> None:
     gains = {RowKey(1, "a", "p", i): gain for i, gain in enumerate((0.1, 0.4, 0.3, 0.2))}
-    best = Bandit(exploration=0.0)._chosen(gains, 2, np.random.default_rng(0))
+    best = Bandit(exploration=0.0).chosen(gains, 2, np.random.default_rng(0))
     assert [key.sample for key in best] == [1, 2]
     drawn = {
         key.sample
         for seed in range(40)
-        for key in Bandit(exploration=1.0)._chosen(gains, 2, np.random.default_rng(seed))
+        for key in Bandit(exploration=1.0).chosen(gains, 2, np.random.default_rng(seed))
     }
     assert drawn == {0, 1, 2, 3}
 
@@ -139,7 +138,7 @@ def test_rows_without_an_advantage_do_not_come_back_where_equal_rewards_are_drop
 ) -> None:
     words = ("method.build.drops_equal_rewards=true", "method.build.reused_share=1", "engine.skip_zero_advantage=false")
     planned = small_plan("cbs", *words, "evaluate.during=[]", "evaluate.final=[]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     for step in range(2, 5):
         rows = StepStore(planned.root).read_table(step, "update.llama", "update.llama.parquet")
         assert (rows["advantage"][rows["step"] < step] != 0).all()
@@ -148,7 +147,7 @@ def test_rows_without_an_advantage_do_not_come_back_where_equal_rewards_are_drop
 def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..., Plan]) -> None:
     words = ("method.build.kept_share=0.5", "method.build.reused_share=0.5", "evaluate.during=[]", "evaluate.final=[]")
     planned = small_plan("cbs", *words, "engine.skip_zero_advantage=false")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     counts = []
     for step in range(1, 5):
@@ -168,7 +167,7 @@ def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..
 
 def test_context_has_ten_numbers_and_a_plain_state(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo_cbs", "evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     state: State = StepStore(planned.root).read_value(2, "update.llama", "update.llama.json")["state"]
     assert len(CONTEXT) == 10
     assert state["rows"]["shape"][1] == 10

@@ -10,7 +10,6 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import PlanTask
@@ -77,7 +76,7 @@ def test_shared_rollouts_and_whole_groups_are_refused() -> None:
 
 def test_rows_keep_the_prompt_that_they_were_sampled_behind(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("ilr_interaction", *SHORT, LONG)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     first = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
     second = store.read_table(1, "rollout-2.qwen", "rollouts-2.qwen.parquet")
@@ -94,7 +93,7 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(
 ) -> None:
     planned = small_plan("ilr_interaction", *SHORT)
     with caplog.at_level(logging.WARNING, logger="hacpo_core.phases.rollout"):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     assert any(
         "responses are left out because their prompts exceed the 40 tokens" in r.getMessage() for r in caplog.records
     )

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.algo.calibration import calibrated_rewards
@@ -172,7 +171,7 @@ def test_agents_train_on_all_own_rows_and_on_right_rows_of_the_partner(
 ) -> None:
     words = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2", "engine.skip_zero_advantage=false")
     planned = small_plan(method, *words)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     samples = step_samples(planned, 1)
     is_own, is_trained = samples.agent == "llama", samples.ratio_for_llama.notna()
     assert is_trained[is_own].all()

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
@@ -51,7 +50,7 @@ SHORT = ("evaluate.during=[]", "evaluate.final=[]")
 
 
 def trained(planned: Plan) -> StepStore:
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     return StepStore(planned.root)
 
 

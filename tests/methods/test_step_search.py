@@ -14,7 +14,6 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import PlanTask
@@ -37,7 +36,7 @@ TASK = PlanTask(
 
 
 def trained(planned: Plan) -> StepStore:
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     return StepStore(planned.root)
 
 

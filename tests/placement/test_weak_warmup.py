@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from flows.exports.export import export_agent
 from flows.planning.compose import compose, load_config
 from flows.planning.plans import Plan, check_contents, plan
-from flows.records.watcher import QuietWatcher
+from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
 from hacpo_core.data.prompts import format_messages, render_prompts
@@ -308,11 +308,11 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
     assert load_config(planned.root / "config.yaml") == planned.config
     shown: list[tuple[str, int, int]] = []
 
-    class Watcher(QuietWatcher):
+    class Recording(Watcher):
         def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
             shown.append((agent, step, num_steps))
 
-    run_experiment(planned, DirectRunner(), Watcher())
+    run_experiment(planned, DirectRunner(), Recording())
     assert shown == [("qwen", 1, 2), ("qwen", 2, 2)]
     values = StepStore(planned.root).metrics(1)["agents"]["qwen"]
     assert np.isfinite(list(values.values())).all()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flows.planning.plans import Plan, find_plan
-from flows.records.folders import experiment_ids
+from flows.records.files import experiment_ids
 from flows.records.states import standing_of
 from flows.records.tracked import unsent_experiments
 from flows.service.schedule import Schedule

@@ -118,13 +118,13 @@ def test_heartbeat_is_whole_at_every_moment_and_outlives_a_write_that_fails(
             return inner(*words)
 
         monkeypatch.setattr(os, "pwrite", look_then_write)
-        lock._beat()
+        lock.beat()
         assert read_json(path)["heartbeat"] > first["heartbeat"]
         sizes.add(path.stat().st_size)
         assert len(sizes) == 1, "it is written over, never emptied first"
         monkeypatch.setattr(os, "pwrite", broken)
         with pytest.raises(OSError, match="full"):
-            lock._beat()
+            lock.beat()
         assert read_json(path)["pid"] == os.getpid()
     with pytest.raises(StoreError, match="the disk is full"), ExperimentLock(tmp_path):
         pass

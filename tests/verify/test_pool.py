@@ -4,8 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold
 from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.pool import VerifierPool
+from tests.waiting import wait_until
 
 HANGS = r"\boxed{9^{9^{9^9}}}"
 """math-verify evaluates this tower when the gold answer is an integer; it does not end."""
@@ -43,13 +43,6 @@ def nothing_leaks() -> Iterator[None]:
 
 def boxed(*answers: str) -> list[str]:
     return [rf"\boxed{{{answer}}}" for answer in answers]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_ENOUGH_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def workers(of: int | None = None) -> list[psutil.Process]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.verify.process import Reply, Worker
+from tests.waiting import wait_until
 
 SEARCH_PATH = os.pathsep.join(filter(None, sys.path))
 
@@ -47,15 +47,14 @@ def test_a_call_returns_plain_values_or_the_text_of_the_exception(made: list[Wor
 def test_all_that_a_function_started_is_killed_at_the_time_limit(made: list[Worker]) -> None:
     worker = worker_of("subprocess:call", made)
     reply = worker.thread.submit(worker.call, ["sleep", "600"], timeout_s=3.0)
-    sleepers: list[psutil.Process] = []
-    while not sleepers:
-        assert not reply.done(), "the process was never seen"
+
+    def sleepers() -> list[psutil.Process]:
         children = psutil.Process().children(recursive=True)
-        sleepers = [child for child in children if child.name() == "sleep"]
-        time.sleep(0.01)
+        return [child for child in children if child.name() == "sleep" and child.status() != psutil.STATUS_ZOMBIE]
+
+    wait_until(sleepers, "the function's process", every_s=0.01)
     assert reply.result().failure == "timeout"
-    while any(sleeper.is_running() and sleeper.status() != psutil.STATUS_ZOMBIE for sleeper in sleepers):
-        time.sleep(0.01)
+    wait_until(lambda: not sleepers(), "its end")
 
 
 def test_an_interrupted_call_is_an_error_and_no_reply_and_the_next_one_starts_a_process(made: list[Worker]) -> None:
@@ -64,9 +63,8 @@ def test_an_interrupted_call_is_an_error_and_no_reply_and_the_next_one_starts_a_
     (process,) = (child for child in psutil.Process().children() if "builtins:pow" in child.cmdline())
     reply = worker.thread.submit(worker.call, 9, 9**9**2, timeout_s=900.0)
     before = process.cpu_times().user
-    while process.cpu_times().user < before + 0.3:
-        assert not reply.done()
-        time.sleep(0.01)
+    wait_until(lambda: process.cpu_times().user > before + 0.3, "the call at work", every_s=0.01)
+    assert not reply.done()
     worker.interrupt()
     with pytest.raises(VerificationError, match="stopped during a call"):
         reply.result()

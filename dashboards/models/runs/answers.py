@@ -15,7 +15,7 @@ import pandas as pd
 
 from dashboards.models.listing import UnknownError
 from flows.planning.plans import find_plan
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.runs.samples import benchmark_samples, step_samples
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import HacpoError
@@ -204,7 +204,7 @@ class AnswerReader:
     """Reads the responses of steps; keeps the last few in memory."""
 
     def __init__(self) -> None:
-        self._answers = lru_cache(_MOST_CACHED_STEPS)(_read)
+        self._answers = lru_cache(_MOST_CACHED_STEPS)(read_answers)
         self._texts = lru_cache(_MOST_CACHED_STEPS)(_problem_texts)
         self._mutex = threading.Lock()  # concurrent requests read only once
 
@@ -235,7 +235,8 @@ def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
     return {problem.id: problem.messages[-1].content for problem in problems}
 
 
-def _read(runs_dir: Path, experiment: str, step: int, benchmark: str, _version: int) -> StepAnswers:
+def read_answers(runs_dir: Path, experiment: str, step: int, benchmark: str, _version: int) -> StepAnswers:
+    """See `AnswerReader.read`; `_version` changes with the step's files."""
     try:
         plan = find_plan(runs_dir, experiment)
         frame = benchmark_samples(plan, benchmark, step) if benchmark else step_samples(plan, step)

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.cpu.attention import by_products, pays_by_products
+from hacpo_core.engines.cpu.attention import by_products, is_precise
 from hacpo_core.engines.cpu.products import FrozenLinear, OneDnnLinear, pays
 from hacpo_core.engines.logprobs import widened
 from hacpo_core.engines.transformers.attention import is_plain
-from hacpo_core.engines.transformers.decoders import ModelDecoder, frozen_linear
+from hacpo_core.engines.transformers.decoders import ModelDecoder
 
 GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
@@ -59,10 +59,10 @@ class LlamaDecoder:
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim
         self._epsilon = config.rms_norm_eps
-        self._head = frozen_linear(head, packs=packs, is_wide=has_wide_head)
+        self._head = _frozen(head, packs=packs, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
         self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
-        self._composes = pays_by_products(head.weight)
+        self._composes = is_precise(head.weight)
         """whether several plain calls are at least as fast as torch's fused kernels here"""
         self._attend = by_products if self._composes else functional.scaled_dot_product_attention
         self._cache: list[Tensor] = []
@@ -171,18 +171,26 @@ def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
         norm=layer.input_layernorm.weight,
         qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj, packs=packs),
         head_norm=head_norm,
-        out=frozen_linear(attention.o_proj, packs=packs),
+        out=_frozen(attention.o_proj, packs=packs),
         mlp_norm=layer.post_attention_layernorm.weight,
         gate_up=_joined(mlp.gate_proj, mlp.up_proj, packs=packs),
-        down=frozen_linear(mlp.down_proj, packs=packs),
+        down=_frozen(mlp.down_proj, packs=packs),
     )
+
+
+def _frozen(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
+    """A linear layer's weights for many calls without gradient; `is_wide`: in fp32."""
+    weight, bias = module.weight, module.bias
+    if is_wide:
+        weight, bias = widened(weight), None if bias is None else widened(bias)
+    return FrozenLinear(weight, bias, packs)
 
 
 def _joined(*modules: Any, packs: bool) -> tuple[FrozenLinear, ...]:
     weights = [module.weight for module in modules]
     biases = [module.bias for module in modules if module.bias is not None]
     if sum(weight.numel() for weight in weights) > LARGEST_COPY and not (packs and pays(weights[0])):
-        return tuple(frozen_linear(module) for module in modules)
+        return tuple(_frozen(module) for module in modules)
     return (FrozenLinear(torch.cat(weights), torch.cat(biases) if biases else None, packs),)
 
 

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hacpo_core.engines.cpu.switch import has_speedups
 from hacpo_core.errors import first_line
 
 _log = logging.getLogger(__name__)
@@ -35,25 +34,25 @@ IMAGES = 16
 
 def pays(weight: Tensor) -> bool:
     """Whether oneDNN is faster than MKL for this weight; on one machine, this depends on its dtype only."""
-    return has_speedups() and weight.device.type == "cpu" and weight.dtype == torch.float32 and mkl_is_slow()
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and mkl_is_slow()
 
 
 @cache
 def mkl_is_slow() -> bool:
-    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
-        return False
+    """Whether this processor has AVX-512, MKL does not use it, and oneDNN does."""
+    has_both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     about = Path("/proc/cpuinfo")
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.exists():
+    if not has_both or torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.exists():
         return False
-    return "GenuineIntel" not in about.read_text(encoding="utf-8") and _has_operators()
+    return "GenuineIntel" not in about.read_text(encoding="utf-8") and has_operators()
 
 
-def _has_operators() -> bool:
+def has_operators() -> bool:
     """Whether the two operators, which are not part of torch's public API, exist and work."""
     one, other = torch.ones(3, 16), torch.eye(16)
     try:
         with torch.no_grad():
-            return torch.equal(_multiplied(one, packed(other), None), one)
+            return torch.equal(product(one, packed(other)), one)
     except (AttributeError, RuntimeError, TypeError) as error:
         _log.warning("torch %s: oneDNN cannot be called, using MKL: %s", torch.__version__, first_line(error))
         return False
@@ -78,6 +77,12 @@ def use_onednn(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear and pays(module.weight):
             module.__class__ = OneDnnLinear
+
+
+def filled_length(num_tokens: int) -> int:
+    """The next larger of 16 lengths per power of two, each an odd multiple of `IMAGES`: even multiples are slower."""
+    step = max(2 * IMAGES, 1 << max(0, num_tokens.bit_length() - 5))
+    return -(-(num_tokens + IMAGES) // step) * step - IMAGES
 
 
 @dataclass(slots=True)
@@ -110,12 +115,6 @@ def packed(weight_OI: Tensor) -> Tensor:
 
 
 def product(value_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """value_NI weight_OI^T + bias_O, without gradient; the weight may be packed, or a transposed view."""
-    if weight_OI.is_mkldnn or pays(weight_OI):
-        return _multiplied(value_NI, weight_OI, bias_O)
-    return functional.linear(value_NI, weight_OI, bias_O)
-
-
-def _multiplied(value_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    """value_NI weight_OI^T + bias_O by oneDNN, without gradient; the weight may be packed, or a transposed view."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(value_NI, weight_OI, bias_O, "none", [], "")
     return out

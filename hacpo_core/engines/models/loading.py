@@ -20,8 +20,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.engines.cpu.products import use_onednn
 from hacpo_core.engines.models.folders import read_settings
+from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.transformers.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
@@ -107,7 +107,7 @@ def load_model(
     disable_noise(model)
     _fix_generation_settings(model, folder)
     model = model.to(device)
-    use_onednn(model)
+    speed_up(model)
     return model  # type: ignore[no-any-return]
 
 

@@ -17,9 +17,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from hacpo_core.engines.cpu.attention import SHORT, causal_by_products, pays_by_products
 from hacpo_core.engines.layouts import RowPlaces
 from hacpo_core.engines.logprobs import widened
+from hacpo_core.engines.speedups import causal_attention
 
 NAME = "sdpa_of_rows"
 _ROTATIONS = ("default", "linear", "llama3")  # others depend on the sequence length
@@ -43,16 +43,11 @@ def attend(
         _Spread.apply(part[0].transpose(0, 1), rows, is_query).transpose(1, 2)  # type: ignore[no-untyped-call]
         for part, is_query in ((query_BHTK, True), (key_BHTK, False), (value_BHTK, False))
     )
-    if pays_by_products(query) and query.shape[2] <= SHORT and not options.get("dropout"):
-        attended_RLHK = causal_by_products(query, key, value, options.get("scaling"))
-    else:
+    attended_RLHK = causal_attention(query, key, value, options)
+    if attended_RLHK is None:
         attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
     attended_THK: Tensor = _Collect.apply(attended_RLHK.flatten(0, 1), rows, query_BHTK.shape[2])  # type: ignore[no-untyped-call]
     return attended_THK[None], None
-
-
-AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def is_plain(config: PreTrainedConfig) -> bool:
@@ -79,6 +74,8 @@ def let_rows_share(model: PreTrainedModel) -> bool:
     if not is_plain(model.config.get_text_config()):
         return False
     if model.config._attn_implementation == "sdpa":
+        AttentionInterface.register(NAME, attend)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
         model.set_attn_implementation(NAME)
     return bool(model.config._attn_implementation == NAME)
 

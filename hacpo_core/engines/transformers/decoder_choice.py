@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder, is_llama_like
-from hacpo_core.engines.cpu.switch import has_speedups
+from hacpo_core.engines.speedups import fast_decoder
 from hacpo_core.engines.transformers.decoders import Decoder, ModelDecoder
 from hacpo_core.errors import ModelError, first_line
 
@@ -40,10 +39,8 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     def general() -> Decoder:
         return ModelDecoder(model, has_wide_head=has_wide_head)
 
-    def fast() -> Decoder:
-        return LlamaDecoder(model, has_wide_head=has_wide_head)
-
-    if has_speedups() and is_llama_like(model):
+    fast = fast_decoder(model, has_wide_head=has_wide_head)
+    if fast is not None:
         difference = _difference(_try_out(fast(), model), _try_out(general(), model))
         if difference <= 2**5 * torch.finfo(model.dtype).eps:
             return fast

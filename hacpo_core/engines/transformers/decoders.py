@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
-from hacpo_core.engines.cpu.products import FrozenLinear
 from hacpo_core.engines.logprobs import widened
 
 
@@ -45,7 +45,7 @@ class ModelDecoder:
 
     def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
         self._model = model
-        self._wide_head = frozen_linear(model.get_output_embeddings(), is_wide=True) if has_wide_head else None
+        self._wide_head = _wide_head(model.get_output_embeddings()) if has_wide_head else None
         self._cache: Any = None
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
@@ -86,12 +86,9 @@ class ModelDecoder:
             logits: Tensor = self._model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
             return logits
         hidden = self._model.base_model(**inputs, use_cache=True).last_hidden_state[:, -1]
-        return self._wide_head(widened(hidden))
+        return functional.linear(widened(hidden), *self._wide_head)
 
 
-def frozen_linear(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
-    """A linear layer's weights for many calls without gradient; `is_wide`: in fp32."""
-    weight, bias = module.weight, module.bias
-    if is_wide:
-        weight, bias = widened(weight), None if bias is None else widened(bias)
-    return FrozenLinear(weight, bias, packs)
+def _wide_head(head: Any) -> tuple[Tensor, Tensor | None]:
+    """Copies of the head's weight and bias in fp32."""
+    return widened(head.weight), None if head.bias is None else widened(head.bias)

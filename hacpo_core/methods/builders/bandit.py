@@ -108,10 +108,10 @@ class Bandit(Shuffled):
         for group, keys in groups.items():
             arms = {key: gains[key] for key in keys if key in fresh}
             unscored = [key for key in keys if key not in fresh]  # the caller counts them
-            kept[group] = [*self._chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored]
+            kept[group] = [*self.chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored]
         batches = self.minibatches(kept, self.updates_of(groups, history), history)
         num_own = sum(len(keys) for (agent, _), keys in groups.items() if agent == history.learner)
-        reused = self._chosen({key: gains[key] for key in earlier}, round(self.reused_share * num_own), draw)
+        reused = self.chosen({key: gains[key] for key in earlier}, round(self.reused_share * num_own), draw)
         for place, key in enumerate(reused):
             batches[place % len(batches)].append(key)
 
@@ -136,7 +136,7 @@ class Bandit(Shuffled):
         gain = reward - state["reward"] - self.entropy_penalty * max(0.0, entropy - self.entropy_limit)
         return gain_network.fitted(state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES)
 
-    def _chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
+    def chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
         """Rows with the largest gains, each replaced by a random one with probability `exploration`; in input order."""
         left = sorted(gains, key=lambda key: -gains[key])
         chosen: set[RowKey] = set()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hacpo_core.engines.cpu.attention import by_products, causal_by_products, pays_by_products
+from hacpo_core.engines.cpu.attention import by_products, causal_by_products, is_precise
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -29,7 +29,9 @@ def test_values_may_be_wider_or_narrower_than_keys() -> None:
     torch.testing.assert_close(causal_by_products(*parts, None), expected, rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "pays"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, False)])
-def test_narrow_dtypes_keep_the_kernel_that_sums_in_fp32(dtype: torch.dtype, pays: bool) -> None:
-    assert pays_by_products(torch.zeros(1, dtype=dtype)) is pays
-    assert not pays_by_products(torch.zeros(1, dtype=dtype, device="meta"))
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, False)]
+)
+def test_narrow_dtypes_keep_the_kernel_that_sums_in_fp32(dtype: torch.dtype, expected: bool) -> None:
+    assert is_precise(torch.zeros(1, dtype=dtype)) is expected
+    assert not is_precise(torch.zeros(1, dtype=dtype, device="meta"))

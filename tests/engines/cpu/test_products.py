@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hacpo_core.engines.cpu import llama_decoder, products
 from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
-from hacpo_core.engines.cpu.products import OneDnnLinear, packed, pays, product, use_onednn
+from hacpo_core.engines.cpu.products import OneDnnLinear, filled_length, packed, pays, product, use_onednn
 from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.models.loading import load_model
 from hacpo_core.engines.transformers.decoder_choice import decoder_of
@@ -150,7 +150,7 @@ def test_products_of_packed_and_of_transposed_weights(num_rows: int, has_bias: b
 
 @pytest.mark.usefixtures("slow_mkl")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("limit", ["LARGEST_COPY", "LARGEST_PACKED", "LARGEST_TWICE", None])
+@pytest.mark.parametrize("limit", ["LARGEST_PACKED", "LARGEST_TWICE", None])
 def test_decoder_computes_the_models_logits_with_packed_weights(
     name: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,44 +210,32 @@ def test_passes_are_filled_up_to_few_lengths() -> None:
     for repeats in (1, 5, 40, 300):
         requests = token_rows([row for _ in range(repeats) for row in rows])
         (plain,) = forward_passes(requests, layout="shared_prompts", max_tokens=10**9)
-        (filled,) = forward_passes(requests, layout="shared_prompts", max_tokens=10**9, is_filled=True)
+        (filled,) = forward_passes(requests, layout="shared_prompts", max_tokens=10**9, filled_length=filled_length)
         length, longer = plain.input_BT.shape[1], filled.input_BT.shape[1]
         assert torch.equal(filled.input_BT[:, :length], plain.input_BT)
         assert longer // products.IMAGES % 2 == 1 and longer % products.IMAGES == 0
         assert length <= longer < length + max(32, length // 15)
 
 
+def test_onednn_is_taken_in_fp32_on_the_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_slow in (False, True):
+        monkeypatch.setattr(products, "mkl_is_slow", lambda is_slow=is_slow: is_slow)
+        assert pays(torch.ones(2, 2)) is is_slow
+    assert not pays(torch.ones(2, 2).bfloat16())
+    assert not pays(torch.ones(2, 2, device="meta"))
+
+
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("packed", "said"),
     [
-        (None, True),
-        ("intel", False),
-        ("avx2", False),
-        ("no mkl", False),
-        ("no onednn", False),
-        ("another torch", False),
-        ("another result", False),
-        ("no linux", False),
+        (lambda weight: torch.ops.mkldnn.an_operator_that_is_not_there(weight), "oneDNN cannot be called"),
+        (lambda weight: 2.0 * weight, ""),
     ],
 )
-def test_onednn_is_taken_where_mkl_leaves_avx512_unused(
-    change: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+def test_torch_without_the_operators_or_with_others_keeps_mkl(
+    packed: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    vendor = "GenuineIntel" if change == "intel" else "AuthenticAMD"
-    monkeypatch.setattr(Path, "read_text", lambda path, **_: f"vendor_id : {vendor}\n")
-    monkeypatch.setattr(Path, "exists", lambda path: change != "no linux")
-    capability = "AVX2" if change == "avx2" else "AVX512"
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: change != "no mkl")
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: change != "no onednn")
-    if change == "another torch":
-        monkeypatch.setattr(products, "packed", lambda weight: torch.ops.mkldnn.an_operator_that_is_not_there(weight))
-    if change == "another result":
-        monkeypatch.setattr(products, "packed", lambda weight: 2.0 * weight)
-    products.mkl_is_slow.cache_clear()
-    try:
-        assert pays(torch.ones(2, 2)) is expected
-        assert not pays(torch.ones(2, 2).bfloat16())
-        assert not pays(torch.ones(2, 2, device="meta"))
-    finally:
-        products.mkl_is_slow.cache_clear()
+    assert products.has_operators()
+    monkeypatch.setattr(products, "packed", packed)
+    assert not products.has_operators()
+    assert said in caplog.text

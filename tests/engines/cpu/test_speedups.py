@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.engines.cpu import attention, products
 from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
-from hacpo_core.engines.cpu.switch import use_speedups
+from hacpo_core.engines.speedups import use_speedups
 from hacpo_core.phases.runner import DirectRunner
 
 SHORT = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")
@@ -43,8 +42,8 @@ def test_training_without_speedups_uses_nothing_of_the_folder(
     small_plan: Callable[..., Plan], forbidden: list[str]
 ) -> None:
     plain = small_plan("hacpo", *SHORT, "engine.speedups=false")
-    slow = run_experiment(plain, DirectRunner(), QuietWatcher())
+    slow = run_experiment(plain, DirectRunner())
     assert forbidden == []
-    fast = run_experiment(small_plan("hacpo", *SHORT), DirectRunner(), QuietWatcher())
+    fast = run_experiment(small_plan("hacpo", *SHORT), DirectRunner())
     assert {"extend", "by_products"} <= set(forbidden)
     assert slow.id != fast.id  # other last bits are another experiment

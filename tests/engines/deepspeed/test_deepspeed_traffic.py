@@ -41,13 +41,19 @@ class HostCopies(TorchDispatchMode):
 
 def host_bytes_a_weight(engine: EngineConfig, *, num_passes: int) -> float:
     """Of one update's gradients, once AdamW's state is there."""
+    import deepspeed
+
     from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 
     model = small_model(num_layers=2).to(torch.bfloat16)
-    learner = DeepspeedLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=4)
+    with pytest.MonkeyPatch.context() as patch:  # to get DeepSpeed's own engine
+        made: list[Any] = []
+        initialize = deepspeed.initialize
+        patch.setattr(deepspeed, "initialize", lambda **words: made.append(initialize(**words)) or made[0])
+        learner = DeepspeedLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=4)
     batch = minibatch(rows()[:num_passes], WIDE)
     learner.update([batch], WIDE, measures_cosine=False)
-    zero = learner._deepspeed.optimizer
+    zero = made[0][0].optimizer
     copies = HostCopies()
     copies.add(iter(zero.accumulated_grads_in_cpu.values()))  # the gradients that lie in host memory
     copies.add(group.grad for group in zero.single_partition_of_fp32_groups)

@@ -26,7 +26,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.base import SampleRequest
@@ -479,7 +478,7 @@ SAMPLED_BY_VLLM = (
 def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Callable[..., Plan]) -> None:
     before = psutil.Process().children(recursive=True)
     planned = small_plan("hacpo", *SAMPLED_BY_VLLM)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     found = outcome(planned)
     for agent in ("qwen", "llama"):
         digests = [found[f"{step} update.{agent}"] for step in (1, 2, 3, 4)]
@@ -495,7 +494,7 @@ def test_experiment_trains_on_responses_that_a_search_found(method: str, small_p
     planned = small_plan(
         method, *SAMPLED_BY_VLLM, "method.plan.name=step_search", 'method.plan.step_end="\\n"', "train.num_steps=2"
     )
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     for step in (1, 2):
         for agent in ("qwen", "llama"):
@@ -523,7 +522,7 @@ def test_engines_that_hardware_files_combine_train_together(
         "engine.deepspeed.stage=2",
         "train.num_steps=2",
     )
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     found = outcome(planned)
     for agent in ("qwen", "llama"):
         assert len({found[f"{step} update.{agent}"] for step in (1, 2)}) == 2
@@ -533,7 +532,7 @@ def test_engines_that_hardware_files_combine_train_together(
 
 def test_experiment_that_was_interrupted_goes_on_with_the_same_bits(small_plan: Callable[..., Plan]) -> None:
     whole = small_plan("hacpo", *SAMPLED_BY_VLLM, "train.num_steps=3")
-    run_experiment(whole, DirectRunner(), QuietWatcher())
+    run_experiment(whole, DirectRunner())
 
     class Interrupted(DirectRunner):
         def start(self, phase: Any, work: Any, *, after: Any = ()) -> Any:
@@ -543,8 +542,8 @@ def test_experiment_that_was_interrupted_goes_on_with_the_same_bits(small_plan: 
 
     parted = small_plan("hacpo", *SAMPLED_BY_VLLM, "train.num_steps=3", runs_dir=whole.root.parents[2] / "parted")
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(parted, Interrupted(), QuietWatcher())
-    run_experiment(parted, DirectRunner(), QuietWatcher())
+        run_experiment(parted, Interrupted())
+    run_experiment(parted, DirectRunner())
     assert outcome(parted) == outcome(whole)
 
 
@@ -561,7 +560,7 @@ def test_hand_over_of_wrong_weights_stops_the_run(
     monkeypatch.setattr(VllmSampler, "copy_weights", copy_too_large)
     message = r"agent qwen: after the transfer of weights version 0, .* vllm and the learner differ by .* nats"
     with pytest.raises(EngineError, match=message):
-        run_experiment(planned, DirectRunner(), QuietWatcher())
+        run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     assert not [phase for step in (0, 1) for phase in store.committed(step)]
     assert psutil.Process().children(recursive=True) == before

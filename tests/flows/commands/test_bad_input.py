@@ -215,7 +215,7 @@ def test_runs_folder_is_an_option_of_train_and_is_given_once(
     with pytest.raises(SystemExit):
         main()
     assert "--runs-dir: runtime.runs_dir is given too" in capsys.readouterr().err
-    monkeypatch.setattr("flows.commands.train._run", lambda planned, *, as_json: print(planned.root))
+    monkeypatch.setattr("flows.commands.train.train_planned", lambda planned, *, as_json: print(planned.root))
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit):
         main()

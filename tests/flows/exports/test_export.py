@@ -26,7 +26,6 @@ from flows.exports.export import CARD_FILE, export_agent, push
 from flows.exports.model_card import model_card
 from flows.planning.compose import compose
 from flows.planning.plans import CONTENTS_FILE, Plan, find_plan, plan, save_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_curves, read_final
 from hacpo_core.config import as_dict
@@ -61,7 +60,7 @@ def trained_in(runs_dir: Path, small_models: Path, *overrides: str) -> Plan:
     words = [f"runtime.runs_dir={runs_dir}", "tracking.enabled=false", *SETTINGS, *overrides]
     planned = plan(compose(str(small_models / "small.yaml"), "hacpo", overrides=words))
     save_plan(planned)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     return planned
 
 

@@ -13,7 +13,6 @@ import pytest
 from flows.cli import main
 from flows.exports.harness import ExportedModel, HarnessOptions, check_options, harness_rows, run_harness
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.phases.runner import DirectRunner
@@ -92,7 +91,7 @@ def test_missing_lm_eval_is_said_with_its_extra(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = small_plan("gspo", *SHORT)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     words = [planned.id, "--with", "lm-eval", "gsm8k", "--runs-dir", planned.config.runtime.runs_dir]
@@ -132,7 +131,7 @@ def test_lm_eval_evaluates_both_agents_and_its_results_are_kept(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     planned = small_plan("gspo", *SHORT)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     words = ["--with", "lm-eval", "is_three", "--include-path", str(tasks), "--limit", "6", "--batch-size", "2"]
     runs_dir = planned.config.runtime.runs_dir
     monkeypatch.setattr("sys.argv", ["hacpo", "evaluate", planned.id, *words, "--json", "--runs-dir", runs_dir])
@@ -162,7 +161,7 @@ def test_task_that_there_is_not_is_said_before_anything_is_exported(
 ) -> None:
     pytest.importorskip("lm_eval", reason="needs the lm-eval extra")
     planned = small_plan("gspo", *SHORT)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     monkeypatch.setattr("flows.exports.harness.export_agent", None)
     with pytest.raises(ConfigError, match=r"no task is named no_such_task; `lm-eval ls tasks` lists the tasks"):
         run_harness(planned, HarnessOptions(["is_three", "no_such_task"], include_path=str(tasks)))
@@ -173,7 +172,7 @@ def test_failure_of_lm_eval_is_one_sentence(
 ) -> None:
     pytest.importorskip("lm_eval", reason="needs the lm-eval extra")
     planned = small_plan("gspo", *SHORT)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     (tasks / "sums.jsonl").unlink()
     with pytest.raises(EngineError, match=r"lm-eval failed for qwen on is_three: FileNotFoundError: .*sums.jsonl"):
         run_harness(planned, HarnessOptions(["is_three"], include_path=str(tasks)))

@@ -8,7 +8,7 @@ import pytest
 
 from flows.records import notification
 from flows.records.failures import record_failure
-from flows.records.folders import experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notification import URL_VARIABLE, notified
 from flows.records.states import RESULT_FILE

@@ -9,7 +9,7 @@ import pytest
 from flows.planning.plans import Plan
 from flows.records.progress import PROGRESS_FILE, Progress, read_progress
 from flows.records.states import standing_of
-from flows.records.watcher import QuietWatcher
+from flows.records.watcher import Watcher
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
@@ -19,14 +19,14 @@ from hacpo_core.phases.runner import DirectRunner
 pytestmark = pytest.mark.slow
 
 
-class _StopsAfter(QuietWatcher):
+class _StopsAfter(Watcher):
     """Ctrl-C behind a step."""
 
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def stepped(self, step: int, num_steps: int, metrics: object, seconds_left: float | None) -> None:
-        if step == self._step:
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self._step:
             raise KeyboardInterrupt
 
 
@@ -38,7 +38,7 @@ def progress_of(planned: Plan) -> Progress:
 
 def test_progress_says_what_the_result_says(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     found, final = progress_of(planned), read_final(planned)
     assert final is not None
     assert (found.pair, found.method, found.seed, found.step, found.num_steps) == ("small", "hacpo", 0, 4, 4)
@@ -54,9 +54,9 @@ def test_progress_says_what_the_result_says(small_plan: Callable[..., Plan]) -> 
 
 def test_later_evaluation_is_another_point(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", "evaluate.during=[dev]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     before = progress_of(planned)
-    run_evaluation(planned, 3, DirectRunner(), QuietWatcher())
+    run_evaluation(planned, 3, DirectRunner())
     after = progress_of(planned)
     added = {(e.step, e.benchmark, e.agent): e for e in after.evaluations if e not in before.evaluations}
     assert set(added) == {(3, name, k) for name in ("dev", "test") for k in ("qwen", "llama")}
@@ -66,11 +66,11 @@ def test_later_evaluation_is_another_point(small_plan: Callable[..., Plan]) -> N
 
 def test_run_that_is_resumed_counts_no_step_twice(small_plan: Callable[..., Plan]) -> None:
     planned, whole = small_plan("hacpo"), small_plan("hacpo", "train.num_steps=4", "evaluate.every=1")
-    run_experiment(whole, DirectRunner(), QuietWatcher())
+    run_experiment(whole, DirectRunner())
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), _StopsAfter(3))
-    assert standing_of(planned.root).reason == "interrupted at step 2 of 4"
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    assert standing_of(planned.root).reason == "interrupted at step 3 of 4"
+    run_experiment(planned, DirectRunner())
     tokens = {k: spent.tokens for k, spent in progress_of(planned).spent.items()}
     assert tokens == {k: spent.tokens for k, spent in progress_of(whole).spent.items()}
 

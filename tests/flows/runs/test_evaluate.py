@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.evaluate import check_questions, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.service.server import ensure_server, stop_server
@@ -32,7 +31,7 @@ def hacpo(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     runs_dir = str(planned.root.parents[1])
     done = hacpo("evaluate", planned.id, "--benchmarks", "dev", "--runs-dir", runs_dir)
     assert done.returncode == 2
@@ -54,7 +53,7 @@ def test_changed_question_under_one_name_is_found_before_a_flow_run_is_made(
     small_plan: Callable[..., Plan],
 ) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     asked = with_benchmarks(planned, ["test"])
     check_questions(asked)
     evaluate = asked.config.evaluate
@@ -72,7 +71,7 @@ def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(
 ) -> None:
     runs_dir = tmp_path / "served"
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]", runs_dir=runs_dir)
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     served = small_plan(
         *("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]"),
         *("runtime.runner=prefect", "evaluate.shard_problems=3"),

@@ -13,7 +13,6 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
@@ -48,7 +47,7 @@ def test_mlflow_runs_of_an_experiment_that_is_ended_are_killed_and_of_one_that_f
 ) -> None:
     planned = small_plan("hacpo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
     with pytest.raises(type(error)):
-        run_experiment(planned, _Raising(error), QuietWatcher())
+        run_experiment(planned, _Raising(error))
     ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
     client = MlflowClient(store_of(planned))
     assert {client.get_run(run).info.status for run in (ids["run"], *ids["agents"].values())} == {status}
@@ -73,16 +72,16 @@ def test_plan_that_nobody_saved_is_saved_before_it_is_trained(small_plan: Callab
     words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
     planned = small_plan("gspo", *words)
     (planned.root / CONFIG_FILE).unlink()
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert find_plan(tmp_path / "runs", planned.id).config == planned.config
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "metrics.json"])
 def test_step_that_is_lost_before_a_checkpoint_is_trained_again(name: str, small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo")
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     before = outcome(planned)
     (planned.root / RESULT_FILE).unlink()
     (planned.root / "steps" / "000003" / name).unlink()
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert outcome(planned) == before

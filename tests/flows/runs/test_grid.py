@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from flows.runs.results import read_final
 from flows.service.schedule import Schedule, ScheduledRun
 from flows.service.server import ensure_server, stop_server
 from tests.experiments_outcome import outcome
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +67,11 @@ def finish(process: subprocess.Popen[str], *, code: int = 0) -> str:
 
 def marked(grid_file: Path) -> list[psutil.Process]:
     """The processes that a command with this mark started and that still run, but for the folder's services."""
-    services = {"server", "flows.service.reconciler", "flows.runs.tracking"}  # the reconciler starts the last one
+    services = {"server", "flows.service.reconciler", "flows.runs.tracking", "git"}  # the last two send to MLflow
     found = []
     for process in psutil.process_iter():
         try:
-            is_service = (services & set(process.cmdline())) or process.name() == "git"  # which MLflow asks for a commit
+            is_service = services & set(process.cmdline())
             if process.environ().get("HACPO_TEST_MARK") == str(grid_file) and not is_service:
                 found.append(process)
         except psutil.Error:
@@ -89,12 +89,8 @@ def flow_runs(grid_file: Path) -> dict[str, ScheduledRun]:
     return {experiment: runs[experiment] for experiment in planned(grid_file).plans if experiment in runs}
 
 
-def wait_until(is_true: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
-    while not is_true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def check_running(process: subprocess.Popen[str]) -> None:
+    assert process.poll() is None, process.communicate()
 
 
 def trainings_under_way(grid: GridPlan) -> list[Plan]:
@@ -123,13 +119,10 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     assert len(planned(grid_file).experiments("failed")) == 1, "a failed one is not tried again unasked"
 
     killed = start(grid_file, "--run", "failed", "--workers", "1")
-    wait_until(lambda: trainings_under_way(grid), killed)
+    wait_until(lambda: trainings_under_way(grid), limit_s=300, meanwhile=lambda: check_running(killed))
     killed.kill()
     killed.wait()
-    deadline = time.monotonic() + 90
-    while marked(grid_file) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not marked(grid_file), "a killed grid leaves nothing running"
+    wait_until(lambda: not marked(grid_file), "the end of all that a killed grid started", limit_s=90)
 
     printed = finish(start(grid_file))
     assert f"{done.id} is complete and is reused." in printed
@@ -159,7 +152,7 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
 def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(grid_file: Path) -> None:
     grid = planned(grid_file)
     process = start(grid_file, "--workers", "1")
-    wait_until(lambda: trainings_under_way(grid), process)
+    wait_until(lambda: trainings_under_way(grid), limit_s=300, meanwhile=lambda: check_running(process))
     (run,) = [p for p in marked(grid_file) if "prefect.engine" in " ".join(p.cmdline())]
     run.kill()
     finish(process)
@@ -169,7 +162,7 @@ def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(grid_file: Path) ->
 def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) -> None:
     grid = planned(grid_file)
     process = start(grid_file, "--workers", "1")
-    wait_until(lambda: trainings_under_way(grid), process)
+    wait_until(lambda: trainings_under_way(grid), limit_s=300, meanwhile=lambda: check_running(process))
     process.send_signal(signal.SIGINT)
     assert "resumes from the last committed phase" in finish(process, code=130)
     assert not marked(grid_file)

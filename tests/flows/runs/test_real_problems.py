@@ -9,7 +9,6 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.phases.runner import DirectRunner
@@ -25,7 +24,7 @@ def test_untrained_pair_trains_on_real_math_problems_end_to_end(tmp_path: Path) 
     words = [f"runtime.runs_dir={tmp_path}", "tracking.enabled=false", "verifier.style=auto", "verifier.num_workers=1"]
     planned = plan(compose("tiny_untrained", "hacpo", overrides=words))
     save_plan(planned)
-    result = run_experiment(planned, DirectRunner(), QuietWatcher())
+    result = run_experiment(planned, DirectRunner())
     assert [row["agent"] for row in result.table] == ["qwen-bytes", "llama-bytes"]
     store = StepStore(planned.root)
     assert store.last_step() == 3

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,13 +19,13 @@ import pytest
 
 from flows.planning.plans import Plan, save_plan
 from flows.records.states import standing_of
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.service.processes import Record
 from flows.service.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 AGENTS = ("qwen", "llama")
@@ -39,7 +38,6 @@ from flows.service.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan
-from flows.records.watcher import QuietWatcher
 from flows.runs import runner
 from flows.runs.runner import run_with_prefect
 from hacpo_core.store.lock import is_locked
@@ -64,7 +62,7 @@ def found(*names):
     return find_plan(*names)
 runner.find_plan, held = found, []  # the first call of the flow
 try:
-    run_with_prefect(find_plan(runs_dir, root.name), QuietWatcher())
+    run_with_prefect(find_plan(runs_dir, root.name))
     print(json.dumps({"calls": len(calls), "held": held == [True]}))
 except (ConfigError, LockedError, ServerError) as error:
     print(json.dumps({"error": str(error), "calls": len(calls)}))
@@ -112,13 +110,14 @@ def tasks_of(record: PrefectServer, flow_run: str, *awaited: str) -> dict[str, d
     """
     (run,) = ask(record, "flow_runs", flow_runs={"name": {"any_": [flow_run]}})
     tasks: dict[str, dict[str, Any]] = {}
-    deadline = time.monotonic() + 60
-    while not all(name in tasks and tasks[name]["end_time"] for name in awaited):
-        assert time.monotonic() < deadline, f"{awaited}: not among {sorted(tasks)}, or without an end"
-        time.sleep(0.2)
+
+    def have_ended() -> bool:
         found = ask(record, "task_runs", flow_runs={"id": {"any_": [run["id"]]}}, limit=200)
-        tasks = {task["name"]: task for task in found}
+        tasks.update({task["name"]: task for task in found})
         assert len(tasks) == len(found), "each phase once"
+        return all(name in tasks and tasks[name]["end_time"] for name in awaited)
+
+    wait_until(have_ended, f"the end of {awaited}", said=lambda: f"found: {sorted(tasks)}")
     return tasks
 
 
@@ -137,7 +136,7 @@ def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
     runs_dir, record = server
     words = ("placement.kind=ray", "evaluate.every=0")
     local = small_plan("hacpo", "seed=5", *words[1:], runs_dir=tmp_path / "local")
-    run_experiment(local, DirectRunner(), QuietWatcher())
+    run_experiment(local, DirectRunner())
     remote = small_plan("hacpo", "seed=5", *words, runs_dir=runs_dir)
     run_child(remote, runs_dir, "none")
     assert outcome(remote) == outcome(local)
@@ -291,8 +290,9 @@ def test_servers_started_at_once_for_two_folders_do_not_take_each_other_for_thei
 def test_record_names_its_process_also_after_the_clock_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record(tmp_path, "server")
     record.write(os.getpid(), {})
-    boot = psutil.boot_time()
-    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 3600)
+    boot, began = psutil.boot_time(), psutil.Process().create_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot + 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: began + 3600)  # psutil derives it from the boot time
     assert record.process() == psutil.Process()
 
 

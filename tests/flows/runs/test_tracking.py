@@ -15,7 +15,6 @@ import pytest
 from flows.planning.plans import Plan
 from flows.records.states import standing_of
 from flows.records.tracked import is_open
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
 from flows.service.server import free_port
@@ -31,7 +30,7 @@ def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ends_well_and_warns(planned: Plan, message: str, caplog: pytest.LogCaptureFixture) -> None:
-    run_experiment(planned, DirectRunner(), QuietWatcher())
+    run_experiment(planned, DirectRunner())
     assert standing_of(planned.root).state == "done"
     assert is_open(planned.root), "the next chance to send it is known"
     assert message in caplog.text

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from flows.planning.plans import Plan
-from flows.records.watcher import QuietWatcher
 from flows.runs import grid
 from flows.runs.experiment import run_experiment
 from flows.runs.grid import watch
@@ -48,7 +47,7 @@ class FakeSchedule:
 
 def trained(plan: Plan) -> Callable[[], str]:
     def train() -> str:
-        run_experiment(plan, DirectRunner(), QuietWatcher())
+        run_experiment(plan, DirectRunner())
         return "Completed"
 
     return train

@@ -23,6 +23,7 @@ from flows.service.server import ensure_server, find_server, is_healthy, stop_se
 from flows.service.worker import find_worker
 from hacpo_core.store.files import read_json
 from tests.experiments_outcome import outcome
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 STEPS = "train.num_steps=12"
@@ -106,10 +107,8 @@ class Site:
         self.schedule = Schedule(ensure_server(self.runs_dir), self.runs_dir)
 
     def wait(self, is_true: Callable[[], object], what: str, *, every_s: float = 0.3) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not is_true():
-            assert time.monotonic() < deadline, f"{what}; {(self.runs_dir / 'worker.log').read_text()[-2000:]}"
-            time.sleep(every_s)
+        said = (self.runs_dir / "worker.log").read_text
+        wait_until(is_true, what, limit_s=LIMIT_S, every_s=every_s, said=lambda: said()[-2000:])
 
     def wait_for_step(self, planned: Plan, step: int) -> None:
         """Until the step begins; it is one of many, and short."""

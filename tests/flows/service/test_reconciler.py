@@ -19,7 +19,6 @@ from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notification import URL_VARIABLE
 from flows.records.states import RESULT_FILE, standing_of
 from flows.records.tracked import is_open, mark_open
-from flows.records.watcher import QuietWatcher
 from flows.runs.experiment import run_experiment
 from flows.service.host import Patience
 from flows.service.reconciler import MOST_RESTARTS, Reconciler
@@ -266,7 +265,7 @@ def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler
     planned = small_plan("gspo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
     mark_open(planned.root)
     untracked = replace(planned, config=replace(planned.config, tracking=TrackingConfig(enabled=False)))
-    run_experiment(untracked, DirectRunner(), QuietWatcher())
+    run_experiment(untracked, DirectRunner())
     runs_dir = Path(planned.config.runtime.runs_dir)
     reconciler = Reconciler(FakeSchedule(runs_dir, schedule_of(runs_dir, "COMPLETED").run), runs_dir)  # type: ignore[arg-type]
     with ExperimentLock(planned.root):

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -30,6 +29,7 @@ from flows.service.server import (
     server_environment,
     stop_server,
 )
+from tests.waiting import wait_until
 
 QUICK_RECONCILER = "import flows.service.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
 QUICK_WORKER = """
@@ -45,13 +45,6 @@ words = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[
 print(subprocess.Popen(words).pid, flush=True)
 subprocess.run(sleep)
 """
-
-
-def wait(is_true: Callable[[], object], what: str, *, limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
 
 
 @contextmanager
@@ -97,7 +90,7 @@ def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_sto
     killed.kill()
     killed.wait(10)
     with occupied(before) if is_port_taken else nullcontext():
-        wait(lambda: (found := find_server(runs_dir)) is not None and is_healthy(found), "nobody brings it back")
+        wait_until(lambda: (found := find_server(runs_dir)) is not None and is_healthy(found), "nobody brings it back")
     after = find_server(runs_dir)
     assert after is not None
     assert (after.auth, after.url != before.url) == (before.auth, is_port_taken)
@@ -105,7 +98,7 @@ def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_sto
     schedule = Schedule(after, runs_dir)
     crashed = schedule.flow_runs()["x"]
     schedule.client.set_flow_run_state(crashed.id, Crashed(), force=True)
-    wait(lambda: schedule.flow_runs()["x"].id != crashed.id, "the reconciler does not look at the new server")
+    wait_until(lambda: schedule.flow_runs()["x"].id != crashed.id, "the reconciler does not look at the new server")
 
     server = server_process(runs_dir)
     assert server.ppid() == reconciler.pid
@@ -135,7 +128,7 @@ def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_i
     reconciler = find_reconciler(runs_dir)
     assert reconciler is not None
     services = [server_process(runs_dir), reconciler]
-    wait((home_of(runs_dir) / RECONCILER_LOCK).exists, "the reconciler does not begin")
+    wait_until((home_of(runs_dir) / RECONCILER_LOCK).exists, "the reconciler does not begin")
     shutil.rmtree(home_of(runs_dir))
     _, alive = psutil.wait_procs(services, timeout=120)
     assert not alive
@@ -148,11 +141,11 @@ def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
     ensure_server(runs_dir)
     worker = psutil.Popen([sys.executable, "-c", QUICK_WORKER, str(runs_dir)], stdout=subprocess.DEVNULL)
     try:
-        wait(lambda: any("worker" in child.cmdline() for child in worker.children()), "no worker")
+        wait_until(lambda: any("worker" in child.cmdline() for child in worker.children()), "no worker")
         killed = find_reconciler(runs_dir)
         assert killed is not None
         killed.kill()
-        wait(lambda: find_reconciler(runs_dir) not in (None, killed), "nobody brings it back")
+        wait_until(lambda: find_reconciler(runs_dir) not in (None, killed), "nobody brings it back")
     finally:
         worker.terminate()
         worker.wait(60)
@@ -166,7 +159,7 @@ def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(run
         words = [sys.executable, "-c", QUICK_WORKER, str(runs_dir)]
         worker = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        wait(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker")
+        wait_until(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker")
         assert stop_server(runs_dir)
         with occupied(before):
             after = ensure_server(runs_dir)
@@ -175,7 +168,7 @@ def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(run
             client = Schedule(after, runs_dir).client
             report = client.read_deployment_by_name("report/report").id
             run = client.create_flow_run_from_deployment(report, parameters={"grid": "nobody knows it"})
-            wait(lambda: client.read_flow_run(run.id).run_count, "the worker takes no run")
+            wait_until(lambda: client.read_flow_run(run.id).run_count, "the worker takes no run")
     finally:
         worker.terminate()
         worker.wait(60)
@@ -193,7 +186,7 @@ def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(runs_
 def test_what_is_spared_outlives_the_family_with_all_that_it_started() -> None:
     parent = psutil.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
     spared = psutil.Process(int(parent.stdout.readline()))
-    wait(lambda: len(parent.children(recursive=True)) == 3, "not all started")
+    wait_until(lambda: len(parent.children(recursive=True)) == 3, "not all started")
     doomed = [child for child in parent.children() if child != spared]
     family = [spared, *spared.children()]
     end_family(psutil.Process(parent.pid), spared=[spared])
@@ -210,7 +203,7 @@ def test_server_that_is_killed_while_it_starts_is_started_again(runs_dir: Path) 
     killed: list[int] = []
 
     def kill_first() -> None:
-        wait(lambda: record.process() is not None, "no server")
+        wait_until(lambda: record.process() is not None, "no server")
         process = record.process()
         assert process is not None
         process.kill()

@@ -179,9 +179,9 @@ def test_locks_lie_in_one_folder_whatever_the_temporary_one(tmp_path: Path, monk
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert slots.locks_folder() == before
-    monkeypatch.setattr(slots, "_SHARED", (tmp_path / "missing", closed, shared))
+    monkeypatch.setattr(slots, "SHARED_FOLDERS", (tmp_path / "missing", closed, shared))
     assert slots.locks_folder() == shared, "a user who may write elsewhere would have locks of his own"
-    monkeypatch.setattr(slots, "_SHARED", (closed,))
+    monkeypatch.setattr(slots, "SHARED_FOLDERS", (closed,))
     with pytest.raises(EngineError, match=r"expected one of .*closed with mode 1777"):
         slots.locks_folder()
 

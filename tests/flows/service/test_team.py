@@ -27,7 +27,8 @@ from flows.service.processes import Record, end_family, free_port, home_of, only
 from flows.service.schedule import Schedule
 from flows.service.server import RECONCILER_LOCK, PrefectServer, find_reconciler
 from flows.service.worker import TeamReconciler, find_worker
-from tests.postgres import Postgres, programs, wait_for
+from tests.postgres import Postgres, programs
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "team.md").read_text(encoding="utf-8")
 LIMIT_S = 300.0
@@ -179,7 +180,7 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                     return httpx.get(url, timeout=5, auth=tuple(found.server.auth.split(":"))).status_code == 200
                 return False
 
-            wait_for(is_up, f"{name} does not start: {found.log(name)}", limit_s=120)
+            wait_until(is_up, f"{name} does not start: {found.log(name)}", limit_s=120)
         yield found
     finally:
         found.close()
@@ -190,7 +191,7 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.system
 def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team) -> None:
     team.start("worker")
-    wait_for(lambda: find_worker(team.runs_dir) is not None, "no worker")
+    wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker")
     grid = team.grid("gspo", "hacpo")
     submitted = team.hacpo("grid", grid, "--submit", "--priority", "high")
     assert submitted.returncode == 0, submitted.stderr
@@ -202,7 +203,7 @@ def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team
     plans = plan_grid(grid, runs_dir=team.runs_dir).plans.values()
     assert [standing_of(planned.root).state for planned in plans] == ["done"] * 3
     schedule = Schedule(team.server, team.runs_dir)
-    wait_for(lambda: {run.state for run in schedule.runs().values()} == {"Completed"}, "not completed", limit_s=30)
+    wait_until(lambda: {run.state for run in schedule.runs().values()} == {"Completed"}, "not completed", limit_s=30)
     assert {name: run.priority for name, run in schedule.runs().items()} == {p.id: "high" for p in plans}
     assert int(team.postgres.sql("SELECT count(*) FROM task_run", "prefect")) > 3 * 20
 
@@ -240,8 +241,8 @@ def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team
 def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None:
     if find_worker(team.runs_dir) is None:
         team.start("worker")
-        wait_for(lambda: find_worker(team.runs_dir) is not None, "no worker")
-    wait_for(lambda: find_reconciler(team.runs_dir) is not None, "no reconciler", limit_s=60)
+        wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker")
+    wait_until(lambda: find_reconciler(team.runs_dir) is not None, "no reconciler", limit_s=60)
     worker, reconciler = find_worker(team.runs_dir), find_reconciler(team.runs_dir)
     assert worker is not None and reconciler is not None
     words = ["train.num_steps=12", "--submit", "--seeds", "7"]
@@ -252,7 +253,7 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     def states() -> set[str]:
         return {run.state for run in schedule.runs().values()}
 
-    wait_for(lambda: team.runs_of_worker() and "Running" in states(), "nothing runs")
+    wait_until(lambda: team.runs_of_worker() and "Running" in states(), "nothing runs")
     killed = [process for process in [worker, *worker.children(recursive=True)] if process != reconciler]
     for process in killed:
         with suppress(psutil.NoSuchProcess):
@@ -261,7 +262,7 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     assert find_reconciler(team.runs_dir) is None, "it ends with its worker"
     assert "Running" in states(), "nobody is left to report the death"
     team.start("worker")
-    wait_for(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}")
+    wait_until(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}")
     ended = [run.state.type.value for run in schedule.all_flow_runs() if run.state is not None]
     assert ended.count("CRASHED") == 1
     assert team.hacpo("reconcile").stdout == "nothing to fix\n"
@@ -318,7 +319,7 @@ def test_old_flow_runs_are_deleted_and_complete_experiments_stay(team: Team) -> 
     age = f"CASE WHEN id::text = '{young}' THEN interval '89 days' ELSE interval '91 days' END"
     team.postgres.sql(f"UPDATE flow_run SET end_time = end_time - {age}", "prefect")
     left = "SELECT string_agg(id::text, ' ') FROM flow_run"
-    wait_for(lambda: team.postgres.sql(left, "prefect") == young, "an old one is still there", limit_s=60)
+    wait_until(lambda: team.postgres.sql(left, "prefect") == young, "an old one is still there", limit_s=60)
     again = team.hacpo("grid", grid)
     assert again.stdout.count("is complete and is reused") == 3
 

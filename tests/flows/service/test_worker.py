@@ -16,6 +16,7 @@ from flows.service.processes import home_of
 from flows.service.server import stop_server
 from flows.service.worker import RUNS_DIR, find_worker, worker_here
 from hacpo_core.errors import EngineError
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -47,27 +48,20 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its
         found = find_worker(tmp_path)
         return found if found is not None and pid in (None, found.pid) else None
 
-    def wait(is_true: Callable[[], object], meanwhile: Callable[[], None] = lambda: None) -> None:
-        deadline = time.monotonic() + 120
-        while not is_true():
-            assert time.monotonic() < deadline
-            meanwhile()
-            time.sleep(0.1)
-
     try:
-        wait(lambda: serving(other.pid))
+        wait_until(lambda: serving(other.pid))
         with worker_here(tmp_path, num_slots=1) as check:
             check()
             assert not (home_of(tmp_path) / "worker.log").exists(), "another worker serves the folder"
             other.terminate()
-            wait(lambda: other.poll() is not None, check)
-            wait(lambda: serving(None), check)
+            wait_until(lambda: other.poll() is not None, meanwhile=check)
+            wait_until(lambda: serving(None), meanwhile=check)
             own = find_worker(tmp_path)
             assert own is not None
             assert own.ppid() == psutil.Process().pid
-            wait(lambda: orphan.poll() is not None, check)  # Prefect's worker of one that was killed
+            wait_until(lambda: orphan.poll() is not None, meanwhile=check)  # Prefect's worker of one that was killed
             own.kill()
-            wait(lambda: serving(None) not in (None, own), check)
+            wait_until(lambda: serving(None) not in (None, own), meanwhile=check)
             assert "the worker was killed by SIGKILL; starting another one" in caplog.text
             own = find_worker(tmp_path)
             assert own is not None

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from flows.planning.plans import Plan, find_plan, models_dir
-from flows.records.watcher import QuietWatcher
+from flows.records.progress import Progress
+from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.phases.runner import DirectRunner
@@ -31,6 +32,7 @@ pytest.importorskip("ray", reason="the ray extra is not installed: pip install '
 import ray
 
 from hacpo_core.placement import ray_actors
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -117,11 +119,11 @@ def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
 ) -> None:
     niceness: set[int] = set()
 
-    class Impatient(QuietWatcher):
-        def stepped(self, step: int, *_: Any) -> None:
+    class Impatient(Watcher):
+        def stepped(self, progress: Progress) -> None:
             family = psutil.Process().children(recursive=True)
             niceness.update(one.nice() for one in family if "ray::" in " ".join(one.cmdline()))
-            if step == 1:
+            if progress.step == 1:
                 raise KeyboardInterrupt
 
     expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
@@ -198,9 +200,9 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
 ) -> None:
     pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
 
-    class Interrupted(QuietWatcher):
-        def stepped(self, step: int, *_: Any) -> None:
-            if step == 3:
+    class Interrupted(Watcher):
+        def stepped(self, progress: Progress) -> None:
+            if progress.step == 3:
                 raise KeyboardInterrupt
 
     words = (*RAY, "engine.learner=deepspeed", "checkpoint.every=2", "evaluate.during=[]")
@@ -258,8 +260,8 @@ def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str,
     Touches the file `own` after the first step and waits there for `other`. Prints the GPUs that the ranks see.
     """
 
-    class Waiting(QuietWatcher):
-        def stepped(self, step: int, *_: Any) -> None:
+    class Waiting(Watcher):
+        def stepped(self, progress: Progress) -> None:
             Path(own).touch()
             while not Path(other).exists():
                 time.sleep(0.05)
@@ -357,8 +359,7 @@ def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
         planned = small_plan("hacpo", *RAY, f"placement.ray.address={cluster.address}")
 
         def lose_first_machine() -> None:
-            while not (planned.root / "steps" / "000003" / "rollouts.qwen.parquet").exists():
-                time.sleep(0.02)
+            wait_until((planned.root / "steps" / "000003" / "rollouts.qwen.parquet").exists, limit_s=600)
             cluster.remove_node(first)
 
         operator = threading.Thread(target=lose_first_machine, daemon=True)

@@ -1,4 +1,4 @@
-"""Small JSON files with one record each; a corrupt file counts as missing."""
+"""Where experiments are in a runs folder, and how the small JSON files in it are read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from pydantic import TypeAdapter, ValidationError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+
+def experiments_dir(runs_dir: Path) -> Path:
+    """Folder that holds one folder per experiment."""
+    return runs_dir / "experiments"
+
+
+def experiment_ids(runs_dir: Path) -> list[str]:
+    """Sorted ids of all experiments planned in a runs folder."""
+    return sorted(path.name for path in experiments_dir(runs_dir).glob("*-*") if path.is_dir())
 
 
 def read_record(path: Path, kind: TypeAdapter[_T]) -> _T | None:

@@ -118,6 +118,17 @@ def scaling(result: dict[str, Any]) -> str:
     return "\n\n".join(tables)
 
 
+def cpu_pieces(result: dict[str, Any]) -> str:
+    """Table of each piece's gain, with a row per piece and a column per model and batch."""
+    columns = list(dict.fromkeys((entry["weights"], entry["size"]) for entry in result["results"]))
+    gains: dict[tuple[str, str], dict[tuple[int, str], float]] = {}
+    for entry in result["results"]:
+        place = gains.setdefault((entry["what"], entry["piece"]), {})
+        place[entry["weights"], entry["size"]] = entry["without_over_with"]
+    rows = [[*piece, *(of.get(column, "") for column in columns)] for piece, of in gains.items()]
+    return table(["of", "piece", *(f"{weights / 1e6:.1f} M, {size}" for weights, size in columns)], rows)
+
+
 def gpu_engines(result: dict[str, Any]) -> str:
     """Table with a row per model, hardware file and device: rates of the steps, and the outcome of the last one."""
     rows = []
@@ -143,7 +154,7 @@ def gpu_engines(result: dict[str, Any]) -> str:
 def main() -> None:
     """Update the tables of docs/performance.md."""
     text = PAGE.read_text(encoding="utf-8")
-    for make in (against_trl, sampling, update, verification, orchestration, scaling, gpu_engines):
+    for make in (against_trl, sampling, update, verification, orchestration, scaling, cpu_pieces, gpu_engines):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():

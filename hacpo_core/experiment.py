@@ -12,7 +12,7 @@ from hacpo_core.config.counts import num_gpus, num_ranks, train_set_counts
 from hacpo_core.data.tokens.retokenize import Retokenizer
 from hacpo_core.data.training import step_problems
 from hacpo_core.methods.state import decode
-from hacpo_core.placement.agents import AgentTokenizer
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import Problem
 from hacpo_core.stopwatch import Stopwatch

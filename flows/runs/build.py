@@ -18,7 +18,8 @@ from hacpo_core.engines.models.loading import check_device
 from hacpo_core.engines.speedups import use_speedups
 from hacpo_core.errors import DataError, StoreError
 from hacpo_core.experiment import Experiment
-from hacpo_core.placement.agents import AgentTokenizer, initial_folder
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.agents import initial_folder
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem

@@ -13,15 +13,13 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.config.counts import longest_sequence, total_updates
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
-from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
@@ -29,9 +27,7 @@ from hacpo_core.engines.models.folders import find_model
 from hacpo_core.engines.models.loading import (
     check_lengths,
     check_vocabulary,
-    eos_ids,
     load_model,
-    load_tokenizer,
     use_deterministic_kernels,
 )
 from hacpo_core.engines.replay import UpdateTrace, this_setup
@@ -45,9 +41,10 @@ from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
 from hacpo_core.placement.weak_warmup import WeakWarmupTask, ensure_warmed_model
-from hacpo_core.records import Message, Problem, SamplingLimits, StepSearch
+from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.models import WarmupProgress, ensure_tiny_model
@@ -56,8 +53,6 @@ PROBE_TOKENS = 64
 """number of first tokens of each response that are compared after a weight transfer"""
 MOST_PROBE_ROUNDS = 16
 """most responses per prompt in this comparison; if they are too short, fewer tokens are compared"""
-MOST_PROMPTS = 2**16
-"""most tokenised prompts in the cache"""
 UNUSUAL_FACTOR = 10
 """multiple of the tolerated mean difference above which a single token's difference is logged"""
 _log = logging.getLogger(__name__)
@@ -106,56 +101,6 @@ class AppliedUpdate:
 
     outcome: UpdateOutcome
     trace: UpdateTrace
-
-
-class AgentTokenizer:
-    """The parts of an agent that do not need its weights: tokenizer, chat template and its arguments, EOS ids."""
-
-    def __init__(self, name: str, config: AgentConfig, *, initial: Path) -> None:
-        """Load the tokenizer from the folder of the initial model.
-
-        Raises:
-            ModelError: it cannot be loaded.
-            ConfigError: the chat template does not use an argument.
-        """
-        self.name = name
-        given = config.chat_template_kwargs
-        self.template_arguments = {key: value for key, value in given.items() if value is not None}
-        try:
-            self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(
-                initial, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code
-            )
-            self.eos_ids = eos_ids(initial, self.tokenizer)
-            check_template_arguments(self.tokenizer, self.template_arguments, agent=name)
-        except ModelError as error:
-            raise ModelError(f"pair.agents.{name}: {error}") from error
-        self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
-        self._step_readers: dict[tuple[str, str], StepReader] = {}
-
-    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
-        """The problem's prompt under this tokenizer and chat template."""
-        if problem.messages not in self._prompt_ids:
-            self.render([problem])
-        return self._prompt_ids[problem.messages]
-
-    def render(self, problems: Sequence[Problem]) -> None:
-        """Compute and cache the `prompt_ids` of all these problems, which is faster than one by one."""
-        if len(self._prompt_ids) > MOST_PROMPTS:  # plans that reword prompts add new ones in every step
-            self._prompt_ids = {}
-        missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
-        rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)
-        self._prompt_ids |= zip(missing, rendered, strict=True)
-
-    def step_reader(self, search: StepSearch) -> StepReader:
-        """The reader that finds a search's steps in the agent's tokens."""
-        kind = search.step_end, search.closing_mark
-        if kind not in self._step_readers:
-            step_end, mark = kind
-            is_written = is_left_to_write(self.tokenizer, mark, arguments=self.template_arguments)
-            self._step_readers[kind] = StepReader(
-                self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
-            )
-        return self._step_readers[kind]
 
 
 class Agent:

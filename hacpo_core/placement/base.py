@@ -18,7 +18,8 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import Objective, SampleSpec
-from hacpo_core.placement.agents import AgentTokenizer, AppliedUpdate, Purpose
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.agents import AppliedUpdate, Purpose
 from hacpo_core.responses import Responses
 from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
 

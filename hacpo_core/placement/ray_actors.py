@@ -32,7 +32,8 @@ from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.methods.base import Objective, SampleSpec
-from hacpo_core.placement.agents import Agent, AgentTokenizer, AppliedUpdate, Purpose, distinct_problems, share_of
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses

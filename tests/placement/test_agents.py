@@ -12,7 +12,7 @@ from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import format_messages
 from hacpo_core.errors import ConfigError
 from hacpo_core.experiment import Experiment
-from hacpo_core.placement.agents import AgentTokenizer
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.records import Gold, Problem, StepSearch
 from tests import tokenizers_zoo as zoo
 from tests.data.test_prompts import thinking_tokenizer

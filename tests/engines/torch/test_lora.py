@@ -28,7 +28,8 @@ from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
-from hacpo_core.placement.agents import AgentTokenizer, initial_folder
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.agents import initial_folder
 from hacpo_core.records import SamplingLimits
 from hacpo_core.store.checkpoints import latest_checkpoint, load_agent
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model

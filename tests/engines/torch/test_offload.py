@@ -22,7 +22,8 @@ from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.offload import move_data, move_state
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
-from hacpo_core.placement.agents import Agent, AgentTokenizer, initial_folder
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.agents import Agent, initial_folder
 from tests.conftest import specs_of
 from tests.engines.small import scored, small_model
 from tests.engines.training import GSPO, HACPO, optimizer_tensors, requests, rows_of, run

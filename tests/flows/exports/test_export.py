@@ -32,7 +32,8 @@ from hacpo_core.config import as_dict
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.errors import ServerError, StoreError
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement.agents import Agent, AgentTokenizer, initial_folder
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.agents import Agent, initial_folder
 from hacpo_core.records import Message
 from hacpo_core.store.checkpoints import latest_checkpoint, load_agent, saved_model
 from hacpo_core.store.files import sha256_of

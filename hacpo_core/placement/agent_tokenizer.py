@@ -1,0 +1,68 @@
+"""What an agent does with text: its tokenizer, its chat template, and the cache of its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from hacpo_core.config import AgentConfig
+from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts
+from hacpo_core.data.tokens.steps import StepReader
+from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
+from hacpo_core.errors import ModelError
+from hacpo_core.records import Message, Problem, StepSearch
+
+MOST_PROMPTS = 2**16
+"""most tokenised prompts in the cache"""
+
+
+class AgentTokenizer:
+    """The parts of an agent that do not need its weights: tokenizer, chat template and its arguments, EOS ids."""
+
+    def __init__(self, name: str, config: AgentConfig, *, initial: Path) -> None:
+        """Load the tokenizer from the folder of the initial model.
+
+        Raises:
+            ModelError: it cannot be loaded.
+            ConfigError: the chat template does not use an argument.
+        """
+        self.name = name
+        given = config.chat_template_kwargs
+        self.template_arguments = {key: value for key, value in given.items() if value is not None}
+        try:
+            self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(
+                initial, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code
+            )
+            self.eos_ids = eos_ids(initial, self.tokenizer)
+            check_template_arguments(self.tokenizer, self.template_arguments, agent=name)
+        except ModelError as error:
+            raise ModelError(f"pair.agents.{name}: {error}") from error
+        self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
+        self._step_readers: dict[tuple[str, str], StepReader] = {}
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        """The problem's prompt under this tokenizer and chat template."""
+        if problem.messages not in self._prompt_ids:
+            self.render([problem])
+        return self._prompt_ids[problem.messages]
+
+    def render(self, problems: Sequence[Problem]) -> None:
+        """Compute and cache the `prompt_ids` of all these problems, which is faster than one by one."""
+        if len(self._prompt_ids) > MOST_PROMPTS:  # plans that reword prompts add new ones in every step
+            self._prompt_ids = {}
+        missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
+        rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)
+        self._prompt_ids |= zip(missing, rendered, strict=True)
+
+    def step_reader(self, search: StepSearch) -> StepReader:
+        """The reader that finds a search's steps in the agent's tokens."""
+        kind = search.step_end, search.closing_mark
+        if kind not in self._step_readers:
+            step_end, mark = kind
+            is_written = is_left_to_write(self.tokenizer, mark, arguments=self.template_arguments)
+            self._step_readers[kind] = StepReader(
+                self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
+            )
+        return self._step_readers[kind]

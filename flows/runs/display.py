@@ -30,13 +30,23 @@ class JsonWatcher(Watcher):
 
     def stepped(self, progress: Progress) -> None:
         """Print step, mean reward per agent and time left (s)."""
-        fields = {name: getattr(progress, name) for name in ("step", "num_steps", "seconds_left")}
-        self._print("step", **fields, reward=progress.rewards)
+        self._print(
+            "step",
+            step=progress.step,
+            num_steps=progress.num_steps,
+            reward=progress.rewards,
+            seconds_left=progress.seconds_left,
+        )
 
     def evaluated(self, result: EvaluationResult) -> None:
         """Print the accuracy."""
-        place = {name: getattr(result, name) for name in ("step", "benchmark", "agent")}
-        self._print("evaluation", **place, accuracy=result.value)
+        self._print(
+            "evaluation",
+            step=result.step,
+            benchmark=result.benchmark,
+            agent=result.agent,
+            accuracy=result.value,
+        )
 
 
 class TerminalWatcher(Watcher):

@@ -180,7 +180,7 @@ def test_prefect_run_repeats_what_failed_has_the_bits_of_the_direct_run_and_is_r
     artifacts = ask(record, "artifacts", limit=50)
     kinds = {artifact["type"] for artifact in artifacts}
     assert {"progress", "table"} <= kinds
-    assert any("step 4 of 4 · reward qwen" in (artifact["description"] or "") for artifact in artifacts)
+    assert any("step 4 of 4 · mean reward qwen" in (artifact["description"] or "") for artifact in artifacts)
 
 
 def test_teachers_are_asked_before_any_agent_learns(

@@ -193,7 +193,7 @@ def _queue(
 
 
 def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, started: float, as_json: bool) -> None:
-    """Write the report, and print the results and the addresses of report, Prefect and MLflow."""
+    """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
     from experiments.report import write_report  # imports vl-convert, not needed to show or submit a grid
 
     rows = result_rows(grid)
@@ -203,6 +203,7 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
         return
     print("\n" + (format_table(rows) if rows else "No experiment is complete."))
     print(f"\nreport   {report}")
+    print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")
     server = find_server(runs_dir)
     if server is not None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
@@ -316,7 +317,7 @@ def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
         return f"at the address in tracking.uri, {tracking.uri}"
     if os.environ.get("MLFLOW_TRACKING_URI"):
         return "at the address in MLFLOW_TRACKING_URI"
-    return f"served by `hacpo dashboard --runs-dir {runs_dir}`; data in {runs_dir / 'mlflow.db'}"
+    return f"served with the page; data in {runs_dir / 'mlflow.db'}"
 
 
 def uses_gpu(plans: Sequence[Plan]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.artifacts import create_link_artifact
 
+from flows.process import configure_process
 from flows.service.server import PrefectServer
 from flows.service.worker import RUNS_DIR
 from hacpo_core.errors import ConfigError
@@ -43,6 +44,7 @@ def grid_flow(
     Returns:
         ids of the submitted experiments.
     """
+    configure_process()
     from experiments.planner import plan_grid
     from experiments.run import record_grid, submit
     from flows.service.schedule import Schedule
@@ -69,6 +71,7 @@ def report_flow(
     Returns:
         path of the HTML page.
     """
+    configure_process()
     from experiments.planner import plan_grid
     from experiments.report import write_report
 

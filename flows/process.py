@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 def configure_process() -> None:
     """Configure garbage collection and CUDA device order. Later calls do nothing.
 
-    Every command calls this, and all that trains, evaluates or sends to MLflow.
+    Every command, flow and service of ours calls this first, unlike Prefect's server and the verifier's workers.
 
     The imports create about a million objects that live until exit. Python's default collection, after every 700 new
     objects, costs a sixth of the import time, and collecting at exit costs two seconds (docs/decisions.md).

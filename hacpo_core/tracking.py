@@ -69,12 +69,19 @@ def _raises_one_kind(method: _Method) -> _Method:
     return cast(_Method, inner)
 
 
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
+
+
 def _configure_clients() -> None:
-    """Give up on a server that does not respond after about 15 s; by default MLflow waits for four minutes, and
-    PostgreSQL's client for ever. What was not sent is sent later. Settings of the user are left alone.
+    """Limit what MLflow logs, and the time that it waits.
+
+    A server that does not respond is given up after about 15 s; by default MLflow waits for four minutes, and
+    PostgreSQL's client for ever. What was not sent is sent later. Limits that the user has set are kept.
     """
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # MLflow raises what it logs here
+    for name in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").addFilter(_is_no_error)  # MLflow raises the errors that it logs here
     os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 

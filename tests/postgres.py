@@ -15,8 +15,6 @@ from pathlib import Path
 from flows.service.processes import free_port
 from tests.waiting import wait_until
 
-LIMIT_S = 300.0
-
 
 def programs() -> Path | None:
     """Debian's folder of PostgreSQL's programs, the newest release's; None where there is none."""
@@ -47,7 +45,7 @@ class Postgres:
         options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
         command = [str(self._bin / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
         self._process = self._popen([*command, *(word for option in options for word in ("-c", option))])
-        wait_until(lambda: self._run("pg_isready").returncode == 0, "PostgreSQL does not start")
+        wait_until(lambda: self._run("pg_isready").returncode == 0, "PostgreSQL does not start", limit_s=300.0)
 
     def _popen(self, command: list[str]) -> subprocess.Popen[bytes]:
         group = {} if self._owner is None else {"user": self._owner, "group": self._owner, "extra_groups": []}

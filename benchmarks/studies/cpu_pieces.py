@@ -55,8 +55,8 @@ def measure_sampling(name: str, rounds: int) -> list[dict[str, Any]]:
     """Time without each piece over the time with all, for each batch."""
     size, found = SIZES[name], []
     model = sampled_model(size)
-    own_class = copy.deepcopy(model)
     speedups.speed_up(model)
+    own_class = copy.deepcopy(model)
     ours = TransformersSampler(model, eos_ids=[], pad_id=0, batch_size=1024)
     speedups.use_speedups(False)
     plain = TransformersSampler(own_class, eos_ids=[], pad_id=0, batch_size=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,10 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
     """Continue an experiment from its last committed phase."""
     from flows.planning.plans import find_plan
 
-    train_planned(find_plan(runs_dir, experiment), as_json=as_json)
+    planned = find_plan(runs_dir, experiment)
+    if planned.id != experiment:
+        print(f"{experiment} is {planned.id}", file=sys.stderr)
+    train_planned(planned, as_json=as_json)
 
 
 def train_planned(planned: Any, *, as_json: bool) -> None:

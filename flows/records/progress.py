@@ -79,6 +79,11 @@ class Progress:
         """Mean reward of each agent, as shown to users."""
         return "mean reward " + ", ".join(f"{agent} {reward:.3f}" for agent, reward in self.rewards.items())
 
+    @property
+    def brief_reward(self) -> str:
+        """The same for a narrow place, without names; empty before the first step."""
+        return " ".join(["reward", *(f"{reward:.2f}" for reward in self.rewards.values())]) if self.rewards else ""
+
 
 _PROGRESS = TypeAdapter(Progress)
 

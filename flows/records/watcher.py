@@ -32,7 +32,7 @@ class Watcher:
         """An agent was evaluated."""
 
 
-class ProgressFile:
+class ProgressRecorder:
     """An experiment's progress: counted, written to its file and its log, and told to a watcher.
 
     It starts from the committed metrics up to `step`, so that a resumed run counts nothing twice.

@@ -18,7 +18,7 @@ from flows.planning.declarations import file_stem
 from flows.planning.plans import Plan, find_plan, load_benchmarks
 from flows.process import configure_process
 from flows.records.progress import read_progress
-from flows.records.watcher import ProgressFile, Watcher
+from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.build import open_experiment
 from flows.runs.experiment import evaluate_agents, waited_for
 from flows.runs.results import read_final
@@ -100,7 +100,6 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         ConfigError: the experiment has not reached that step, was evaluated on other problems under the same name, or
             is tracked at an address that contains a password.
     """
-    configure_process()
     watcher = watcher or Watcher()
     store_of(plan)
     check_questions(plan)
@@ -113,7 +112,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
             store, past = experiment.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
-            ProgressFile(store, plan.config, step=measured, evaluations=past, watcher=watcher)  # writes the file
+            ProgressRecorder(store, plan.config, step=measured, evaluations=past, watcher=watcher)  # writes the file
         tracking = ExperimentTracking(plan)
         tracking.finish("FINISHED" if complete is not None else "KILLED")
     frame = read_evaluations(plan.root)
@@ -151,6 +150,7 @@ def evaluate_flow(
     Returns:
         rows of the evaluations' table.
     """
+    configure_process()
     plan = with_benchmarks(find_plan(Path(runs_dir), experiment), benchmarks or [])
     runner = PrefectRunner(plan)
     frame = run_evaluation(plan, step, runner, watcher_of_flow.get())

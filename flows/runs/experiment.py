@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.planning.plans import Plan, save_plan
-from flows.process import configure_process
 from flows.records.failures import failures_recorded
 from flows.records.notification import notified
 from flows.records.runlog import log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
-from flows.records.watcher import ProgressFile, Watcher
+from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.build import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
 from flows.runs.tracking import ExperimentTracking, store_of
@@ -48,7 +47,6 @@ def run_experiment(
     Raises:
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
-    configure_process()
     watcher = watcher or Watcher()
     done = read_final(plan)
     if done is not None:
@@ -65,7 +63,9 @@ def run_experiment(
     ):
         log_start(experiment.first_version)
         store, past = experiment.ledger.store, intact_results(plan.root)
-        progress = ProgressFile(store, plan.config, step=experiment.first_version, evaluations=past, watcher=watcher)
+        progress = ProgressRecorder(
+            store, plan.config, step=experiment.first_version, evaluations=past, watcher=watcher
+        )
         tracking = ExperimentTracking(plan)
         try:
             with waited_for(experiment, runner):
@@ -98,7 +98,7 @@ def _train(
     experiment: Experiment,
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
-    progress: ProgressFile,
+    progress: ProgressRecorder,
     tracking: ExperimentTracking,
 ) -> None:
     config = plan.config

@@ -124,7 +124,7 @@ def watch(
                 standing, run = standing_of(root), runs.get(name)
                 if standing.state == "running" and standing.progress is not None:
                     now = standing.progress
-                    bars.show(name, now.step, now.num_steps, now.reward)
+                    bars.show(name, now.step, now.num_steps, now.brief_reward)
                 reason = None
                 if standing.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id

@@ -35,6 +35,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.planning.plans import find_plan
+from flows.process import configure_process
 from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import Standing, standing_of
@@ -225,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs-dir", type=Path, required=True)
     runs_dir = parser.parse_args().runs_dir
+    configure_process()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     home = home_of(runs_dir)

@@ -1,7 +1,7 @@
-"""The seam to `engines/cpu`, which only makes a CPU faster; nothing else imports that folder.
+"""The seam to `engines/cpu`, which makes a CPU faster; nothing else of the product imports that folder.
 
-`engine.speedups` switches it. With the switch off, on other devices, and in other dtypes, each function here leaves the
-work to public torch and transformers.
+`engine.speedups` switches it. With the switch off, the work is left to public torch and transformers, and so it is on
+other devices and in other dtypes, except for `fast_decoder`: its decoder serves all of them, with torch's attention.
 
 Shapes: N row, I input, O output, R row, L place in a row, H head, K head width.
 """

@@ -232,7 +232,8 @@ def test_run_page_follows_its_run_to_its_failure(tab: Any, served: str, runs_dir
     tab.evaluate("document.getElementById('status').untouched = true")
     tab.evaluate("document.querySelector('#timeline svg').untouched = true")
     tab.locator("#samples").focus()
-    tab.wait_for_timeout(5000)
+    for part in ("status", "timeline"):  # each has asked again
+        tab.wait_for_event("response", lambda found, part=part: part in found.url and found.status == 204)
     assert tab.evaluate("document.getElementById('status').untouched") is True  # nothing changed
     assert tab.evaluate("document.querySelector('#timeline svg').untouched") is True
     write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), [7])
@@ -337,12 +338,14 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
             tab.wait_for_url(lambda url, before=before: url != before)
         tab.wait_for_load_state("domcontentloaded")
         assert heading() == expected
+    before = tab.url
     tab.keyboard.press("n")
     tab.wait_for_url("**step=40**")
     tab.get_by_label("step", exact=True).focus()
     tab.keyboard.press("p")  # inside a field it is a letter
-    tab.wait_for_timeout(200)
-    assert "step=40" in tab.url
+    tab.evaluate("document.activeElement.blur()")
+    tab.keyboard.press("p")
+    tab.wait_for_url(before)  # one step back, not two
 
 
 def test_wrong_answers_of_the_weaker_agent_to_what_the_stronger_solves(

@@ -2,10 +2,8 @@
 
 A case is a method, a preset, a number of agents, a learner and a placement. `digests` trains one and gives the digest
 of each agent's weights after each step. `fixture.json` holds those of the code before the seams (commit 1dcfa84), of
-local agents, which are those of Ray's actors too: the same configurations must give the same numbers. Those of the
-preset `paper`, whose old log-probabilities are the sampler's, were made anew after commit 46dbee8, when two pieces of
-`engines/cpu` went and changed last bits of these; up to then they held, too. Other processors add up in another order
-and have other digests.
+local agents, which are those of Ray's actors too: the same configurations must give the same numbers. Other processors
+add up in another order and have other digests.
 
     python -m tests.digests.cases FOLDER [WORD ...]    trains the cases whose names hold all words
 

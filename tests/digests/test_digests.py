@@ -1,4 +1,4 @@
-"""Weights of ten steps are, to the bit, what they were (`cases`): a part of the cases, for each change."""
+"""Weights of ten steps are, to the bit, those of the code before the seams: a part of `cases`, for each change."""
 
 from __future__ import annotations
 

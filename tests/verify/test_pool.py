@@ -114,11 +114,11 @@ def test_the_cache_drops_what_was_used_longest_ago_and_keeps_nothing_unscored() 
 
 
 def test_a_hanging_answer_is_unscored_at_its_limit_and_never_cached() -> None:
-    with VerifierPool(num_workers=1, timeout_s=0.5, memory_mb=1024, style="boxed") as pool:
+    with VerifierPool(num_workers=1, timeout_s=3.0, memory_mb=1024, style="boxed") as pool:
         for attempt in (1, 2):
             hung, after = pool.verify([HANGS, *boxed(f"{attempt}/3")], ["27", "7"])
             assert (hung.status, hung.reward, hung.reason) == ("unscored", None, "timeout")
-            assert hung.seconds >= 0.5
+            assert hung.seconds >= 3.0
             assert after.status == "wrong"
 
 

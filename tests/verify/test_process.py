@@ -52,9 +52,9 @@ def test_all_that_a_function_started_is_killed_at_the_time_limit(made: list[Work
         children = psutil.Process().children(recursive=True)
         return [child for child in children if child.name() == "sleep" and child.status() != psutil.STATUS_ZOMBIE]
 
-    wait_until(sleepers, "the function's process", every_s=0.01)
+    (sleeper,) = wait_until(sleepers, "the function's process", every_s=0.01)
     assert reply.result().failure == "timeout"
-    wait_until(lambda: not sleepers(), "its end")
+    wait_until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, "its end")
 
 
 def test_an_interrupted_call_is_an_error_and_no_reply_and_the_next_one_starts_a_process(made: list[Worker]) -> None:

@@ -9,8 +9,8 @@ D model width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +19,15 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.cpu.attention import by_products, is_precise
-from hacpo_core.engines.cpu.products import FrozenLinear, OneDnnLinear
+from hacpo_core.engines.cpu.products import FrozenLinear, OneDnnLinear, pays
 from hacpo_core.engines.logprobs import widened
 from hacpo_core.engines.transformers.attention import is_plain
 from hacpo_core.engines.transformers.decoders import ModelDecoder
 
 GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
+LARGEST_COPY = 2**18
+"""largest number of weights that are copied into one matrix, so that one product replaces several; costs memory"""
 LARGEST_PACKED = 2**28
 """largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used"""
 FAMILIES = ("llama", "qwen3")
@@ -33,16 +35,15 @@ FAMILIES = ("llama", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights of one layer."""
+    """Weights of one layer. Those with the same input are one matrix if the copy is small or needed anyway."""
 
     norm: Tensor
-    qkv: tuple[FrozenLinear, FrozenLinear, FrozenLinear]
+    qkv: tuple[FrozenLinear, ...]
     head_norm: Tensor | None
     """norm weights of query and key heads, (heads, K)"""
     out: FrozenLinear
     mlp_norm: Tensor
-    gate: FrozenLinear
-    up: FrozenLinear
+    gate_up: tuple[FrozenLinear, ...]
     down: FrozenLinear
 
 
@@ -61,7 +62,9 @@ class LlamaDecoder:
         self._head = _frozen(head, packs=packs, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
         self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
-        self._attend = by_products if is_precise(head.weight) else functional.scaled_dot_product_attention
+        self._composes = is_precise(head.weight)
+        """whether several plain calls are at least as fast as torch's fused kernels here"""
+        self._attend = by_products if self._composes else functional.scaled_dot_product_attention
         self._cache: list[Tensor] = []
         """stacked keys and values of each layer: (2, B, H, T, K)"""
 
@@ -100,8 +103,7 @@ class LlamaDecoder:
         stream_BD = functional.embedding(token_B, self._base.embed_tokens.weight)
         for layer, cache in zip(self._layers, self._cache, strict=True):
             normed_BD = self._norm(stream_BD, layer.norm)
-            heads = torch.cat([project(normed_BD) for project in layer.qkv], dim=-1)
-            heads = heads.view(rows, num_heads + self._num_key, self._width)
+            heads = _product(normed_BD, layer.qkv).view(rows, num_heads + self._num_key, self._width)
             turned = heads[:, :num_heads]
             if layer.head_norm is not None:
                 turned = self._norm(turned, None) * layer.head_norm
@@ -117,8 +119,8 @@ class LlamaDecoder:
                 mask,
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
-            normed_BD = self._norm(stream_BD, layer.mlp_norm)
-            stream_BD = stream_BD + layer.down(functional.silu(layer.gate(normed_BD)) * layer.up(normed_BD))
+            gate, up = _products(self._norm(stream_BD, layer.mlp_norm), layer.gate_up, 2)
+            stream_BD = stream_BD + layer.down(functional.silu(gate) * up)
         last_BD = self._norm(stream_BD, self._base.norm.weight)
         return self._head(widened(last_BD) if self._has_wide_head else last_BD)
 
@@ -133,7 +135,14 @@ class LlamaDecoder:
             self._hidden_B11T = self._hidden_B11T[row_B]
 
     def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
-        return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
+        if not self._composes:
+            return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
+        # As torch composes it on the CPU, except that the norm takes a single pass over the values.
+        length = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        normed: Tensor = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
+        if weight is not None:
+            normed.mul_(weight)
+        return normed
 
     def _room(self, length: int) -> int:
         return min(self._limit, length + max(GROW_TOKENS, length // 2))
@@ -154,29 +163,49 @@ def is_llama_like(model: PreTrainedModel) -> bool:
 
 def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    frozen = partial(_frozen, packs=packs)
     head_norm = None
     if hasattr(attention, "q_norm"):
         query, key = attention.q_norm.weight, attention.k_norm.weight
         head_norm = torch.cat([query.expand(num_query, -1), key.expand(num_key, -1)])
     return _Layer(
         norm=layer.input_layernorm.weight,
-        qkv=(frozen(attention.q_proj), frozen(attention.k_proj), frozen(attention.v_proj)),
+        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj, packs=packs),
         head_norm=head_norm,
-        out=frozen(attention.o_proj),
+        out=_frozen(attention.o_proj, packs=packs),
         mlp_norm=layer.post_attention_layernorm.weight,
-        gate=frozen(mlp.gate_proj),
-        up=frozen(mlp.up_proj),
-        down=frozen(mlp.down_proj),
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj, packs=packs),
+        down=_frozen(mlp.down_proj, packs=packs),
     )
 
 
-def _frozen(module: Any, *, packs: bool, is_wide: bool = False) -> FrozenLinear:
+def _frozen(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
     """A linear layer's weights for many calls without gradient; `is_wide`: in fp32."""
     weight, bias = module.weight, module.bias
     if is_wide:
         weight, bias = widened(weight), None if bias is None else widened(bias)
     return FrozenLinear(weight, bias, packs)
+
+
+def _joined(*modules: Any, packs: bool) -> tuple[FrozenLinear, ...]:
+    weights = [module.weight for module in modules]
+    biases = [module.bias for module in modules if module.bias is not None]
+    if sum(weight.numel() for weight in weights) > LARGEST_COPY and not (packs and pays(weights[0])):
+        return tuple(_frozen(module) for module in modules)
+    return (FrozenLinear(torch.cat(weights), torch.cat(biases) if biases else None, packs),)
+
+
+def _product(value: Tensor, parts: Sequence[FrozenLinear]) -> Tensor:
+    """Outputs of the layers for the same value, concatenated."""
+    if len(parts) == 1:
+        return parts[0](value)
+    return torch.cat([part(value) for part in parts], dim=-1)
+
+
+def _products(value: Tensor, parts: Sequence[FrozenLinear], number: int) -> Sequence[Tensor]:
+    """Outputs of `number` layers of equal width for the same value, one tensor each, without a copy."""
+    if len(parts) == 1:
+        return parts[0](value).chunk(number, dim=-1)
+    return [part(value) for part in parts]
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:

@@ -42,9 +42,20 @@ def mkl_is_slow() -> bool:
     """Whether this processor has AVX-512, MKL does not use it, and oneDNN does."""
     has_both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     about = Path("/proc/cpuinfo")
-    if not has_both or torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.exists():
+    if not has_both or not about.exists():
         return False
-    return "GenuineIntel" not in about.read_text(encoding="utf-8") and has_operators()
+    is_unused = leaves_avx512_unused(about.read_text(encoding="utf-8"), torch.backends.cpu.get_cpu_capability())
+    return is_unused and has_operators()
+
+
+def leaves_avx512_unused(cpuinfo: str, capability: str) -> bool:
+    """Whether MKL, which takes AVX-512 on Intel's processors only, leaves it unused.
+
+    Args:
+        cpuinfo: text of /proc/cpuinfo.
+        capability: of the processor, as torch names it.
+    """
+    return capability == "AVX512" and "GenuineIntel" not in cpuinfo
 
 
 def has_operators() -> bool:
@@ -52,7 +63,9 @@ def has_operators() -> bool:
     one, other = torch.ones(3, 16), torch.eye(16)
     try:
         with torch.no_grad():
-            return torch.equal(product(one, packed(other)), one)
+            if not torch.equal(product(one, packed(other)), one):
+                raise RuntimeError("got another product than expected")
+        return True
     except (AttributeError, RuntimeError, TypeError) as error:
         _log.warning("torch %s: oneDNN cannot be called, using MKL: %s", torch.__version__, first_line(error))
         return False

@@ -150,7 +150,7 @@ def test_products_of_packed_and_of_transposed_weights(num_rows: int, has_bias: b
 
 @pytest.mark.usefixtures("slow_mkl")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("limit", ["LARGEST_PACKED", "LARGEST_TWICE", None])
+@pytest.mark.parametrize("limit", ["LARGEST_COPY", "LARGEST_PACKED", "LARGEST_TWICE", None])
 def test_decoder_computes_the_models_logits_with_packed_weights(
     name: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,13 +226,21 @@ def test_onednn_is_taken_in_fp32_on_the_cpu_only(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
+    ("vendor", "capability", "expected"),
+    [("AuthenticAMD", "AVX512", True), ("GenuineIntel", "AVX512", False), ("AuthenticAMD", "AVX2", False)],
+)
+def test_mkl_leaves_avx512_unused_on_other_processors_than_intels(vendor: str, capability: str, expected: bool) -> None:
+    assert products.leaves_avx512_unused(f"processor : 0\nvendor_id : {vendor}\n", capability) is expected
+
+
+@pytest.mark.parametrize(
     ("packed", "said"),
     [
         (lambda weight: torch.ops.mkldnn.an_operator_that_is_not_there(weight), "oneDNN cannot be called"),
-        (lambda weight: 2.0 * weight, ""),
+        (lambda weight: 2.0 * weight, "got another product than expected"),
     ],
 )
-def test_torch_without_the_operators_or_with_others_keeps_mkl(
+def test_operators_that_are_missing_or_compute_something_else_are_not_used(
     packed: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert products.has_operators()

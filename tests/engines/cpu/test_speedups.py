@@ -8,6 +8,7 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
+from hacpo_core.engines import speedups
 from hacpo_core.engines.cpu import attention, products
 from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
 from hacpo_core.engines.speedups import use_speedups
@@ -34,6 +35,9 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     watched(attention, "by_products")
     watched(products.OneDnnLinear, "forward")
     watched(products, "packed")
+    watched(products, "product")
+    watched(speedups, "product")
+    monkeypatch.setattr(products, "mkl_is_slow", lambda: True)
     yield called
     use_speedups(True)
 
@@ -45,5 +49,5 @@ def test_training_without_speedups_uses_nothing_of_the_folder(
     slow = run_experiment(plain, DirectRunner())
     assert forbidden == []
     fast = run_experiment(small_plan("hacpo", *SHORT), DirectRunner())
-    assert {"extend", "by_products"} <= set(forbidden)
+    assert {"extend", "by_products", "product"} <= set(forbidden)
     assert slow.id != fast.id  # other last bits are another experiment

@@ -104,6 +104,16 @@ def test_logits_are_those_of_the_models_own_class(name: str, is_padded: bool, mo
     assert min(float(logits.std()) for logits in expected) > 0.1
 
 
+@pytest.mark.parametrize("name", ["qwen3", "llama"])
+def test_weights_multiply_one_by_one_where_a_joined_copy_would_be_large(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(MODELS[name])
+    joined = logits_of(decoder_of(model)())
+    monkeypatch.setattr(llama_decoder, "LARGEST_COPY", 0)
+    assert largest_error(logits_of(decoder_of(model)()), joined) < 2e-5
+
+
 def assert_weights_are_read_for_every_decoder() -> None:
     model = model_of(MODELS["qwen3"])
     make = decoder_of(model)

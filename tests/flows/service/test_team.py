@@ -191,7 +191,7 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.system
 def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team) -> None:
     team.start("worker")
-    wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker")
+    wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker", limit_s=LIMIT_S)
     grid = team.grid("gspo", "hacpo")
     submitted = team.hacpo("grid", grid, "--submit", "--priority", "high")
     assert submitted.returncode == 0, submitted.stderr
@@ -241,7 +241,7 @@ def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team
 def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None:
     if find_worker(team.runs_dir) is None:
         team.start("worker")
-        wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker")
+        wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker", limit_s=LIMIT_S)
     wait_until(lambda: find_reconciler(team.runs_dir) is not None, "no reconciler", limit_s=60)
     worker, reconciler = find_worker(team.runs_dir), find_reconciler(team.runs_dir)
     assert worker is not None and reconciler is not None
@@ -253,7 +253,7 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     def states() -> set[str]:
         return {run.state for run in schedule.runs().values()}
 
-    wait_until(lambda: team.runs_of_worker() and "Running" in states(), "nothing runs")
+    wait_until(lambda: team.runs_of_worker() and "Running" in states(), "nothing runs", limit_s=LIMIT_S)
     killed = [process for process in [worker, *worker.children(recursive=True)] if process != reconciler]
     for process in killed:
         with suppress(psutil.NoSuchProcess):
@@ -262,7 +262,7 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     assert find_reconciler(team.runs_dir) is None, "it ends with its worker"
     assert "Running" in states(), "nobody is left to report the death"
     team.start("worker")
-    wait_until(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}")
+    wait_until(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}", limit_s=LIMIT_S)
     ended = [run.state.type.value for run in schedule.all_flow_runs() if run.state is not None]
     assert ended.count("CRASHED") == 1
     assert team.hacpo("reconcile").stdout == "nothing to fix\n"

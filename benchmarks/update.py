@@ -35,7 +35,7 @@ from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 THREADS = 2
 KEPT = str(2**32)
-"""bytes of freed memory that the allocator keeps for both; training keeps 2 GiB, which the floor exceeds"""
+"""bytes of freed memory that the allocator keeps for both: with glibc's settings the floor waits for page faults"""
 OBJECTIVE = SequenceClip(sequence_low=10.0, sequence_high=10.0)
 
 

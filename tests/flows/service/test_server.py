@@ -75,7 +75,10 @@ def server_process(runs_dir: Path) -> psutil.Process:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "is_port_taken",
-    [pytest.param(False, marks=pytest.mark.soak, id="port is free"), pytest.param(True, id="port is taken")],
+    [
+        pytest.param(False, marks=pytest.mark.soak, id="port is free"),
+        pytest.param(True, marks=pytest.mark.system, id="port is taken"),
+    ],
 )
 def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_stopped(
     is_port_taken: bool, runs_dir: Path

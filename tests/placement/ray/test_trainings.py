@@ -114,6 +114,7 @@ def test_searches_and_teachers_in_actors_give_what_they_give_in_one_process(
     assert set(teachers) & {"qwen", "llama"}, "somebody taught"
 
 
+@pytest.mark.system
 def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:

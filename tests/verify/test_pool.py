@@ -113,6 +113,7 @@ def test_the_cache_drops_what_was_used_longest_ago_and_keeps_nothing_unscored() 
     assert [cache.get(pair) for pair in (one, two, three)] == ["wrong", None, "correct"]
 
 
+@pytest.mark.slow
 def test_a_hanging_answer_is_unscored_at_its_limit_and_never_cached() -> None:
     with VerifierPool(num_workers=1, timeout_s=3.0, memory_mb=1024, style="boxed") as pool:
         for attempt in (1, 2):
@@ -122,6 +123,7 @@ def test_a_hanging_answer_is_unscored_at_its_limit_and_never_cached() -> None:
             assert after.status == "wrong"
 
 
+@pytest.mark.slow
 def test_the_start_of_a_worker_does_not_count_as_time_of_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,8 @@ def test_pair_of_the_readme_sets_default_numbers(tmp_path: Path, monkeypatch: py
     found = re.search(r"```yaml\n(pair:\n.*?)```", README, re.DOTALL)
     assert found is not None
     (tmp_path / "my_pair.yaml").write_text(found[1], encoding="utf-8")
-    (tmp_path / "my_benchmark.yaml").write_text("file: mine.jsonl\n", encoding="utf-8")
+    bare = re.sub(r"^  objective: .*\n", "", found[1], flags=re.MULTILINE)
+    (tmp_path / "bare.yaml").write_text(bare, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     config = flatten(as_dict(compose("my_pair.yaml", "hacpo")))
     shown = yaml.safe_load(found[1])
@@ -30,6 +31,7 @@ def test_pair_of_the_readme_sets_default_numbers(tmp_path: Path, monkeypatch: py
     numbers = {f"{part}.{name}" for part in ("train", "rollout", "optimizer") for name in shown[part]}
     numbers.add("method.build.problems")
     assert {name: config[name] for name in numbers} == {name: default[name] for name in numbers}
+    assert bare != found[1] and flatten(as_dict(compose("bare.yaml", "hacpo"))) == config
 
 
 def test_readme_names_every_hardware_file_and_every_default_benchmark() -> None:

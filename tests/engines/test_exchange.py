@@ -52,6 +52,7 @@ def _exchange_on_a_rank() -> tuple[Path, bool, list[Path]]:
     return folder, is_read, own
 
 
+@pytest.mark.slow
 def test_ranks_of_one_machine_read_one_copy() -> None:
     (folder, is_read, first), (other, other_reads, second) = on_ranks(2, _exchange_on_a_rank)
     assert is_read

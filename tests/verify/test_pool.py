@@ -168,6 +168,7 @@ def test_an_answer_over_the_memory_limit_is_unscored() -> None:
     assert after.status == "correct"
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_an_answer_changes_no_verdict() -> None:
     with VerifierPool(num_workers=1, timeout_s=3.0, memory_mb=1024, style="boxed") as pool:
         pool.verify(boxed("1/2"), ["0.5"])

@@ -62,7 +62,11 @@ def test_user_function_is_called_in_a_process_of_its_own(by_order: UserReward) -
 
 @pytest.mark.parametrize(
     ("order", "reason"),
-    [("raise", "KeyError: 'no such rule'"), ("die", "its process died"), ("sleep", "timeout after 2 s")],
+    [
+        ("raise", "KeyError: 'no such rule'"),
+        ("die", "its process died"),
+        pytest.param("sleep", "timeout after 2 s", marks=pytest.mark.slow),
+    ],
 )
 def test_response_that_cannot_be_judged_is_unscored_alone(order: str, reason: str, by_order: UserReward) -> None:
     responses = ["a"] * 5 + [order] + ["b"] * 3

@@ -75,6 +75,7 @@ def silent_port() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_seconds")
 def test_silent_postgresql_ends_no_training(
     small_plan: Callable[..., Plan],

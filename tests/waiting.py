@@ -26,7 +26,7 @@ def wait_until(
         limit_s: the test fails after this time.
         every_s: pause between two calls.
         meanwhile: called before each pause; may raise to end the wait.
-        said: what a person who sees the test fail should know, asked at the end.
+        said: called when the test fails; returns more to show, such as the end of a log.
     """
     deadline = time.monotonic() + limit_s
     while not (found := look()):

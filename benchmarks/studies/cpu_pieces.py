@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -32,7 +32,6 @@ from hacpo_core.records import SamplingLimits
 BATCHES = ((32, 32), (256, 32), (256, 256))
 """rows and response tokens"""
 Without = Callable[[], AbstractContextManager[Any]]
-
 
 SAMPLING: dict[str, Without] = {
     "oneDNN": lambda: patch.object(products, "mkl_is_slow", lambda: False),
@@ -68,14 +67,11 @@ def measure_sampling(name: str, rounds: int) -> list[dict[str, Any]]:
         requests = [SampleRequest((1 + n // SAMPLES % (VOCABULARY - 1), 2, 3, 4), seed=n) for n in range(batch)]
         limits = SamplingLimits(1.0, 1.0, length)
 
-        def sample(with_piece_off: Without | None, r: Any = requests, li: Any = limits) -> None:
-            if with_piece_off is None:
-                ours.sample(r, li)
-                return
-            with with_piece_off():
+        def sample(without: Without, r: Any = requests, li: Any = limits) -> None:
+            with without():
                 ours.sample(r, li)
 
-        ways: dict[str, Callable[[], object]] = {"all": partial(sample, None)}
+        ways: dict[str, Callable[[], object]] = {"all": partial(sample, nullcontext)}
         ways |= {piece: partial(sample, off) for piece, off in SAMPLING.items()}
         ways["decoder of our own"] = partial(plain.sample, requests, limits)
         seconds = in_turn(ways, rounds=rounds)
@@ -91,14 +87,11 @@ def measure_updates(name: str, rounds: int) -> list[dict[str, Any]]:
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
     minibatch = rows_of(shape)
 
-    def update(off: Without | None) -> None:
-        if off is None:
-            learner.update([minibatch], OBJECTIVE, measures_cosine=False)
-            return
-        with off():
+    def update(without: Without) -> None:
+        with without():
             learner.update([minibatch], OBJECTIVE, measures_cosine=False)
 
-    ways: dict[str, Callable[[], object]] = {"all": partial(update, None)}
+    ways: dict[str, Callable[[], object]] = {"all": partial(update, nullcontext)}
     ways |= {piece: partial(update, off) for piece, off in UPDATES.items()}
     ways["filled passes"] = lambda: update(lambda: patch.object(learner, "_filled_length", None))
     seconds = in_turn(ways, rounds=rounds)

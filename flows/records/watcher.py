@@ -1,4 +1,4 @@
-"""Who is told of a running experiment: displays, and the progress file, which counts for all of them."""
+"""Observers of a running experiment, and the recorder that counts its progress for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Is told of each event of a running experiment. This one does nothing; others override what they need."""
+    """Receives the events of a running experiment. This class ignores them; subclasses override what they need."""
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
         """A warm-up step is done."""
@@ -33,7 +33,7 @@ class Watcher:
 
 
 class ProgressRecorder:
-    """An experiment's progress: counted, written to its file and its log, and told to a watcher.
+    """Counts an experiment's progress, writes it to the progress file and the log, and passes it to a watcher.
 
     It starts from the committed metrics up to `step`, so that a resumed run counts nothing twice.
     """

@@ -138,7 +138,7 @@ def evaluate_agents(
     runner: Runner,
     tell: Callable[[EvaluationResult], None],
 ) -> None:
-    """Evaluate every agent as of `step` on the named benchmarks, and tell each result; duplicate names count once."""
+    """Evaluate every agent as of `step` on the named benchmarks, each once, and call `tell` with each result."""
     started: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks run one after the other
     # Agents are the outer loop, so that agents that share a device are swapped only once.

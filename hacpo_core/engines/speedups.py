@@ -32,15 +32,15 @@ def use_speedups(is_on: bool) -> None:
 
 
 def speed_up(model: nn.Module) -> None:
-    """Have a loaded model's linear layers computed by oneDNN where that is faster; parameters and names stay."""
+    """Make a loaded model's linear layers use oneDNN where that is faster; parameters and their names do not change."""
     if _is_on:
         use_onednn(model)
 
 
 def pass_length(model: nn.Module) -> Callable[[int], int] | None:
-    """To how many tokens passes of a model are filled, given theirs; None: they are not filled.
+    """A function from a pass's number of tokens to its padded length; None: this model's passes are not padded.
 
-    oneDNN builds kernels for each new length.
+    oneDNN compiles kernels for each new length, so few lengths are better.
     """
     return filled_length if any(isinstance(module, OneDnnLinear) for module in model.modules()) else None
 

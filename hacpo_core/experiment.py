@@ -91,6 +91,7 @@ class Experiment:
                 eos=self.config.retokenize.eos,  # type: ignore[arg-type]
                 max_response_tokens=self.config.rollout.max_response_tokens,
                 source_eos_ids=source.eos_ids,
+                target_end_id=target.end_id,
                 has_same_arguments=source.template_arguments == target.template_arguments,
             )
         return self._retokenizers[key]

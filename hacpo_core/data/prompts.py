@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from hacpo_core.records import Message
 if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
+_log = logging.getLogger(__name__)
 PLACEHOLDER = "{problem}"
 
 # Marks a special token spelled out in a message while the template is rendered; a noncharacter, as NONCHARACTER is.
@@ -35,6 +37,8 @@ _MASK = "\ufdd1"
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """transformers' tag around an assistant's turn, which is not standard Jinja"""
 _SET_BY_RENDERER = frozenset({"messages", "strftime_now", "raise_exception"})
+_SENTINEL = "ASSISTANTS-TURN"
+"""an assistant's turn that no template contains"""
 _TEXTS_AT_ONCE = 1_000
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)
 """date passed to chat templates, so that prompts do not depend on the day; the default of Llama 3's template"""
@@ -141,6 +145,28 @@ def is_left_to_write(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments
     return mark not in _rendered(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
 
 
+def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> int | None:
+    """Id of the token that the chat template writes after an assistant's turn; None if it writes none.
+
+    It need not be the tokenizer's EOS: Qwen's base models have `<|endoftext|>`, but their template ends turns with
+    `<|im_end|>`.
+
+    Args:
+        tokenizer: with the chat template.
+        arguments: additional arguments of the template.
+    """
+    conversation = (Message("user", "Begin."), Message("assistant", _SENTINEL))
+    try:
+        text = _rendered(tokenizer, conversation, arguments or {}, is_open=False)
+    except ModelError as error:
+        _log.warning("%s; responses end in the tokenizer's EOS", error)
+        return None
+    _, content, rest = text.rpartition(_SENTINEL)
+    ids = special_token_ids(tokenizer) | tokenizer.get_added_vocab()
+    ends = [token for token in ids if content and token.strip() and rest.lstrip().startswith(token.strip())]
+    return ids[max(ends, key=len)] if ends else None
+
+
 def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.name_or_path or "a tokenizer in memory")
 
@@ -161,14 +187,21 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> str:
         ) from error
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    arguments: Mapping[str, Any],
+    *,
+    is_open: bool = True,
+) -> str:
+    """The conversation as text; `is_open`: up to the start of the agent's next turn."""
     path = _path_of(tokenizer)
     conversation = [{"role": message.role, "content": message.content} for message in messages]
     _template_of(tokenizer)
     try:
         return str(
             tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=True, strftime_now=_TODAY.strftime, **arguments
+                conversation, tokenize=False, add_generation_prompt=is_open, strftime_now=_TODAY.strftime, **arguments
             )
         )
     except (TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:

@@ -80,7 +80,13 @@ class Placement(ABC):
         """
         self._config, self._root, self._initial = config, root, dict(initial)
         self.tokenizers = {
-            name: AgentTokenizer(name, config.pair.agents[name], initial=folder) for name, folder in initial.items()
+            name: AgentTokenizer(
+                name,
+                config.pair.agents[name],
+                initial=folder,
+                stops_at_turn_end=config.rollout.stops_at_turn_end,
+            )
+            for name, folder in initial.items()
         }
         self._agents: dict[str, PlacedAgent] = {}
         self._last = ""

@@ -85,7 +85,12 @@ class Rank:
             self._initial = find_model(path or str(self._initial), agent=self._name)
         if meeting_point is not None:
             join_ranks(meeting_point, self._rank, self._ranks, self._config.engine)
-        tokens = AgentTokenizer(self._name, self._config.pair.agents[self._name], initial=self._initial)
+        tokens = AgentTokenizer(
+            self._name,
+            self._config.pair.agents[self._name],
+            initial=self._initial,
+            stops_at_turn_end=self._config.rollout.stops_at_turn_end,
+        )
         self._agent = load_agent(tokens, checkpoint, config=self._config, initial=self._initial)
         return self._agent.version
 

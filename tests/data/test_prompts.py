@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.prompts import check_template_arguments, format_messages, render_prompts
+from hacpo_core.data.prompts import check_template_arguments, format_messages, render_prompts, turn_end_id
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
@@ -239,3 +239,44 @@ def test_format_puts_the_system_turn_first_even_where_it_is_empty() -> None:
 def test_format_refuses_a_template_without_a_place_for_the_problem() -> None:
     with pytest.raises(ConfigError, match=r"prompt template: got 'Solve\.', expected \{problem\} in it"):
         format_messages("Solve.", "a", None)
+
+
+# The token with which a turn ends.
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}", "<|im_end|>"),
+        ("{% for m in messages %}{{ m.content }} <|endoftext|>{% endfor %}", "<|endoftext|>"),
+        ("{% for m in messages %}{{ m.content | trim }}<|box|><|im_end|>{% endfor %}", "<|box|>"),
+        ("{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}", None),
+        ("{% for m in messages %}{{ m.content }}\nEnd of turn.<|im_end|>{% endfor %}", None),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}<|im_end|>", None),
+    ],
+)
+def test_end_of_a_turn_is_the_control_token_behind_the_assistants_content(template: str, expected: str | None) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = template
+    found = turn_end_id(tokenizer)
+    assert found == (None if expected is None else tokenizer.convert_tokens_to_ids(expected))
+
+
+def test_end_of_a_turn_may_depend_on_the_templates_arguments() -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content + ('<|box|>' if boxed else '<|im_end|>') }}{% endfor %}"
+    )
+    found = [turn_end_id(tokenizer, arguments={"boxed": boxed}) for boxed in (True, False)]
+    assert found == tokenizer.convert_tokens_to_ids(["<|box|>", "<|im_end|>"])
+
+
+def test_template_that_takes_no_assistants_turn_has_no_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ raise_exception('users only') }}{% endif %}"
+        "{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    assert turn_end_id(tokenizer) is None
+    assert "users only" in caplog.text
+    assert "responses end in the tokenizer's EOS" in caplog.text

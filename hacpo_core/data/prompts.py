@@ -167,6 +167,31 @@ def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, A
     return ids[max(ends, key=len)] if ends else None
 
 
+def check_generation_prompt(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> None:
+    """Check that a prompt ends where an assistant's turn begins.
+
+    Raises:
+        ModelError: the template writes something before an assistant's turn, such as `<|im_start|>assistant`, but not
+            at the end of a prompt (`add_generation_prompt`).
+    """
+    user, given = Message("user", "Begin."), arguments or {}
+    prompt = _rendered(tokenizer, (user,), given)
+    if prompt != _rendered(tokenizer, (user,), given, is_open=False):
+        return
+    try:
+        text = _rendered(tokenizer, (user, Message("assistant", _SENTINEL)), given, is_open=False)
+    except ModelError:  # a template for users alone
+        return
+    before, content, _ = text.rpartition(_SENTINEL)
+    missing = before.removeprefix(prompt).strip()
+    if content and missing and before.startswith(prompt):
+        raise ModelError(
+            f"the chat template of {_path_of(tokenizer)} writes {missing!r} before an assistant's turn, but not at the "
+            "end of a prompt; add an `if add_generation_prompt` block that writes it, or set "
+            "`pair.agents.<name>.chat_template`"
+        )
+
+
 def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.name_or_path or "a tokenizer in memory")
 

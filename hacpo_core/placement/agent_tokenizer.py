@@ -8,7 +8,13 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.config import AgentConfig
-from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts, turn_end_id
+from hacpo_core.data.prompts import (
+    check_generation_prompt,
+    check_template_arguments,
+    is_left_to_write,
+    render_prompts,
+    turn_end_id,
+)
 from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
 from hacpo_core.errors import ModelError
@@ -47,6 +53,7 @@ class AgentTokenizer:
             )
             self.eos_ids = eos_ids(initial, self.tokenizer)
             check_template_arguments(self.tokenizer, self.template_arguments, agent=name)
+            check_generation_prompt(self.tokenizer, arguments=self.template_arguments)
             turn_end = turn_end_id(self.tokenizer, arguments=self.template_arguments)
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error

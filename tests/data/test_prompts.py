@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.prompts import check_template_arguments, format_messages, render_prompts, turn_end_id
+from hacpo_core.data.prompts import (
+    check_generation_prompt,
+    check_template_arguments,
+    format_messages,
+    render_prompts,
+    turn_end_id,
+)
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
@@ -269,6 +276,32 @@ def test_end_of_a_turn_may_depend_on_the_templates_arguments() -> None:
     )
     found = [turn_end_id(tokenizer, arguments={"boxed": boxed}) for boxed in (True, False)]
     assert found == tokenizer.convert_tokens_to_ids(["<|box|>", "<|im_end|>"])
+
+
+@pytest.mark.parametrize(
+    ("template", "missing"),
+    [
+        (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+            "<|im_start|>assis",
+        ),
+        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}", "assistant:"),
+        ("{% for m in messages %}{{ ('Q ' if m.role == 'user' else '') + m.content + ' A ' }}{% endfor %}", None),
+        (BYTE_LEVEL.chat_template, None),
+        ("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}", None),
+    ],
+)
+def test_prompt_that_does_not_begin_the_assistants_turn_is_refused(template: str, missing: str | None) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = template
+    if missing is None:
+        check_generation_prompt(tokenizer)
+        return
+    with pytest.raises(
+        ModelError, match=rf"writes '{re.escape(missing)}.*' before an assistant's turn, but not at"
+    ) as e:
+        check_generation_prompt(tokenizer)
+    assert "\n" not in str(e.value)
 
 
 def test_template_that_takes_no_assistants_turn_has_no_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

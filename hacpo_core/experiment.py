@@ -73,12 +73,14 @@ class Experiment:
 
         Args:
             step: the step that begins.
-            phase: rollout.<agent>, advantage or update.<agent>.
+            phase: rollout.<agent>, advantage, update.<agent>, or objective.<agent>, see `Ledger.state`.
         """
         if step == 1:
             return {}
         if self.opened_at is not None and self.opened_at.step == step - 1:
-            return decode(self.opened_at.states[phase])
+            states = self.opened_at.states
+            # An earlier version's objectives had no state.
+            return decode(states.get(phase, {}) if phase.startswith("objective.") else states[phase])
         return decode(self.ledger.state(step - 1, phase))
 
     def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, TemplateError
+from jinja2 import Environment, TemplateError, nodes
 from jinja2.meta import find_undeclared_variables
 from tokenizers import Tokenizer
 
@@ -74,7 +74,7 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
         return
     template = _GENERATION.sub("", _template_of(tokenizer))
     try:
-        read = find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+        read = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
     except TemplateError as error:
         raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
@@ -87,6 +87,26 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
             raise ConfigError(
                 f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
             )
+
+
+def _settable(template: nodes.Template) -> set[str]:
+    """Variables whose value a caller can set: those that the template reads and does not always overwrite.
+
+    A variable that is assigned (in both branches of an `if`, for example) counts only where the template asks for it
+    first: in a condition, with `is defined` or `default`, or in its own assignment.
+    """
+
+    def names(node: nodes.Node) -> set[str]:
+        inner = {each.name for each in node.find_all(nodes.Name)}
+        return inner | ({node.name} if isinstance(node, nodes.Name) else set())
+
+    assignments = list(template.find_all(nodes.Assign))
+    assigned = {name for each in assignments for name in names(each.target)}
+    asked = {name for each in assignments for name in names(each.target) & names(each.node)}
+    asked |= {name for each in template.find_all(nodes.If) for name in names(each.test)}
+    asked |= {name for each in template.find_all(nodes.CondExpr) for name in names(each.test)}
+    asked |= {name for each in template.find_all(nodes.Filter) if each.name == "default" for name in names(each)}
+    return find_undeclared_variables(template) - (assigned - asked)
 
 
 def render_prompts(

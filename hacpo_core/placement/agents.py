@@ -39,7 +39,7 @@ from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
-from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
 from hacpo_core.records import Problem, SamplingLimits
@@ -245,6 +245,7 @@ class Agent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        objective_state: State | None = None,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`.
 
@@ -255,7 +256,11 @@ class Agent:
         before = self.fingerprint()
         self.is_dirty, self._fingerprint = True, None
         outcome = self.learner.update(
-            minibatches, objective, measures_cosine=measures_cosine, recomputes_own=recomputes_own
+            minibatches,
+            objective,
+            measures_cosine=measures_cosine,
+            recomputes_own=recomputes_own,
+            objective_state=objective_state,
         )
         self.version, self.is_dirty = version, False
         self._release_unused()

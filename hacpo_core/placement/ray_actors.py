@@ -31,7 +31,7 @@ from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
-from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
@@ -168,12 +168,14 @@ class RemoteAgent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        objective_state: State | None = None,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
         options = {
             "version": version,
             "measures_cosine": measures_cosine,
             "recomputes_own": recomputes_own,
+            "objective_state": objective_state,
         }
         self.is_dirty = True
         applied: AppliedUpdate = self._call("update", list(minibatches), objective, options)[0]

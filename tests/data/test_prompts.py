@@ -106,6 +106,30 @@ def test_argument_that_cannot_take_effect_is_refused(arguments: dict[str, Any], 
         check_template_arguments(tokenizer, {"enable_thinking": False, **arguments}, agent="qwen")
 
 
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        ("{% if messages %}{% set x = 1 %}{% else %}{% set x = 2 %}{% endif %}{{ x }}", False),
+        ("{% for x in messages %}{% endfor %}{{ x }}", True),  # the loop's x ends with it
+        ("{% if not x is defined %}{% set x = 1 %}{% endif %}{{ x }}", True),
+        ("{% if not x %}{% set x = 1 %}{% endif %}{{ x }}", True),
+        ("{% set x = x | default(1) %}{{ x }}", True),
+        ("{% set x = x or 1 %}{{ x }}", True),
+        ("{{ x }}", True),
+    ],
+)
+def test_argument_that_the_template_always_overwrites_is_refused(text: str, is_read: bool) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = text
+    if is_read:
+        check_template_arguments(tokenizer, {"x": 1}, agent="qwen")
+        return
+    with pytest.raises(
+        ConfigError, match=r"chat_template_kwargs\.x cannot take effect: the chat template does not use"
+    ):
+        check_template_arguments(tokenizer, {"x": 1}, agent="qwen")
+
+
 def test_template_with_tags_of_transformers_is_read_and_one_that_is_no_jinja_is_named() -> None:
     tokenizer = thinking_tokenizer()
     tokenizer.chat_template = "{%- generation %}{% if deep %}x{% endif %}{% endgeneration -%}{% break %}"

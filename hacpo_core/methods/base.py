@@ -33,7 +33,6 @@ from hacpo_core.responses import ORDINARY, Responses
 if TYPE_CHECKING:  # torch is slow to import, and plans and the dashboard do not need it
     from torch import Tensor
 
-    from hacpo_core.algo.clipping import Bounds
     from hacpo_core.config import ExperimentConfig
 
 State = Mapping[str, Any]
@@ -469,10 +468,6 @@ class Objective(Seam):
     @property
     def own_clip_width(self) -> float | None:
         """Distance from 1 to the nearer bound of own sequence ratios; None if they have no bounds."""
-        return None
-
-    def cross_limit(self, update: int) -> Bounds | None:
-        """Bounds of other agents' sequence ratios after `update` updates of the step; None if they have none."""
         return None
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:

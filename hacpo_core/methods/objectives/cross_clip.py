@@ -64,7 +64,7 @@ class CrossClip(SequenceClip):
         if self.cross_bounds == "stepwise":
             return algo.clipping.cross_bounds(floor=self.cross_floor, step=self.cross_step, update=update)
         if self.cross_bounds == "own":
-            return super().cross_limit(update)
+            return algo.clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
         return algo.clipping.UNBOUNDED
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:

@@ -12,8 +12,6 @@ from hacpo_core.methods.base import LossRows, Objective, Surrogate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hacpo_core.algo.clipping import Bounds
-
 
 @dataclass(frozen=True)
 class SequenceClip(Objective):
@@ -38,10 +36,6 @@ class SequenceClip(Objective):
     def own_clip_width(self) -> float:
         """The smaller of both clips."""
         return min(self.sequence_low, self.sequence_high)
-
-    def cross_limit(self, update: int) -> Bounds:
-        """The bounds of own ratios: all sources have the same."""
-        return algo.clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """The same surrogate for the rows of all sources."""

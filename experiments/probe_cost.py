@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import psutil
 
 from experiments.estimate import num_evaluation_responses, occupied_hours
-from flows.runs.probe import Probe
+from flows.runs.probe import AgentProbe, Probe
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, num_samples
 from hacpo_core.engines.models.memory import GIB, gpu_gib, peak_gib
+from hacpo_core.phases.rollout import SAME_LOGPROB
 
 PASSES, PASSES_WITH_CHECKPOINTING = 3, 4
 """forward passes that an update costs as much as, without and with `engine.gradient_checkpointing`"""
@@ -52,14 +53,22 @@ class ProbeCost:
     room_gib: float | None
 
 
+def _rescores(config: ExperimentConfig, agent: AgentProbe) -> bool:
+    """Whether the learner computes old log-probabilities; `checked` compares a few responses, here all."""
+    return config.old_logprobs == "learner" or (
+        config.old_logprobs == "checked" and agent.max_sampler_difference > SAME_LOGPROB
+    )
+
+
 def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     """Cost of the run that was probed."""
     num_rows, engine = config.train.problems * num_samples(config), config.engine
     passes = PASSES_WITH_CHECKPOINTING if engine.gradient_checkpointing else PASSES
-    rescores = config.old_logprobs != "sampler"
     agents = probe.agents
     sampling = {k: num_rows * own.mean_length / own.sampled_per_s for k, own in agents.items()}
-    scoring = {k: num_rows * own.mean_length / own.scored_per_s if rescores else 0.0 for k, own in agents.items()}
+    scoring = {
+        k: num_rows * own.mean_length / own.scored_per_s if _rescores(config, own) else 0.0 for k, own in agents.items()
+    }
     verifying = {k: num_rows / own.verified_per_s for k, own in agents.items()}
     updating = {k: passes * num_rows * own.trained_tokens / own.scored_per_s for k, own in agents.items()}
     steps = {k: sampling[k] + scoring[k] + verifying[k] + updating[k] for k in agents}

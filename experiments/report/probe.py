@@ -80,7 +80,7 @@ class ProbeReport:
         room = f"; there are {_figure(cost.room_gib)}" if cost.room_gib is not None else ""
         return (
             f"A step takes about {_figure(cost.step_s)} s, and {config.train.num_steps} steps with their evaluations "
-            f"{_figure(cost.run_hours)} hours ({_figure(cost.occupied_hours)} {device}-hours), without optimizer "
+            f"{_time(cost.run_hours)} ({_figure(cost.occupied_hours)} {device}-hours), without optimizer "
             "steps, hand-overs of weights and checkpoints; an update is reckoned from forward passes. Planned memory: "
             f"at most {_figure(cost.memory_gib)} GiB, with one response at a time {_figure(cost.least_gib)} GiB{room}."
         )
@@ -179,6 +179,13 @@ def _pair_line(pair: PairProbe) -> Mapping[str, str]:
 def _figure(value: float) -> str:
     """Three digits; — if it is unknown."""
     return "—" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _time(hours: float) -> str:
+    """In seconds, minutes or hours."""
+    if hours < 0.05:
+        return f"{_figure(3600 * hours)} s"
+    return f"{_figure(60 * hours)} minutes" if hours < 2 else f"{_figure(hours)} hours"
 
 
 def _indented(text: str) -> str:

@@ -29,6 +29,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import Estimate, SampleSpec, ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
 from hacpo_core.phases.update import with_agent
+from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.seeds import generator
@@ -51,7 +52,8 @@ class AgentProbe:
         unscored_share: responses without a verdict.
         formless_share: scored responses in which no answer in the asked form was found; None if the reward function
             does not say.
-        sampler_difference: mean |sampler - learner| log-probability, nats per token.
+        sampler_difference, max_sampler_difference: mean and largest |sampler - learner| log-probability of a token,
+            nats.
         sampled_per_s, scored_per_s: tokens per second of sampling, and of the learner's forward pass.
         verified_per_s: responses per second.
         trained_tokens: response tokens that the learner trains on, of all sources, per response of its own.
@@ -74,6 +76,7 @@ class AgentProbe:
     unscored_share: float
     formless_share: float | None
     sampler_difference: float
+    max_sampler_difference: float
     sampled_per_s: float
     scored_per_s: float
     verified_per_s: float
@@ -94,7 +97,7 @@ class _Sampled:
     """An agent's verified responses, the learner's scores of them, and rates."""
 
     responses: Responses
-    difference: float
+    difference_N: NDArray[np.float64]
     sampled_per_s: float
     scored_per_s: float
     verified_per_s: float
@@ -149,6 +152,11 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
     rollout = experiment.config.rollout
     limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(rollout.num_samples)]
+
+    def score_few(placed: PlacedAgent) -> None:
+        placed.score(placed.sample(specs[: rollout.num_samples], step=STEP, purpose="rollout"))
+
+    with_agent(experiment, agent, 0, score_few)  # the first calls compile and allocate
     with experiment.stopwatch(agent) as sampling:
         responses = with_agent(experiment, agent, 0, lambda placed: placed.sample(specs, step=STEP, purpose="rollout"))
     with experiment.stopwatch(agent) as scoring:
@@ -161,7 +169,7 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
     learned = scored.value_N.astype(np.float64)
     return _Sampled(
         responses=replace(responses, old_logprobs=scored if is_rescored else None, verdicts=verdicts),
-        difference=float(np.abs(responses.logprobs.value_N - learned).mean()),
+        difference_N=np.abs(responses.logprobs.value_N - learned),
         sampled_per_s=num_tokens / sampling.cost().seconds,
         scored_per_s=num_tokens / scoring.cost().seconds,
         verified_per_s=len(responses) / verifying.cost().seconds,
@@ -210,7 +218,8 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
         cut_share=float(is_cut.mean()),
         unscored_share=float((~verdicts.is_scored_R).mean()),
         formless_share=float(np.mean(formless)) if has_form and formless else None,
-        sampler_difference=sampled.difference,
+        sampler_difference=float(sampled.difference_N.mean()),
+        max_sampler_difference=float(sampled.difference_N.max()),
         sampled_per_s=sampled.sampled_per_s,
         scored_per_s=sampled.scored_per_s,
         verified_per_s=sampled.verified_per_s,

@@ -107,6 +107,7 @@ def watch(
     waiting = {planned.id: planned.root for planned in plans}
     failed: dict[str, str] = {}
     watched: dict[str, str] = {}
+    told: set[Any] = set()
     runs: Mapping[str, ScheduledRun] = {}
     asked_at = -math.inf
     with _Bars(len(waiting)) as bars:
@@ -125,6 +126,11 @@ def watch(
                 if standing.state == "running" and standing.progress is not None:
                     now = standing.progress
                     bars.show(name, now.step, now.num_steps, now.brief_reward)
+                if standing.progress is not None:
+                    for finding in standing.progress.findings:
+                        if (name, finding.key) not in told:
+                            told.add((name, finding.key))
+                            tqdm.write(f"{name}: {finding.message}", file=sys.stderr)
                 reason = None
                 if standing.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id

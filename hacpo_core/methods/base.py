@@ -487,6 +487,11 @@ class Objective(Seam):
         """
         return {}, state
 
+    @property
+    def own_clip_width(self) -> float | None:
+        """Distance from 1 to the nearer bound of own sequence ratios; None if they have no bounds."""
+        return None
+
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
         """Weight of each row of a whole mini-batch (float64), see `hacpo_core.algo.objectives.row_weights`."""
         return algo.objectives.row_weights(

@@ -18,6 +18,7 @@ DEFINITIONS: Mapping[str, str] = {
     "reward/ordinary_mean": "mean verified reward of the sampled responses; only in steps with searched responses",
     "reward/search_mean": "mean verified reward of the searched responses",
     "reward/num_unscored": "responses without a verdict",
+    "reward/unscored_share": "share of responses without a verdict",
     "capability/batch": "capability of the agent in this step's batch (Eq. 9)",
     "capability/smoothed": "mean capability over the last K steps",
     "capability/ratio_to_<agent>": "bounded capability ratio w[this, agent] (Eq. 8)",

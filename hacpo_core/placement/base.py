@@ -106,6 +106,10 @@ class Placement(ABC):
         """Whether agents must release device memory for each other."""
         return len(self._initial) > 1
 
+    def folder(self, name: str) -> Path:
+        """Folder of an agent's initial model."""
+        return self._initial[name]
+
     def turn(self) -> AbstractContextManager[object]:
         """Context manager for work with an agent; agents that share devices wait here for each other."""
         return nullcontext()

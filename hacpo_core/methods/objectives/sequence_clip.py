@@ -36,6 +36,11 @@ class SequenceClip(Objective):
         """Ratio of each row to which the bounds apply."""
         return algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
 
+    @property
+    def own_clip_width(self) -> float:
+        """The smaller of both clips."""
+        return min(self.sequence_low, self.sequence_high)
+
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """The same surrogate for the rows of all sources."""
         clipping = algo.clipping

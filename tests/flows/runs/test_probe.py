@@ -157,16 +157,21 @@ def test_probe_measures_what_the_first_step_meets(probe: Callable[..., str], sma
 
 def test_findings_of_the_distant_pair_name_agents_and_remedies(probe: Callable[..., str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    text = probe("hacpo", "--problems", "16", "--page", str(page))
+    text = probe("hacpo", "method.objective.cross_floor=0.999", "--problems", "16", "--page", str(page))
     assert "16 training problems x 4 responses of each agent" in text
-    passing = "no row of qwen passes the bounds for llama at the last update of a step: median ratio 0."
+    passing = "no row of qwen passes the bounds for llama: median ratio "
     assert passing in text
-    assert "bounds 0.8 to 1; lower method.objective.cross_floor (half of them would pass at 0." in text
-    assert "of llama's groups have no right answer among 4; warm it up, use easier problems" in text
+    assert "bounds 0.999 to 1; lower method.objective.cross_floor (half of them would pass at " in text
     assert f"page  {page}" in text
     html = page.read_text(encoding="utf-8")
     assert passing in html
     assert "<h2>Findings</h2>" in html and "http" not in html.partition("</style>")[2].replace("http-equiv", "")
+
+
+def test_finding_of_responses_without_an_answer_names_the_agent_and_a_remedy(probe: Callable[..., str]) -> None:
+    text = probe("hacpo", "rollout.max_response_tokens=4", "--problems", "2")
+    assert "100% of llama's groups have no right answer among 4; warm it up, use easier problems" in text
+    assert "100% of llama's responses are cut at 4 tokens" in text or "no response of llama ends with its" in text
 
 
 def test_prompt_is_shown_with_its_control_tokens(probe: Callable[..., str]) -> None:

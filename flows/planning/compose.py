@@ -34,8 +34,6 @@ from hacpo_core.methods.registry import SHIPPED, find
 
 _ProblemSet = TypeVar("_ProblemSet", bound=ProblemSetConfig)
 
-_RETIRED = (("engine", "pack_tokens"), ("engine.vllm", "sync_prompts"))
-"""fields of earlier versions, ignored when a saved configuration is loaded; they had no effect"""
 _MOVED = {
     "clip": "method.objective",
     "objective": "method.objective",
@@ -297,12 +295,6 @@ def load_config(path: Path) -> ExperimentConfig:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; hacpo show lists the experiments")
     plain: Any = OmegaConf.to_container(read_yaml(path))
-    for sections, name in _RETIRED:
-        node = plain
-        for section in sections.split("."):
-            node = node.get(section) if isinstance(node, dict) else None
-        if isinstance(node, dict):
-            node.pop(name, None)
     layers = [(str(path), OmegaConf.create(plain))]
     _check_moved(layers)
     config = _with_seams(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)

@@ -18,7 +18,6 @@ KL_BOUND = 10.0
 
 SourceAggregation = Literal["sum_of_means", "mean_of_rows"]
 TokenAggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
-CrossPower = Literal["ratio", "clipped"]
 
 
 def cross_surrogate(
@@ -28,15 +27,14 @@ def cross_surrogate(
     *,
     exponent: float,
     bounds: Bounds,
-    power: CrossPower = "ratio",
     is_pessimistic: bool = False,
 ) -> Tensor:
     """Surrogate of responses that another agent sampled.
 
-        clip(s) sg(s)^alpha w A           power "ratio"
-        clip(s) sg(clip(s))^alpha w A     power "clipped"
+        clip(s) sg(clip(s))^alpha w A
 
-    Unless `is_pessimistic`, both have the same gradient: where they differ, the gradient of clip(s) is 0.
+    # DEVIATION (Eq. 12, which has sg(s)^alpha): same gradient unless `is_pessimistic`, since clip(s) has none where the
+    # two differ; docs/decisions.md#cross-power.
 
     Args:
         ratio_B: s, with gradient.
@@ -44,18 +42,14 @@ def cross_surrogate(
         weight_B: w[j, k], the sampling agent's capability over the learner's; 1 for the ablation without weights.
         exponent: alpha >= 0; sg stops the gradient.
         bounds: to which s is clipped.
-        power: whether the ratio itself or the clipped ratio is raised to the power alpha.
         is_pessimistic: take the minimum with the unclipped product, as for own responses.
 
     Returns:
         surrogate_B.
-    Source: HACPO Eq. 10, 12, 50; "clipped" as in the official code.
+    Source: HACPO Eq. 10, 12, 50; the power as in the official code.
     """
     surrogate_B = clipped_surrogate(ratio_B, advantage_B, bounds, is_pessimistic=is_pessimistic)
-    base_B = ratio_B.detach()
-    if power == "clipped":
-        base_B = base_B.clamp(bounds.floor, bounds.ceiling)
-    return surrogate_B * base_B**exponent * weight_B
+    return surrogate_B * ratio_B.detach().clamp(bounds.floor, bounds.ceiling) ** exponent * weight_B
 
 
 def detached_ratio_surrogate(logprob_BT: Tensor, ratio_BT: Tensor, advantage_BT: Tensor, bounds: Bounds) -> Tensor:

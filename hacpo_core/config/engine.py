@@ -217,7 +217,6 @@ class EngineConfig:
         True,
         "use hacpo's own decoding, matrix products and attention where they are faster; false: only functions of torch "
         "and transformers",
-        added_later=True,
     )
     skip_zero_advantage: bool = setting(
         True,

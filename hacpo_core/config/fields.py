@@ -35,8 +35,6 @@ class Declaration:
         at_least, above, at_most: range of a number; `above` excludes the bound itself.
         remedy: hint added to the error message for a value out of range.
         identity: False if the field changes no result and is not part of the experiment's id.
-        added_later: True for a field added after the first ids. Its default must keep the earlier behaviour, and the
-            field enters the id only with another value.
         inert: returns why the field cannot take effect in a configuration, or None.
     """
 
@@ -48,7 +46,6 @@ class Declaration:
     at_most: float | None = None
     remedy: str = ""
     identity: bool = True
-    added_later: bool = False
     inert: Inert | None = None
 
     @property
@@ -98,12 +95,11 @@ def setting(
     at_most: float | None = None,
     remedy: str = "",
     identity: bool = True,
-    added_later: bool = False,
     inert: Inert | None = None,
 ) -> Any:
     """A dataclass field with its declaration. A callable default (`dict`, a section) is used as a factory."""
     meanings = choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")
-    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, added_later, inert)
+    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, inert)
     kind = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{kind: default}, metadata={KEY: declared})
 
@@ -183,10 +179,7 @@ def _walk(section: Any, config: Any, prefix: str, is_identity: bool, inert: str 
     for each in dataclasses.fields(section):
         declared, value, name = declaration(each), getattr(section, each.name), f"{prefix}{each.name}"
         reason = inert or (declared.inert(section, config) if declared.inert is not None else None)
-        is_as_before = declared.added_later and value == each.default
-        yield from _expand(
-            value, config, name, declared, is_identity and declared.identity and not is_as_before, reason
-        )
+        yield from _expand(value, config, name, declared, is_identity and declared.identity, reason)
 
 
 def _expand(

@@ -191,6 +191,7 @@ class ExperimentConfig:
         "paper",
         "preset that the configuration starts from; other fields may deviate from it",
         choices={"paper": "as described in the paper", "official": "as in the authors' code"},
+        identity=False,
     )
     old_logprobs: str = setting(
         "checked",

@@ -441,7 +441,6 @@ class Objective(Seam):
             "truncate": "weight pi_learner / pi_sampler, at most correction_limit",
             "mask": "weight pi_learner / pi_sampler, but 0 above correction_limit",
         },
-        added_later=True,
     )
     correction_level: str = setting(
         "sequence",

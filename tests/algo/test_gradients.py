@@ -38,7 +38,7 @@ METHODS: dict[str, Objective] = {
     "hacpo_alpha3": replace(WIDE, cross_exponent=3.0),
     "hacpo_no_clip": replace(WIDE, cross_bounds="none"),
     "hacpo_no_stepwise": replace(WIDE, cross_step=0.0),
-    "hacpo_official": replace(WIDE, aggregation="mean_of_rows", cross_power="clipped", cross_exponent=3.0, kl_coef=0.3),
+    "hacpo_official": replace(WIDE, aggregation="mean_of_rows", cross_exponent=3.0, kl_coef=0.3),
 }
 SHARING = [name for name in METHODS if name.startswith(("hacpo", "naive"))]
 UPDATE, MAX_TOKENS, STEP = 2, 9, 1e-5
@@ -118,9 +118,7 @@ def by_hand(
         value = min(max(s, floor), ceiling) * advantage
         if method.cross_is_pessimistic:
             value = min(s * advantage, value)
-        base = ratio_of(held[b])
-        if method.cross_power == "clipped":
-            base = min(max(base, floor), ceiling)
+        base = min(max(ratio_of(held[b]), floor), ceiling)
         cross += weight * value * base**method.cross_exponent * discount
     return own, cross
 

@@ -57,7 +57,6 @@ HACPO = {
     "objective.name": "cross_clip",
     **SEQUENCE,
     "objective.cross_exponent": 1.0,
-    "objective.cross_power": "ratio",
     "objective.cross_bounds": "stepwise",
     "objective.cross_is_pessimistic": False,
     "objective.cross_floor": 0.8,
@@ -204,6 +203,5 @@ def test_official_preset_sets_all_of_the_methods_conformance_fields() -> None:
         "estimate.metric": "positive_rate",
         "estimate.cross_baseline": "learner",
         "objective.aggregation": "mean_of_rows",
-        "objective.cross_power": "clipped",
         "objective.kl_coef": 0.001,
     }

@@ -92,7 +92,7 @@ def test_ceiling_is_above_one_only_where_it_is_mirrored() -> None:
 @pytest.mark.parametrize("center", [None, 0.0])
 @pytest.mark.parametrize("update", [0, 3])
 def test_center_of_zero_with_hacpos_ceiling_is_hacpo_to_the_bit(center: float | None, update: int) -> None:
-    options: dict[str, Any] = {"cross_exponent": 1.5, "cross_power": "clipped"}
+    options: dict[str, Any] = {"cross_exponent": 1.5}
     ratios, advantages = [0.9, 0.7, 0.87, 0.99, 1.0, 1.3], [1.0, -2.0, 1.0, 0.5, 1.0, -1.0]
     found = surrogate(SelfNormalised(cross_ceiling="one", **options), ratios, advantages, center=center, update=update)
     hacpo = surrogate(CrossClip(**options), ratios, advantages, center=None, update=update)

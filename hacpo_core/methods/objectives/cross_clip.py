@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core import algo
-from hacpo_core.config.fields import either, setting, unless, when
+from hacpo_core.config.fields import either, setting, unless
 from hacpo_core.methods.base import LossRows, Surrogate, without_others
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
@@ -20,27 +20,16 @@ if TYPE_CHECKING:
 
 
 _NOT_STEPWISE = either(without_others, unless("method.objective.cross_bounds", "stepwise"))
-_WITHOUT_POWER = either(
-    without_others,
-    when("method.objective.cross_bounds", "none", note=", where nothing is clipped"),
-    when("method.objective.cross_exponent", 0),
-)
 
 
 @dataclass(frozen=True)
 class CrossClip(SequenceClip):
-    """Own rows as in GSPO; other agents' rows clip(s, floor + m step, 1) sg(s)^alpha w A.
+    """Own rows as in GSPO; other agents' rows clip(s, floor + m step, 1) times its own power alpha times w A.
 
     Source: HACPO Eq. 10-14, 47-53.
     """
 
     cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=without_others)
-    cross_power: str = setting(
-        "ratio",
-        "ratio that is raised to the power alpha",
-        choices={"ratio": "the ratio itself (Eq. 12)", "clipped": "the clipped ratio (official code)"},
-        inert=_WITHOUT_POWER,
-    )
     cross_bounds: str = setting(
         "stepwise",
         "bounds of cross-agent ratios",
@@ -90,7 +79,6 @@ class CrossClip(SequenceClip):
             rows.weight_B,
             exponent=self.cross_exponent,
             bounds=bounds,
-            power=self.cross_power,  # type: ignore[arg-type]
             is_pessimistic=self.cross_is_pessimistic,
         )
         stopped_B = algo.clipping.is_stopped(

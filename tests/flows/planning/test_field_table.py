@@ -34,9 +34,7 @@ def test_table_and_filled_configuration_agree_on_identity() -> None:
     table = {field.name: field for field in all_fields()}
     filled = [field for field in fields_of(compose("tiny", "hacpo")) if field.name in table]
     assert len(filled) > 80
-    # one that was added later joins the id with another value than its default
-    always = [field for field in filled if not field.declared.added_later]
-    assert {f.name for f in always if f.is_identity} == {f.name for f in always if table[f.name].is_identity}
+    assert {f.name for f in filled if f.is_identity} == {f.name for f in filled if table[f.name].is_identity}
     assert not table["runtime.runs_dir"].is_identity
     assert table["optimizer.learning_rate"].is_identity
 

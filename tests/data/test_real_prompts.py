@@ -8,7 +8,7 @@ from hacpo_core.data.prompts import check_template_arguments, format_messages, i
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
 from hacpo_core.errors import ConfigError
 from hacpo_core.records import Message
-from tests.data.tokens.real_tokenizers import WITH_TEMPLATE, problems, real_tokenizer
+from tests.data.tokens.real_tokenizers import SPACE_MARK, WITH_TEMPLATE, problems, real_tokenizer
 
 pytestmark = pytest.mark.slow
 every_template = pytest.mark.parametrize("name", WITH_TEMPLATE)
@@ -17,6 +17,7 @@ ENDS = {
     "qwen3": "<|im_end|>\n<|im_start|>assistant\n",
     "llama3_2": "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     "gemma3": "<end_of_turn>\n<start_of_turn>model\n",
+    "deepseek_v3": "<｜Assistant｜>",
 }
 CONTROL = {
     "smollm2": ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_end|>", "<|im_start|>"],
@@ -26,6 +27,7 @@ CONTROL = {
         *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),
     ],
     "gemma3": ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_turn>"],
+    "deepseek_v3": ["<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"],
 }
 """control tokens of a prompt of one user message: BOS once where the template writes it, else never"""
 
@@ -58,7 +60,8 @@ def test_control_tokens_spelled_in_a_problem_stay_text(name: str) -> None:
     rendered = render_prompts(real_tokenizer(name), [(Message("user", text),) for text in texts])
     for text, ids in zip(texts, rendered, strict=True):
         assert control_tokens(name, ids) == CONTROL[name]
-        assert text in text_of(name, ids)
+        kept = text.replace(SPACE_MARK, " ") if name == "gemma3" else text  # how it writes a space
+        assert kept in text_of(name, ids)
 
 
 @every_template

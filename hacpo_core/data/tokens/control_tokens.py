@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
@@ -30,11 +32,34 @@ def tokenizers_match(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> 
     return _backend_state(a) == _backend_state(b) if a.is_fast else _slow_content(a) == _slow_content(b)
 
 
+_MARK = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+_CONVERSATION = tuple({"role": role, "content": "1"} for role in ("user", "assistant", "user"))
+
+
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Text and id of every special token: named, extra, and added tokens with the special flag."""
-    added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    """Text and id of every special token: named, extra, added with the special flag, or a mark of a turn.
+
+    A mark is an added token in brackets that the chat template writes between the messages of a conversation.
+    DeepSeek's `<｜User｜>` lacks the flag. Gemma's line break is an added token too, but ordinary text.
+    """
+    turns = _turns(tokenizer)
+    added = {
+        str(token): token_id
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token.special or (_MARK.fullmatch(str(token)) and str(token) in turns)
+    }
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     return added | named
+
+
+def _turns(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A conversation by the chat template; empty without a template, or if it rejects the conversation."""
+    if not tokenizer.chat_template:
+        return ""
+    try:
+        return str(tokenizer.apply_chat_template(list(_CONVERSATION), tokenize=False))
+    except (TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError):  # it may demand other roles
+        return ""
 
 
 def control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

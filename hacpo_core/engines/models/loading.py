@@ -17,6 +17,7 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -25,6 +26,7 @@ from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.transformers.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
+_SAMPLE = "Janet has 3 eggs, so\n$x = 3$."
 _log = logging.getLogger(__name__)
 
 
@@ -37,11 +39,12 @@ def load_tokenizer(
         ModelError: the files cannot be read, or there is no EOS token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"{folder}: the tokenizer cannot be loaded ({error}); save it again with transformers"
         ) from error
+    tokenizer = _as_saved(tokenizer, folder)
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{folder}: the tokenizer has no EOS token; set eos_token in tokenizer_config.json")
     if tokenizer.pad_token_id is None:
@@ -49,6 +52,26 @@ def load_tokenizer(
     if chat_template is not None:
         tokenizer.chat_template = chat_template
     return tokenizer
+
+
+def _as_saved(tokenizer: PreTrainedTokenizerBase, folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer, or a plain fast one where its class loses text that tokenizer.json keeps.
+
+    tokenizer_config.json of DeepSeek's models names Llama's class, which transformers 5 builds anew with Llama's rules
+    for spaces: "Janet has 3 eggs" comes back as "Janethas3eggs".
+    """
+
+    def keeps(candidate: PreTrainedTokenizerBase) -> bool:
+        ids = candidate(_SAMPLE, add_special_tokens=False)["input_ids"]
+        return candidate.decode(ids, clean_up_tokenization_spaces=False) == _SAMPLE
+
+    if keeps(tokenizer) or not (folder / "tokenizer.json").is_file():
+        return tokenizer
+    plain: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(folder)
+    if not keeps(plain):
+        return tokenizer
+    _log.warning("%s: %s loses spaces; tokenizer.json is used as it is", folder, type(tokenizer).__name__)
+    return plain
 
 
 def eos_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

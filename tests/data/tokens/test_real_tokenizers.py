@@ -24,6 +24,8 @@ MEAN_DRIFT = {
     ("llama3_2", "qwen3"): 0.1022,
     ("llama3_2", "gemma3"): 0.1234,
     ("gemma3", "llama3_2"): -0.0999,
+    ("deepseek_v3", "qwen3"): 0.1242,
+    ("qwen3", "deepseek_v3"): -0.1024,
     ("gemma3", "llama2"): 0.0542,
     ("llama2", "gemma3"): -0.0502,
 }
@@ -93,11 +95,13 @@ def test_every_completion_crosses_whole_and_its_drift_is_counted(source: str, ta
 @pytest.mark.parametrize("target", NAMES)
 def test_control_tokens_of_all_families_spelled_in_a_response_stay_text(target: str) -> None:
     tokens = sorted({token for name in NAMES for token in special_token_ids(real_tokenizer(name))})
-    assert {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|endoftext|>"} <= set(tokens)
+    assert {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|endoftext|>", "<｜User｜>"} <= set(tokens)
     bodies = completions()
     texts = [f"{bodies[n][:60]}{token}{bodies[n][60:90]} {token}" for n, token in enumerate(tokens)]
     shared = retokenizer("qwen3" if target != "qwen3" else "smollm2", target).convert(spelled(texts))
-    assert changed(target, shared, texts) == []
+    # DeepSeek's tokens spell SPACE_MARK
+    expected = [text.replace(SPACE_MARK, " ") if target in MARKED else text for text in texts]
+    assert changed(target, shared, expected) == []
     assert control_made(target, shared) == []
     assert shared.num_control_dropped == 0
     plain = real_tokenizer(target)(texts, add_special_tokens=False)["input_ids"]

@@ -493,3 +493,21 @@ def test_settings_out_of_range_are_refused() -> None:
         retokenizer(CHARACTER, limit=0)
     with pytest.raises(ConfigError, match="got 'always'"):
         Each(BYTE_LEVEL, CHARACTER, eos="always", max_response_tokens=1)  # type: ignore[arg-type]
+
+
+def test_turn_mark_without_the_special_flag_is_a_control_token_and_a_thought_is_not() -> None:
+    target = zoo.byte_level()
+    target.add_tokens(["<User>", "<Assistant>", "\n"])  # ordinary added tokens, as DeepSeek's are, and Gemma's last
+    target.chat_template = (
+        "{% for m in messages %}{{ '<User>' if m.role == 'user' else '<Assistant>' }}"
+        "{{ m.content + '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<Assistant><think>' }}{% endif %}"
+    )
+    marks = set(zoo.ids_of(target, "<User>", "<Assistant>"))
+    assert marks <= control_ids(target)
+    assert not control_ids(target) & set(zoo.ids_of(target, "<think>", "\n"))
+    text = "<think>I am <User> and <Assistant></think>"
+    found = Each(CHARACTER, target, eos="keep", max_response_tokens=100).one(rollout(text, finish_reason="length"))
+    assert decode_response(target, found.token_ids) == text
+    assert not marks & set(found.token_ids)
+    assert marks <= set(target(text, add_special_tokens=False)["input_ids"]), "its ordinary call makes them"

@@ -42,6 +42,7 @@ from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch.lora import save_model
 from hacpo_core.errors import ConfigError, EngineError, ModelError
 from hacpo_core.tiny.tokenizers import build_tokenizer
+from tests import tokenizers_zoo as zoo
 from tests.engines.small import FAMILIES, TOKENIZER, VOCAB_SIZE, small_model
 
 
@@ -428,3 +429,17 @@ def test_scores_are_those_of_the_models_own_logits(family: str) -> None:
 
 def test_cap_is_noticed_before_the_logits_reach_it() -> None:
     assert not scoring_head(capped_model(gain=1.0)).is_linear
+
+
+def test_byte_level_tokenizer_under_llamas_class_name_keeps_its_spaces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = zoo.byte_level()
+    saved.save_pretrained(tmp_path)
+    expected = saved("12 + 30 = 42", add_special_tokens=False)["input_ids"]
+    change_json(tmp_path / "tokenizer_config.json", tokenizer_class="LlamaTokenizerFast")  # as DeepSeek's have it
+    loaded = load_tokenizer(tmp_path)
+    assert loaded("12 + 30 = 42", add_special_tokens=False)["input_ids"] == expected
+    assert loaded.decode(expected) == "12 + 30 = 42"
+    assert loaded.chat_template == saved.chat_template
+    assert "LlamaTokenizer loses spaces; tokenizer.json is used as it is" in caplog.text

@@ -48,7 +48,10 @@ def with_agents(small_models: Path, tmp_path: Path, names: list[str], method: st
     """The small pair's settings with a choice of agents, a third family among them."""
     tree = yaml.safe_load((small_models / "small.yaml").read_text(encoding="utf-8"))
     neox = {"family": "gpt_neox", "tokenizer": "word", "hidden_size": 32, "num_layers": 1}
-    tree["pair"]["agents"]["neox"] = {"tiny": {**neox, "warmup": {"steps": 60, "batch_size": 32, "seed": 2}}}
+    tree["pair"]["agents"]["neox"] = {
+        "tiny": {**neox, "seed": 2},
+        "warm_up": {"source": "arithmetic", "template": "{problem}", "num_steps": 60, "learning_rate": 4e-3, "seed": 2},
+    }
     tree["pair"]["agents"] = {name: tree["pair"]["agents"][name] for name in names}
     path = tmp_path / f"{'-'.join(names)}.yaml"
     path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")

@@ -90,6 +90,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if len(ledger.agents) > 2:
         for other in ledger.agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
+    values |= {f"ratio_from_{other}/log_center": center for other, center in update.log_centers.items()}
     first = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
     if len(first):
         values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))

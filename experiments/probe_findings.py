@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from experiments.probe_cost import ProbeCost
-from flows.planning.declarations import available
 from flows.runs.probe import AgentProbe, Probe
 from flows.runs.probe_rows import PairProbe
 from hacpo_core.config import ExperimentConfig
@@ -124,6 +123,6 @@ def _wider(config: ExperimentConfig, pair: PairProbe) -> str:
         ways.append(f"lower method.objective.cross_floor{at_half}")
     elif "method.objective.sequence_low" in acting:
         ways.append("raise method.objective.sequence_low and sequence_high")
-    if "hacpo_sn" in available("method"):
+    if not config.method.objective.reads_first_ratios:
         ways.append("use method hacpo_sn")
     return ", ".join([*ways, "or choose agents that are more alike"])

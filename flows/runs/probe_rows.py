@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import num_minibatches
 from hacpo_core.data.batches import Minibatch, RowReader, learner_batch
+from hacpo_core.engines.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import Estimate, LossRows, Objective
 from hacpo_core.methods.checked_objective import checked_surrogate
+from hacpo_core.methods.checks import checked_log_centers
 from hacpo_core.phases.update import with_agent
 from hacpo_core.responses import Responses
 
@@ -119,6 +121,7 @@ def pair_probe(experiment: Experiment, learner: str, source: str, rows: SourceRo
         num_sampled_R=None,
     )
     scored = with_agent(experiment, learner, 0, lambda placed: placed.score(asked))
+    minibatch = centered(objective, minibatch, scored)
     first = bounded_ratios(objective, minibatch, scored, update=0)
     last = bounded_ratios(objective, minibatch, scored, update=max(0, num_minibatches(experiment.config) - 1))
     ratios, ceiling = tuple(np.quantile(first.ratio_B, QUANTILES).tolist()), float(first.ceiling_B.min())
@@ -128,6 +131,14 @@ def pair_probe(experiment: Experiment, learner: str, source: str, rows: SourceRo
         half_floor(first.ratio_B, ceiling),
         *counts,
     )
+
+
+def centered(objective: Objective, minibatch: Minibatch, scored: Ragged) -> Minibatch:
+    """One source's rows with what the objective subtracts from their log-ratios in its first step."""
+    if not objective.reads_first_ratios:
+        return minibatch
+    first = first_log_ratios([minibatch], lambda tokens: scored)
+    return with_log_centers(minibatch, checked_log_centers(objective, first, {})[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +187,7 @@ def _loss_rows(minibatch: Minibatch, scored: Ragged) -> tuple[LossRows, torch.Te
         weight_B=torch.from_numpy(minibatch.weight_B),
         old_mean_logprob_B=torch.from_numpy(minibatch.old_mean_logprob_B),
         old_logprob_BT=torch.zeros_like(logprob_BT),  # rows of other agents
+        log_center_B=None if minibatch.log_center_B is None else torch.from_numpy(minibatch.log_center_B),
     )
     return rows, logprob_BT
 

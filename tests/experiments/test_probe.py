@@ -79,6 +79,9 @@ def test_real_pair_is_found_out_before_training() -> None:
     ]
     (finding,) = probe_findings(config_of(), Probe({}, (pair,)), ROOM)
     assert finding.remedy.startswith("lower method.objective.cross_floor (half of them would pass at 0.41), ")
+    assert "use method hacpo_sn" in finding.remedy
+    (normalised,) = probe_findings(config_of(method="hacpo_sn"), Probe({}, (pair,)), ROOM)
+    assert "hacpo_sn" not in normalised.remedy
     (naive,) = probe_findings(config_of(method="naive"), Probe({}, (replace(pair, half_floor=None),)), ROOM)
     assert naive.remedy.startswith("raise method.objective.sequence_low and sequence_high")
 

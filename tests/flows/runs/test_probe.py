@@ -17,7 +17,7 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from flows.runs.probe import groups_of
-from flows.runs.probe_rows import bounded_ratios, half_floor
+from flows.runs.probe_rows import bounded_ratios, centered, half_floor
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.methods.base import RowKind
@@ -72,6 +72,18 @@ def test_rows_without_an_advantage_do_not_count_unless_none_has_one() -> None:
     assert bounded_ratios(objective_of("hacpo"), minibatch, scored, update=0).passing_share == pytest.approx(1 / 3)
     minibatch, scored = minibatch_of([0.0] * 5)
     assert bounded_ratios(objective_of("hacpo"), minibatch, scored, update=0).passing_share == pytest.approx(3 / 5)
+
+
+def test_self_normalised_ratios_are_those_relative_to_the_pairs_mean() -> None:
+    minibatch, scored = minibatch_of([1.0] * 5)
+    objective = objective_of("hacpo_sn")
+    found = bounded_ratios(objective, centered(objective, minibatch, scored), scored, update=0)
+    center = sum(LOG_RATIOS) / 5  # -0.142
+    assert found.ratio_B == pytest.approx([math.exp(value - center) for value in LOG_RATIOS])
+    assert (found.floor_B[0], found.ceiling_B[0]) == pytest.approx((0.8, 1.2))
+    assert found.passing_share == pytest.approx(3 / 5)  # 0.699, 0.934, 1.043, 1.153, 1.274
+    hacpo = objective_of("hacpo")
+    assert centered(hacpo, minibatch, scored) is minibatch
 
 
 def test_naives_bounds_stop_a_row_only_on_the_side_to_which_its_advantage_pushes() -> None:
@@ -157,11 +169,13 @@ def test_probe_measures_what_the_first_step_meets(probe: Callable[..., str], sma
 
 def test_findings_of_the_distant_pair_name_agents_and_remedies(probe: Callable[..., str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    text = probe("hacpo", "method.objective.cross_floor=0.999", "--problems", "16", "--page", str(page))
+    bounds = ["method.objective.cross_floor=1.0", "method.objective.cross_step=0.0"]
+    text = probe("hacpo", *bounds, "--problems", "16", "--page", str(page))
     assert "16 training problems x 4 responses of each agent" in text
-    passing = "no row of qwen passes the bounds for llama: median ratio "
-    assert passing in text
-    assert "bounds 0.999 to 1; lower method.objective.cross_floor (half of them would pass at " in text
+    for source, learner in (("qwen", "llama"), ("llama", "qwen")):
+        passing = f"no row of {source} passes the bounds for {learner}: median ratio "
+        assert passing in text
+    assert "bounds 1 to 1; lower method.objective.cross_floor" in text
     assert f"page  {page}" in text
     html = page.read_text(encoding="utf-8")
     assert passing in html

@@ -5,6 +5,7 @@ Shapes: P problem, A agent, G response, N row, C number of a context.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from hacpo_core.methods.base import State
 from hacpo_core.methods.builders.bandit import CONTEXT, Bandit
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.difficulty import DifficultyWeighted
+from hacpo_core.methods.state import decode, encode
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
 from hacpo_core.store.steps import StepStore
@@ -95,13 +97,26 @@ def test_gradient_of_the_network_is_that_of_autograd() -> None:
     context_NC = draw.normal(size=(5, 3))
     parameters = gain_network.seen(gain_network.initial(3, 4, draw), context_NC)
     after = gain_network.fitted(parameters, context_NC, 0.3, learning_rate=1e-3, num_passes=1)
-    weights = {name: torch.tensor(parameters[name], requires_grad=True) for name in gain_network.WEIGHTS}
+    weights = {name: torch.tensor(parameters[name], requires_grad=True) for name in ("0.weight", "0.bias", "2.weight")}
     x_NC = torch.tensor((context_NC - context_NC.mean(axis=0)) / context_NC.std(axis=0))
-    gain_N = (x_NC @ weights["hidden_CH"] + weights["bias_H"]).relu() @ weights["out_H"] + weights["out_bias"]
+    hidden_NH = (x_NC @ weights["0.weight"].T + weights["0.bias"]).relu()
+    gain_N = (hidden_NH @ weights["2.weight"].T)[:, 0] + parameters["2.bias"].item()
     ((gain_N - 0.3) ** 2).mean().backward()
     for name, weight in weights.items():
         assert weight.grad is not None
-        assert after[f"{name}.first"] == pytest.approx(0.1 * weight.grad.numpy())
+        assert after[f"{name}.exp_avg"] == pytest.approx(0.1 * weight.grad.numpy())
+
+
+def test_network_goes_on_from_its_state_as_if_it_had_not_stopped() -> None:
+    draw = np.random.default_rng(3)
+    context_NC = draw.normal(size=(6, 3))
+    first = gain_network.seen(gain_network.initial(3, 4, draw), context_NC)
+    whole = gain_network.fitted(first, context_NC, 1.0, learning_rate=1e-2, num_passes=6)
+    half = gain_network.fitted(first, context_NC, 1.0, learning_rate=1e-2, num_passes=3)
+    stored = decode(json.loads(json.dumps(encode(half, owner="test"))))
+    again = gain_network.fitted(stored, context_NC, 1.0, learning_rate=1e-2, num_passes=3)
+    assert whole.keys() == again.keys()
+    assert all((whole[name] == again[name]).all() for name in whole)
 
 
 def test_running_statistics_are_those_of_all_rows() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core.algo import gain_network
+from hacpo_core import algo
 from hacpo_core.config.fields import setting, when
 from hacpo_core.methods.base import History, State
 from hacpo_core.methods.builders.shuffled import Groups, Shuffled
@@ -101,8 +101,10 @@ class Bandit(Shuffled):
             if not self.drops_equal_rewards or context[CONTEXT.index("advantage")] != 0.0
         }
         contexts = fresh | earlier
-        network = gain_network.seen(network, _table(contexts.values()))
-        gains = dict(zip(contexts, gain_network.predicted(network, _table(contexts.values())).tolist(), strict=True))
+        network = algo.gain_network.seen(network, _table(contexts.values()))
+        gains = dict(
+            zip(contexts, algo.gain_network.predicted(network, _table(contexts.values())).tolist(), strict=True)
+        )
 
         kept: Groups = {}
         for group, keys in groups.items():
@@ -130,11 +132,13 @@ class Bandit(Shuffled):
         """The network after a fit to the gain of the last step's rows."""
         if "network" not in state:
             seeded = generator(history.seed, "bandit network", history.learner)
-            return gain_network.initial(len(CONTEXT), NUM_HIDDEN, seeded)
+            return algo.gain_network.initial(len(CONTEXT), NUM_HIDDEN, seeded)
         entropies = history.outcomes(history.step - 1)["entropy"]  # none where no row carried an advantage
         entropy = float(entropies.mean()) if len(entropies) else 0.0
         gain = reward - state["reward"] - self.entropy_penalty * max(0.0, entropy - self.entropy_limit)
-        return gain_network.fitted(state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES)
+        return algo.gain_network.fitted(
+            state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES
+        )
 
     def chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
         """Rows with the largest gains, each replaced by a random one with probability `exploration`; in input order."""

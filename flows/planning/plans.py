@@ -161,6 +161,8 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
 def check_contents(plan: Plan) -> None:
     """Raise a DataError if a model, a data file or user code has changed since the experiment was planned."""
     path = plan.root / CONTENTS_FILE
+    if not path.is_file():  # a probe saves no plan
+        return
     try:
         before: dict[str, str] = read_json(path)
     except StoreError as error:

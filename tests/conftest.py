@@ -46,6 +46,7 @@ pair:
       tiny:
         {family: llama, tokenizer: merged, hidden_size: 48, num_layers: 2,
          warmup: {steps: 250, batch_size: 32, learning_rate: 6.0e-3, num_demonstrations: 4000, seed: 1}}
+engine: {num_threads: 1}
 train: {num_steps: 4, problems: 4}
 method: {build: {problems: 2}, objective: {sequence_low: 0.1, sequence_high: 0.1}}
 rollout: {num_samples: 4, max_prompt_tokens: 40, max_response_tokens: 40}

@@ -187,7 +187,7 @@ class EngineConfig:
     num_threads: int | str = setting(
         AUTO,
         "CPU threads per process; another number changes results in the last bits. auto: the machine's usable cores, "
-        "shared out among the experiments that a worker runs at a time and the processes of this one (1 in a cluster of "
+        "shared out among the experiments that a worker runs at a time and the processes of this one (1 each with "
         "placement.ray.address); an experiment keeps the number with which it started",
     )
     micro_batch_tokens: int = setting(

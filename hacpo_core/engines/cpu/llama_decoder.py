@@ -9,7 +9,7 @@ D model width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,15 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.cpu.attention import by_products, is_precise
-from hacpo_core.engines.cpu.products import FrozenLinear, OneDnnLinear, pays
+from hacpo_core.engines.cpu.products import IMAGES, FrozenLinear, OneDnnLinear, pays
 from hacpo_core.engines.logprobs import widened
 from hacpo_core.engines.transformers.attention import has_plain_rotation
 from hacpo_core.engines.transformers.decoders import ModelDecoder
 
 GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
+PART_TOKENS = 4096
+"""largest number of prompt tokens that are encoded in one pass, padding included"""
 LARGEST_COPY = 2**18
 """largest number of weights that are copied into one matrix, so that one product replaces several; costs memory"""
 LARGEST_PACKED = 2**30
@@ -95,13 +97,13 @@ class LlamaDecoder:
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
         """See `Decoder`."""
         self._cache = []
-        logits_BV = self._prompts.start(input_UT, mask_UT, torch.arange(len(input_UT)), max_tokens=0)[prompt_B]
         self._length, self._limit = input_UT.shape[1], input_UT.shape[1] + max_tokens
-        room = self._room(self._length)
-        self._cache = [
-            _grown(torch.stack(layer)[:, prompt_B], room, end=self._length) for layer in self._prompts.take_layers()
-        ]
         longest = mask_UT.sum(dim=1)
+        logits_BV, layers = self._encoded(input_UT, mask_UT, longest.tolist())
+        logits_BV = logits_BV[prompt_B]
+        room = self._room(self._length)
+        while layers:
+            self._cache.append(_grown(layers.pop(0)[:, prompt_B], room))
         self._position_B = longest[prompt_B]
         table = torch.arange(int(longest.max()) + max_tokens, device=input_UT.device)[None]
         cosine_1TK, sine_1TK = self._base.rotary_emb(logits_BV.new_empty(0, dtype=self._cache[0].dtype), table)
@@ -115,13 +117,27 @@ class LlamaDecoder:
             self._hidden_B11T = blank[:, None, None]
         return logits_BV
 
+    def _encoded(self, input_UT: Tensor, mask_UT: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """logits_UV behind the prompts, and stacked keys and values of each layer; zeros where there is padding.
+
+        Prompts are encoded in parts of similar length, each with its own padding: evaluations have as many as rows.
+        """
+        logits, layers = [], []
+        for part in prompt_parts(lengths):
+            width = max(lengths[part])
+            ids, mask = input_UT[part, -width:], mask_UT[part, -width:]
+            logits.append(self._prompts.start(ids, mask, torch.arange(len(ids), device=ids.device), max_tokens=0))
+            padded = [torch.stack(layer) for layer in self._prompts.take_layers()]
+            layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded])
+        return torch.cat(logits), [torch.cat(parts, dim=1) for parts in zip(*layers, strict=True)]
+
     def extend(self, token_B: Tensor) -> Tensor:
         """See `Decoder`."""
         here, self._length = self._length, self._length + 1
         if self._length > self._cache[0].shape[3]:
             room = self._room(self._length)
             for number, buffer in enumerate(self._cache):
-                self._cache[number] = _grown(buffer, room, end=buffer.shape[3])
+                self._cache[number] = _grown(buffer, room)
         rows, num_heads = len(token_B), self._num_query + self._num_key
         cosine_B1K, sine_B1K = self._cosine_TK[self._position_B, None], self._sine_TK[self._position_B, None]
         self._position_B = self._position_B + 1
@@ -254,9 +270,22 @@ def _products(value: Tensor, parts: Sequence[FrozenLinear], number: int) -> Sequ
     return [part(value) for part in parts]
 
 
-def _grown(buffer: Tensor, room: int, *, end: int) -> Tensor:
-    """A copy with room for more tokens, in which the last of the buffer's tokens lies before `end`."""
+def _grown(buffer: Tensor, room: int) -> Tensor:
     *outer, length, width = buffer.shape
     grown = buffer.new_empty(*outer, room, width)
-    grown[..., end - length : end, :] = buffer
+    grown[..., :length, :] = buffer
     return grown
+
+
+def prompt_parts(lengths: Sequence[int]) -> Iterator[slice]:
+    """Consecutive prompts that are encoded together: PART_TOKENS tokens at most, padding included, or one prompt."""
+    start = 0
+    while start < len(lengths):
+        end, width = start + 1, lengths[start]
+        while end < len(lengths) and (end + 1 - start) * max(width, lengths[end]) <= PART_TOKENS:
+            width = max(width, lengths[end])
+            end += 1
+        if end < len(lengths) and end - start > IMAGES:
+            end -= (end - start) % IMAGES  # a number of tokens for which products are fast
+        yield slice(start, end)
+        start = end

@@ -27,7 +27,7 @@ from transformers import (
 
 from hacpo_core.config import LoraConfig
 from hacpo_core.engines.cpu import llama_decoder
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
+from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder, prompt_parts
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch.lora import add_adapters
 from hacpo_core.engines.transformers.decoder_choice import decoder_of
@@ -115,6 +115,31 @@ def test_logits_are_those_of_the_models_own_class(name: str, is_padded: bool, mo
     expected = logits_of(ModelDecoder(model), input_UT=input_UT)
     assert largest_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
     assert min(float(logits.std()) for logits in expected) > 0.1
+
+
+def test_prompts_are_encoded_in_parts_of_similar_length() -> None:
+    assert [(part.start, part.stop) for part in prompt_parts([3, 5, 5])] == [(0, 3)]
+    assert [(part.start, part.stop) for part in prompt_parts([10, 5000, 6000])] == [(0, 1), (1, 2), (2, 3)]
+    # 40 x 100 tokens fit, 41 do not; 32 are a multiple of 16
+    assert [(part.start, part.stop) for part in prompt_parts([100] * 45)] == [(0, 32), (32, 45)]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "mistral window"])
+def test_logits_do_not_depend_on_the_parts_of_the_prompts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(MODELS[name])
+    decoder = decoder_of(model)()
+    expected = logits_of(decoder)
+    monkeypatch.setattr(llama_decoder, "PART_TOKENS", 1)
+    calls: list[tuple[int, ...]] = []
+    start = ModelDecoder.start
+
+    def watched(decoder: ModelDecoder, input_UT: Tensor, *args: Any, **options: Any) -> Tensor:
+        calls.append(tuple(input_UT.shape))
+        return start(decoder, input_UT, *args, **options)
+
+    monkeypatch.setattr(ModelDecoder, "start", watched)
+    assert largest_error(logits_of(decoder), expected) < 2e-5
+    assert calls == [(1, 2), (1, 5), (1, 4)], "without the padding of longer prompts"
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama"])

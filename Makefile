@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 
-.PHONY: demo test test-system test-soak soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo real-tokenizers test test-system test-soak soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,7 +25,11 @@ demo: $(STAMP)
 # Three processes on two cores, because many tests wait for subprocesses.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: $(ENGINES)
+# Fetched once; what cannot be had is left out, and its tests skip.
+real-tokenizers: $(STAMP)
+	@bash tests/real_tokenizers.sh
+
+test: $(ENGINES) real-tokenizers
 	@$(PYTEST) -m "not system and not soak" --durations=40
 
 # Whole sites: grids, schedules, teams, clusters and the page beside its worker.

@@ -36,7 +36,7 @@ SIDE_BY_SIDE, RAY = (1, 2, 4), "placement.kind=ray"
 def pair_of(num_agents: int) -> dict[str, Any]:
     """A pair file with equal agents without warm-up, so that responses have full length."""
     tiny = {"family": "qwen3", "tokenizer": "character", "hidden_size": 64, "num_layers": 2, "max_positions": 512}
-    agents = {f"agent{n}": {"tiny": {**tiny, "warmup": {"steps": 0, "seed": n}}} for n in range(num_agents)}
+    agents = {f"agent{n}": {"tiny": {**tiny, "seed": n}} for n in range(num_agents)}
     return {
         "pair": {"name": f"of{num_agents}", "agents": agents},
         "train": {"problems": 16},

@@ -35,10 +35,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hacpo_core.config import TinyModelConfig, WarmupConfig
+from hacpo_core.config import AgentConfig, TinyModelConfig, WarmUpConfig
 from hacpo_core.data.arithmetic import split_expressions
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.seeds import derive_seed, generator, uniforms
-from hacpo_core.tiny.models import ensure_tiny_model
 
 
 @dataclass(frozen=True)
@@ -329,9 +329,17 @@ def main() -> None:
 
     def tiny_agent(name: str, family: str, tokenizer: str, seed: int) -> Agent:
         # Supervised warm-up on demonstrations with planted errors; reinforcement learning then improves the model.
-        warmup = WarmupConfig(steps=700, batch_size=32, misconceptions=[0.7, 0.7, 0.1], seed=seed)
-        config = TinyModelConfig(family=family, tokenizer=tokenizer, warmup=warmup)
-        return load_agent(name, ensure_tiny_model(config, Path("runs/models")), settings)
+        warm_up = WarmUpConfig(
+            source="arithmetic",
+            template="{problem}",
+            misconceptions=[0.7, 0.7, 0.1],
+            num_steps=700,
+            learning_rate=4e-3,
+            seed=seed,
+        )
+        tiny = TinyModelConfig(family=family, tokenizer=tokenizer, seed=seed)
+        model = InitialModel(name, AgentConfig(tiny=tiny, warm_up=warm_up), Path("runs/models"))
+        return load_agent(name, model.make(), settings)
 
     agents = [tiny_agent("qwen-tiny", "qwen3", "character", 0), tiny_agent("llama-tiny", "llama", "merged", 1)]
     problems = [Problem(f"arithmetic/{e}", str(e), str(e.work()[2])) for e in split_expressions("train")]

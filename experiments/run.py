@@ -21,7 +21,7 @@ from experiments.planner import CELL_STATES, GridPlan, matrix, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.runs.display import format_table
-from flows.runs.grid import make_tiny_models, watch
+from flows.runs.grid import make_initial_models, watch
 from flows.runs.results import read_final
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
@@ -186,7 +186,7 @@ def _queue(
     grid: GridPlan, chosen: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
 ) -> None:
     """Submit the experiments for the folder's workers, without waiting."""
-    make_tiny_models(chosen, num_workers=num_workers)
+    make_initial_models(chosen, num_workers=num_workers)
     submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
     _say(f"{_experiments(len(chosen))} in the queue; start `hacpo worker` to train", as_json=as_json)
     if as_json:
@@ -295,7 +295,7 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
     """
     try:
         with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
-            make_tiny_models(plans, num_workers=num_slots)
+            make_initial_models(plans, num_workers=num_slots)
             schedule = _schedule(runs_dir, as_json=as_json)
             submit(plans, schedule, priority=priority)  # removes an earlier failure, which would end the wait
             revive = partial(_revived, runs_dir)

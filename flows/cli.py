@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from flows.commands import dashboard, doctor, evaluate, export, grid, report, samples, show, train, worker
+from flows.commands import dashboard, doctor, evaluate, export, grid, probe, report, samples, show, train, worker
 from flows.commands.options import EXIT_RUN
 from flows.commands.server import server_app
 from flows.process import configure_process
@@ -26,7 +26,17 @@ _DISK_ERRORS = (
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 for command in (
-    *(train.train, train.resume, grid.demo, grid.grid, worker.worker, worker.reconcile, report.report, show.show),
+    *(
+        probe.probe,
+        train.train,
+        train.resume,
+        grid.demo,
+        grid.grid,
+        worker.worker,
+        worker.reconcile,
+        report.report,
+        show.show,
+    ),
     *(evaluate.evaluate, export.export, samples.samples, doctor.doctor, dashboard.dashboard),
 ):
     app.command()(command)

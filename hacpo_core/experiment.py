@@ -73,12 +73,14 @@ class Experiment:
 
         Args:
             step: the step that begins.
-            phase: rollout.<agent>, advantage or update.<agent>.
+            phase: rollout.<agent>, advantage, update.<agent>, or objective.<agent>, see `Ledger.state`.
         """
         if step == 1:
             return {}
         if self.opened_at is not None and self.opened_at.step == step - 1:
-            return decode(self.opened_at.states[phase])
+            states = self.opened_at.states
+            # An earlier version's objectives had no state.
+            return decode(states.get(phase, {}) if phase.startswith("objective.") else states[phase])
         return decode(self.ledger.state(step - 1, phase))
 
     def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:
@@ -91,6 +93,7 @@ class Experiment:
                 eos=self.config.retokenize.eos,  # type: ignore[arg-type]
                 max_response_tokens=self.config.rollout.max_response_tokens,
                 source_eos_ids=source.eos_ids,
+                target_end_id=target.end_id,
                 has_same_arguments=source.template_arguments == target.template_arguments,
             )
         return self._retokenizers[key]

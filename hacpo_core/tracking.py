@@ -287,6 +287,11 @@ class Tracker:
         self._client.log_batch(self._parent, tags=[RunTag(name, value) for name, value in values.items()])
 
     @_raises_one_kind
+    def set_health(self, text: str) -> None:
+        """Replace the tag of the parent run that says what is wrong with the training."""
+        self._client.set_tag(self._parent, "hacpo.health", text)
+
+    @_raises_one_kind
     def choose_columns(self, *, params: Sequence[str], metrics: Sequence[str]) -> None:
         """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address."""
         tag = f"mlflow.sharedViewState.{VIEW_KEY}"

@@ -28,7 +28,7 @@ from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
-from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.tracking import prepare_store
 from tests.experiments_outcome import finish
@@ -40,12 +40,14 @@ pair:
   agents:
     qwen:
       tiny:
-        {family: qwen3, tokenizer: character, hidden_size: 48, num_layers: 2,
-         warmup: {steps: 250, batch_size: 32, learning_rate: 6.0e-3, num_demonstrations: 4000}}
+        {family: qwen3, tokenizer: character, hidden_size: 48, num_layers: 2}
+      warm_up: &sums
+        {source: arithmetic, template: "{problem}", num_steps: 250, batch_size: 32, learning_rate: 6.0e-3,
+         num_demonstrations: 4000}
     llama:
       tiny:
-        {family: llama, tokenizer: merged, hidden_size: 48, num_layers: 2,
-         warmup: {steps: 250, batch_size: 32, learning_rate: 6.0e-3, num_demonstrations: 4000, seed: 1}}
+        {family: llama, tokenizer: merged, hidden_size: 48, num_layers: 2, seed: 1}
+      warm_up: {<<: *sums, seed: 1}
 engine: {num_threads: 1}
 train: {num_steps: 4, problems: 4}
 method: {build: {problems: 2}, objective: {sequence_low: 0.1, sequence_high: 0.1}}
@@ -167,7 +169,7 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_small_pair(folder)
         config = compose(str(folder / "small.yaml"), "hacpo")
         for name, agent in config.pair.agents.items():
-            initial_folder(name, agent, models_dir=folder / "models")
+            InitialModel(name, agent, folder / "models").make()
 
     return made_once(tmp_path_factory, "small", make)
 

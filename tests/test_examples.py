@@ -26,7 +26,7 @@ from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.training import load_training
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def settings_of(config: ExperimentConfig) -> Settings:
 
 def initial_folders(config: ExperimentConfig) -> dict[str, Path]:
     agents = config.pair.agents.items()
-    return {name: initial_folder(name, agent, models_dir=models_dir(config)) for name, agent in agents}
+    return {name: InitialModel(name, agent, models_dir(config)).make() for name, agent in agents}
 
 
 def weights_in(folders: dict[str, Path]) -> Weights:

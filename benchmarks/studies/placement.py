@@ -33,9 +33,11 @@ pair:
   name: opposite
   agents:
     deep:
-      tiny: {family: qwen3, hidden_size: 48, num_layers: 8, warmup: {steps: 100, batch_size: 32}}
+      tiny: {family: qwen3, hidden_size: 48, num_layers: 8}
+      warm_up: &sums {source: arithmetic, template: "{problem}", num_steps: 100, learning_rate: 4.0e-3}
     wide:
-      tiny: {family: llama, tokenizer: merged, hidden_size: 256, num_layers: 1, warmup: {steps: 100, batch_size: 32}}
+      tiny: {family: llama, tokenizer: merged, hidden_size: 256, num_layers: 1}
+      warm_up: *sums
 """
 
 

@@ -30,12 +30,13 @@ from typing import Any
 from benchmarks.measure import RESULTS, machine
 from experiments.report.statistics import summarize
 from flows.planning.plans import find_plan
-from hacpo_core.phases.metrics import LARGEST_SAMPLER_ERROR
 from hacpo_core.store.steps import StepStore
 
 PAIR = Path(__file__).parent / "vllm_pair.yaml"
 RESULT = RESULTS / "vllm_accuracy.json"
 HARDWARE = {"transformers": "cpu", "vllm": "cpu_vllm"}
+LARGEST_SAMPLER_ERROR = 1e-3
+"""mean |s - 1| between sampler and learner above which a step is counted"""
 SPLITS = ("arithmetic_dev", "arithmetic_test")
 DIFFERENCES = ("sampler/logprob_difference_mean", "sampler/logprob_difference_max", "sampler/ratio_error_mean")
 

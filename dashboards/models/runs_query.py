@@ -11,7 +11,7 @@ from typing import Any
 from experiments.look.charts import inert
 from experiments.report.statistics import Summary
 
-DEFAULT_COLUMNS = ("run", "pair", "method", "seed", "state", "step", "reward", "accuracy", "tokens", "tags")
+DEFAULT_COLUMNS = ("run", "pair", "method", "seed", "state", "health", "step", "reward", "accuracy", "tokens", "tags")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ COLUMNS: Mapping[str, str] = {
     "method": "name of the method",
     "seed": "seed",
     "state": "done, running, queued, failed or missing",
+    "health": "findings that hold, by name of their rule (docs/health.md)",
     "step": "steps that are complete",
     "reward": "mean reward of the last step, mean over agents; reward.AGENT for one",
     "accuracy": "at the last evaluation, mean over agents and benchmarks; accuracy.BENCHMARK(.AGENT) for one",
@@ -162,6 +163,8 @@ class _Run:
             return values if len(values) > 1 else values[0]
         if column == "state":
             return judge(self._standing, self._schedule.runs.get(self.name), "").state
+        if column == "health":
+            return list(dict.fromkeys(finding.rule for finding in progress.open_findings)) if progress else None
         if column in ("tag", "tags"):
             return list(self.notes.tags)
         if column == "note":

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from experiments.look.charts import Chart
 from experiments.look.pictures import svg
 from experiments.planner import Cell, GridPlan
@@ -22,7 +24,9 @@ from experiments.report.statistics import NUM_PAIRED_RESAMPLES
 from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
 from flows.planning.compose import to_yaml
 from hacpo_core.config import as_dict, flatten
+from hacpo_core.phases.health import findings_of
 from hacpo_core.store.files import write_atomically
+from hacpo_core.store.steps import StepStore
 
 
 def write_report(grid: GridPlan, folder: Path) -> Path:
@@ -72,6 +76,7 @@ def report_content(grid: GridPlan) -> Mapping[str, Any]:
         "accuracies": accuracy_table(results, printed, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing(results.missing),
+        "health": _health(results.runs) if results.runs else None,
         "costs": cost_table(results, benchmarks) if results.runs else None,
         "uses_gpu": not all(map(is_on_cpu, results.runs)),
         "uses_cpu": any(map(is_on_cpu, results.runs)),
@@ -145,6 +150,26 @@ def _missing(cells: Sequence[Cell]) -> list[str]:
         + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in agents_by_run.items())
         for (status, reason), agents_by_run in by_reason.items()
     ]
+
+
+def _health(runs: Sequence[Run]) -> pd.DataFrame:
+    """A line per finding about the health of a run, judged from its committed metrics."""
+    own = {run.plan.id: run for run in runs}
+    found = [
+        (run, finding) for run in own.values() for finding in findings_of(StepStore(run.plan.root), run.plan.config)
+    ]
+    rows = [
+        {
+            "method": Variant(run.cell.method, run.cell.label).title,
+            "agent": finding.agent,
+            "finding": finding.title,
+            "seed": str(run.cell.seed),
+            "steps": f"{finding.begun_at} to {finding.ended_at or 'the end'}",
+            "at its beginning": finding.text,
+        }
+        for run, finding in found
+    ]
+    return pd.DataFrame(rows)
 
 
 def _settings(results: Results) -> Mapping[str, str] | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.commands.options import AsJson, Hardware, Overrides, RunsDir
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from hacpo_core.config import ExperimentConfig
 
 
 def show(
@@ -53,4 +56,38 @@ def show(
     if method is None:
         raise ConfigError("show: got a pair without a method; try `hacpo show tiny hacpo`")
     config = compose(pair, method, hardware=hardware, overrides=overrides or [])
-    print(json.dumps(as_dict(config)) if as_json else to_yaml(config), end="\n" if as_json else "")
+    ends = _end_tokens(config)
+    if as_json:
+        print(json.dumps({**as_dict(config), "end_tokens": ends}))
+        return
+    print(to_yaml(config), end="")
+    for agent, tokens in ends.items():
+        print(f"# responses of {agent} end with {tokens}")
+
+
+def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
+    """Tokens that end a response of each agent with a model of its own, the one of retokenised responses first."""
+    from flows.planning.plans import initial_models
+    from hacpo_core.engines.models.folders import is_hub_name
+
+    ends: dict[str, str] = {}
+    for name, model in initial_models(config).items():
+        path = model.agent.path
+        if path is None:
+            continue
+        try:
+            is_remote = is_hub_name(path) and not Path(path).exists()
+            if is_remote or not model.base_folder.is_dir():
+                ends[name] = "tokens of a model that is not here yet"
+                continue
+            from hacpo_core.placement.agent_tokenizer import AgentTokenizer  # imports transformers
+
+            tokens = AgentTokenizer(
+                name, model.agent, initial=model.base_folder, stops_at_turn_end=config.rollout.stops_at_turn_end
+            )
+        except (ModelError, ConfigError) as error:
+            ends[name] = f"unknown tokens: {error}"
+            continue
+        ids = [tokens.end_id, *sorted(tokens.eos_ids - {tokens.end_id})]
+        ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(each)} ({each})" for each in ids)
+    return ends

@@ -27,7 +27,7 @@ from flows.planning.plans import with_ranks
 from flows.runs.build import placement_of
 from flows.service.slots import gpu_slots
 from hacpo_core.columns import TokenRows
-from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, WarmupConfig, as_dict
+from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, as_dict
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.base import UpdateOutcome
@@ -35,17 +35,15 @@ from hacpo_core.engines.models.loading import check_device
 from hacpo_core.engines.replay import UpdateTrace, compare
 from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import SampleSpec
-from hacpo_core.placement.agents import initial_folder
 from hacpo_core.placement.base import Placement
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
 from hacpo_core.store.checkpoints import save_checkpoint
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"
-TINY = TinyModelConfig(
-    hidden_size=128, num_heads=4, num_kv_heads=2, max_positions=512, warmup=WarmupConfig(steps=0, seed=0)
-)
+TINY = TinyModelConfig(hidden_size=128, num_heads=4, num_kv_heads=2, max_positions=512)
 
 
 LARGEST_DIFFERENCE = 1e-3
@@ -243,7 +241,7 @@ class _Trial:
         root.mkdir(exist_ok=True)
         if self._config.placement.kind == "local":
             check_device(self._config.engine.device)
-        initial = initial_folder(AGENT, self._config.pair.agents[AGENT], models_dir=self._root / "models")
+        initial = InitialModel(AGENT, self._config.pair.agents[AGENT], self._root / "models").make()
         self._placement = placement_of(self._config, root, {AGENT: initial})
         checkpoint = self._placement.open()
         return checkpoint.step if checkpoint is not None else 0

@@ -67,7 +67,10 @@ def _front_matter(plan: Plan, agent: str) -> str:
 
 
 def _start_of(agent: AgentConfig) -> str:
-    warmed = "" if agent.weak_warmup is None else ", after a supervised warm-up against its weak checkpoint (WMSS)"
+    warmed = ""
+    if agent.warm_up is not None:
+        is_plain = agent.warm_up.kind == "sft"
+        warmed = f", after a supervised warm-up{'' if is_plain else ' against its weak checkpoint (WMSS)'}"
     if agent.tiny is not None:
         return f"a tiny {agent.tiny.family} model made by hacpo{warmed}"
     return f"`{agent.path}`{warmed}"
@@ -130,9 +133,9 @@ def _origins(plan: Plan, agent: str, model: SavedModel) -> Iterator[tuple[str, s
     yield f"weights after step {model.step}", f"`{model.digest}`"
     recorded = _recorded(plan)
     yield "initial model", f"`{_initial(plan, agent, recorded)}`"
-    if plan.config.pair.agents[agent].weak_warmup is not None:
-        for field, what in (("weak", "weak checkpoint"), ("file", "solutions")):
-            yield f"its warm-up's {what}", f"`{recorded.get(f'{agent} weak_warmup.{field}', 'not recorded')}`"
+    for field, what in (("weak", "weak checkpoint"), ("file", "solutions")):
+        if f"{agent} warm_up.{field}" in recorded:
+            yield f"its warm-up's {what}", f"`{recorded[f'{agent} warm_up.{field}']}`"
     final = read_final(plan)
     for when, versions in (("trained", final.versions if final is not None else {}), ("exported", version_tags())):
         if "version.hacpo" in versions:

@@ -56,6 +56,14 @@ _MOVED = {
     },
 }
 """fields and sections of earlier versions, and their new names"""
+_MOVED_OF_AGENTS = {
+    "tiny.warmup": "warm_up, with source: arithmetic; tiny.seed is the seed of the weights",
+    "weak_warmup": "warm_up, with kind: weak_driven",
+}
+"""sections of an agent in earlier versions, and their new names"""
+_MOVED_AGENT_FIELD = re.compile(
+    rf"pair\.agents\.(?P<agent>.+)\.(?P<section>{'|'.join(map(re.escape, _MOVED_OF_AGENTS))})(\.|$)"
+)
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
 
@@ -129,6 +137,10 @@ def _check_moved(layers: Sequence[tuple[str, DictConfig]]) -> None:
         for name in _field_names(layer):
             section, _, field = name.rpartition(".")
             target = _MOVED.get(name) or _MOVED.get(section)
+            agent = _MOVED_AGENT_FIELD.match(name)
+            if agent is not None:
+                target = f"pair.agents.{agent['agent']}.{_MOVED_OF_AGENTS[agent['section']]}"
+                raise ConfigError(f"{name} (in {source}): the section is now {target}; rename it")
             if target is not None:
                 target = target if name in _MOVED else f"{target}.{field}"
                 raise ConfigError(f"{name} (in {source}): the field is now {target}; rename it")

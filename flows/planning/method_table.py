@@ -42,8 +42,8 @@ below list all fields with their defaults.
 | method | advantage | objective, to be maximised | settings |
 |---|---|---|---|"""
 _OPTIONS = {
-    "pair.agents.<name>.weak_warmup": (
-        "WMSS: before step 1, an agent learns from worked solutions against an earlier checkpoint of itself.",
+    "pair.agents.<name>.warm_up.kind": (
+        "weak_driven: before step 1, an agent learns from worked solutions against an earlier checkpoint of itself.",
         "WMSS (2602.08222); docs/decisions.md#wmss-warm-up.",
     ),
     "method.objective.correction": (

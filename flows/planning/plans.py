@@ -11,17 +11,16 @@ from flows.planning.compose import load_config, to_yaml
 from flows.planning.user_code import check_reward_function, code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
-from hacpo_core.config import SEAMS, ExperimentConfig, WeakWarmupConfig
+from hacpo_core.config import SEAMS, ExperimentConfig
 from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
-from hacpo_core.data.solutions import read_solutions, solutions_file
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.models.folders import check_model_folder, find_model, find_weak_model, model_fingerprint
 from hacpo_core.engines.models.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, StoreError
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.store.files import read_json, sha256_of, write_atomically, write_json
 
 CONTENTS_FILE = "contents.json"
@@ -39,7 +38,7 @@ class Plan:
 
 
 def models_dir(config: ExperimentConfig) -> Path:
-    """Folder of the tiny models."""
+    """Folder of the models made here: tiny, converted or warmed up."""
     return Path(config.runtime.runs_dir) / "models"
 
 
@@ -50,16 +49,14 @@ def plan(config: ExperimentConfig) -> Plan:
         HacpoError: a model folder or a data file cannot be used, or the models do not fit into GPU memory.
     """
     config = _with_absolute_paths(config)
-    agents, folders = config.pair.agents, _model_folders(config)
-    for name, folder in folders.items():
-        check_model_folder(folder, agent=name, has_template_override=agents[name].chat_template is not None)
-    for name, warmup in _weak_warmups(config).items():
-        check_model_folder(find_weak_model(warmup.weak, agent=name), agent=name, has_template_override=True)
-        read_solutions(f"pair.agents.{name}.weak_warmup", warmup, config.data.directory)
+    models = initial_models(config)
+    for model in models.values():
+        model.check()
     if gpu_gib(config) is not None or sharing_agents(config):
         shapes = {
-            name: folder_shape(folder, trust_remote_code=agents[name].trust_remote_code)
-            for name, folder in folders.items()
+            name: folder_shape(model.base_folder, trust_remote_code=model.agent.trust_remote_code)
+            for name, model in models.items()
+            if model.agent.path is not None
         }
         config = with_ranks(config, _tiny_sizes(config) | sizes_of(shapes))
         check_fits(config, shapes)
@@ -119,22 +116,27 @@ def _with_absolute_paths(config: ExperimentConfig) -> ExperimentConfig:
         tracking = replace(tracking, uri=f"sqlite:///{database.absolute()}")
     agents = dict(config.pair.agents)
     for name, agent in agents.items():
-        if agent.path is not None and Path(agent.path).is_dir():
+        if agent.path is not None and Path(agent.path).exists():
             agents[name] = agent = replace(agent, path=str(Path(agent.path).absolute()))
-        warmup = agent.weak_warmup
-        if warmup is not None and Path(warmup.weak).is_dir():
-            agents[name] = replace(agent, weak_warmup=replace(warmup, weak=str(Path(warmup.weak).absolute())))
+        warm_up = agent.warm_up
+        if warm_up is not None and warm_up.weak and Path(warm_up.weak).is_dir():
+            agents[name] = replace(agent, warm_up=replace(warm_up, weak=str(Path(warm_up.weak).absolute())))
     return replace(config, data=data, tracking=tracking, pair=replace(config.pair, agents=agents))
 
 
-def _model_folders(config: ExperimentConfig) -> dict[str, Path]:
-    agents = config.pair.agents.items()
-    return {name: find_model(agent.path, agent=name) for name, agent in agents if agent.path is not None}
-
-
-def _weak_warmups(config: ExperimentConfig) -> dict[str, WeakWarmupConfig]:
-    agents = config.pair.agents.items()
-    return {name: agent.weak_warmup for name, agent in agents if agent.weak_warmup is not None}
+def initial_models(config: ExperimentConfig) -> dict[str, InitialModel]:
+    """The models with which the agents begin, by agent."""
+    return {
+        name: InitialModel(
+            name,
+            agent,
+            models_dir(config),
+            data_dir=config.data.directory,
+            device=config.engine.device,
+            stops_at_turn_end=config.rollout.stops_at_turn_end,
+        )
+        for name, agent in config.pair.agents.items()
+    }
 
 
 def contents_of(config: ExperimentConfig) -> dict[str, str]:
@@ -143,11 +145,7 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     Raises:
         HacpoError: one of them does not exist.
     """
-    digests = {name: model_fingerprint(folder) for name, folder in _model_folders(config).items()}
-    for name, warmup in _weak_warmups(config).items():
-        digests[f"{name} weak_warmup.weak"] = model_fingerprint(find_weak_model(warmup.weak, agent=name))
-        file = solutions_file(f"pair.agents.{name}.weak_warmup", warmup, config.data.directory)
-        digests[f"{name} weak_warmup.file"] = sha256_of(file)
+    digests = {what: digest for model in initial_models(config).values() for what, digest in model.contents().items()}
     digests |= {context: digest for context, (_, digest) in data_files(config).items()}
     named = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
     named |= {f"reward {name}": name for name in config.reward.functions}

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.records.files import read_record
+from hacpo_core.phases.health import Finding
 
 PROGRESS_FILE = "progress.json"
 _SECONDS = ("time/rollout_s", "time/verify_s", "time/update_s")
@@ -55,7 +56,10 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Snapshot of an experiment; `rewards` are means of the last step; mappings are keyed by agent."""
+    """Snapshot of an experiment; `rewards` are means of the last step; mappings are keyed by agent.
+
+    `findings` are those of `hacpo_core.phases.health`, judged anew from the committed metrics by each attempt.
+    """
 
     pair: str
     method: str
@@ -68,6 +72,12 @@ class Progress:
     rewards: Mapping[str, float] = field(default_factory=dict)
     spent: Mapping[str, Spent] = field(default_factory=dict)
     evaluations: list[Evaluated] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def open_findings(self) -> list[Finding]:
+        """Findings that hold."""
+        return [finding for finding in self.findings if finding.ended_at is None]
 
     @property
     def position(self) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
+from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent, read_progress
 from flows.records.runlog import log_entry
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.phases.health import Finding, Health
 from hacpo_core.store.files import write_json
 from hacpo_core.store.steps import StepStore
 
@@ -31,11 +32,15 @@ class Watcher:
     def evaluated(self, result: EvaluationResult) -> None:
         """An agent was evaluated."""
 
+    def judged(self, finding: Finding) -> None:
+        """A finding about the run's health has begun, or has ended."""
+
 
 class ProgressRecorder:
     """Counts an experiment's progress, writes it to the progress file and the log, and passes it to a watcher.
 
-    It starts from the committed metrics up to `step`, so that a resumed run counts nothing twice.
+    It starts from the committed metrics up to `step`, so that a resumed run counts nothing twice. Health is judged from
+    all committed metrics; a finding that an earlier attempt told, according to its progress file, is not told again.
     """
 
     def __init__(
@@ -53,6 +58,10 @@ class ProgressRecorder:
         self._rewards: dict[str, float] = {}
         self._spent = dict.fromkeys(config.pair.agents, Spent())
         self._evaluations: dict[tuple[int, str, str], Evaluated] = {}
+        self._health, self._judged_step = Health(config), 0
+        before = read_progress(store.root)
+        told = before.findings if before is not None else []
+        self._told = {own.key for finding in told for own in (finding, replace(finding, ended_at=None))}
         results = list(evaluations)
         for past in range(step + 1):
             if past:
@@ -60,7 +69,17 @@ class ProgressRecorder:
             for result in results:
                 if result.step == past:
                     self._note(result)
+        self._judge(max(step, store.num_complete()))
         self._write()
+
+    def _judge(self, last: int) -> None:
+        """Judge the committed steps up to `last`, and tell which findings begin or end with them."""
+        for step in range(self._judged_step + 1, last + 1):
+            for finding in self._health.add(step, self._store.metrics(step)["agents"]):
+                if finding.key not in self._told:
+                    log_entry("health", finding.message)
+                    self._watcher.judged(finding)
+        self._judged_step = max(self._judged_step, last)
 
     def _count(self, step: int) -> None:
         agents: Mapping[str, Mapping[str, Any]] = self._store.metrics(step)["agents"]
@@ -84,6 +103,7 @@ class ProgressRecorder:
             rewards=dict(self._rewards),
             spent=dict(self._spent),
             evaluations=list(self._evaluations.values()),
+            findings=list(self._health.findings),
         )
         try:
             write_json(self._store.root / PROGRESS_FILE, asdict(progress), syncs=False)
@@ -102,6 +122,7 @@ class ProgressRecorder:
         """Record a committed step and the estimated time to the last one."""
         self._step, self._seconds_left = step, seconds_left
         self._count(step)
+        self._judge(step)
         progress = self._write()
         log_entry("step", f"{progress.position}: {progress.reward}")
         self._watcher.stepped(progress)

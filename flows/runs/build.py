@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from flows.planning.plans import Plan, check_contents, load_benchmarks, models_dir
+from flows.planning.plans import Plan, check_contents, initial_models, load_benchmarks
 from flows.service.slots import gpu_slots
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
@@ -21,8 +21,8 @@ from hacpo_core.engines.speedups import use_speedups
 from hacpo_core.errors import DataError, StoreError, first_line
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import initial_folder
 from hacpo_core.placement.base import Placement
+from hacpo_core.placement.initial_model import Progress
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem
 from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
@@ -30,7 +30,6 @@ from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import StepStore
-from hacpo_core.tiny.models import WarmupProgress
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import RewardFunction, Rewards, UserReward, VerifierReward
 
@@ -41,7 +40,7 @@ THREADS_FILE = "threads.json"
 
 @contextmanager
 def open_experiment(
-    plan: Plan, *, progress: Mapping[str, WarmupProgress] | None = None, has_lock: bool = False
+    plan: Plan, *, progress: Mapping[str, Progress] | None = None, has_lock: bool = False
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 
@@ -65,15 +64,8 @@ def open_experiment(
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         use_speedups(config.engine.speedups)  # for warm-ups; agents, which may be in other processes, set it as well
         initial = {
-            name: initial_folder(
-                name,
-                agent,
-                models_dir=models_dir(config),
-                progress=(progress or {}).get(name),
-                data_dir=config.data.directory,
-                device=config.engine.device,
-            )
-            for name, agent in config.pair.agents.items()
+            name: model.make(progress=(progress or {}).get(name), num_threads=config.engine.num_threads)
+            for name, model in initial_models(config).items()
         }
         with closing(placement_of(with_threads(config, plan.root), plan.root, initial)) as placement:
             store = StepStore(plan.root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
@@ -12,6 +13,7 @@ from tqdm import tqdm
 from flows.records.progress import Progress
 from flows.records.watcher import Watcher
 from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.phases.health import Finding
 
 if TYPE_CHECKING:  # see hacpo_core.store.steps
     import pandas as pd
@@ -48,6 +50,10 @@ class JsonWatcher(Watcher):
             accuracy=result.value,
         )
 
+    def judged(self, finding: Finding) -> None:
+        """Print the finding, with its remedy if it has just begun."""
+        self._print("health", **asdict(finding), remedy=finding.remedy)
+
 
 class TerminalWatcher(Watcher):
     """Shows progress bars on standard error."""
@@ -81,6 +87,10 @@ class TerminalWatcher(Watcher):
     def evaluated(self, result: EvaluationResult) -> None:
         """Print the accuracy above the bars."""
         tqdm.write(str(result), file=sys.stderr)
+
+    def judged(self, finding: Finding) -> None:
+        """Print the finding above the bars."""
+        tqdm.write(f"health: {finding.message}", file=sys.stderr)
 
 
 def move(bar: tqdm[Any], position: int, note: str) -> None:

@@ -1,9 +1,10 @@
-"""Run many experiments through the workers' queue: make tiny models first, then show progress until all have ended."""
+"""Run many experiments through the workers' queue: make initial models first, then show progress until all end."""
 
 from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,43 +16,44 @@ from typing import Any
 
 from tqdm import tqdm
 
-from flows.planning.plans import Plan, models_dir
+from flows.planning.plans import Plan, initial_models
 from flows.records.failures import Failure
 from flows.records.states import standing_of
 from flows.runs.display import move
 from flows.service.processes import end_with_parent
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
-from hacpo_core.config import TinyModelConfig
 from hacpo_core.errors import EngineError, ServerError
-from hacpo_core.tiny.folders import tiny_model_folder
+from hacpo_core.placement.initial_model import InitialModel
 
 LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
 _messages: Any = None
 
 
-def make_tiny_models(plans: Sequence[Plan], *, num_workers: int) -> None:
-    """Make the missing tiny models in parallel.
+def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
+    """Make the agents' missing initial models: tiny, converted or warmed up. In parallel on a CPU.
 
     Raises:
         HacpoError: one of them could not be made.
         EngineError: its process died.
     """
-    cold: dict[Path, tuple[str, TinyModelConfig]] = {}
+    missing: dict[Path, InitialModel] = {}
     for planned in plans:
-        for agent, model in ((k, a.tiny) for k, a in planned.config.pair.agents.items() if a.tiny is not None):
-            folder = tiny_model_folder(model, models_dir(planned.config))
-            if not folder.is_dir():
-                cold[folder] = (f"warm-up {agent} {folder.name[-4:]}", model)
-    if not cold:
+        missing |= {model.folder: model for model in initial_models(planned.config).values()}
+    missing = {folder: model for folder, model in missing.items() if not folder.is_dir()}
+    if not missing:
         return
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hacpo_core.tiny.models"])  # imported once for all processes
+    context.set_forkserver_preload(["hacpo_core.warm_up.training"])  # imported once for all processes
     messages = context.SimpleQueue()
-    workers = ProcessPoolExecutor(
-        min(num_workers, len(cold)), mp_context=context, initializer=_start_process, initargs=(messages,)
-    )
-    with workers, _Bars(len(cold)) as bars:
-        waiting = {workers.submit(_warm_up, name, model, folder.parent): name for folder, (name, model) in cold.items()}
+    on_cpu = all(model.device == "cpu" for model in missing.values())
+    num_processes = min(num_workers, len(missing)) if on_cpu else 1
+    workers = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_process, initargs=(messages,))
+    num_threads = max(1, len(os.sched_getaffinity(0)) // num_processes)
+    with workers, _Bars(len(missing)) as bars:
+        waiting = {}
+        for folder, model in missing.items():
+            label = f"warm-up {model.name} {folder.name[-4:]}"
+            waiting[workers.submit(_make, label, model, num_threads)] = label
         while waiting:
             while not messages.empty():
                 bars.show(*messages.get())
@@ -71,14 +73,12 @@ def _start_process(messages: Any) -> None:
     end_with_parent()
 
 
-def _warm_up(name: str, model: TinyModelConfig, cache: Path) -> None:
-    from hacpo_core.tiny.models import ensure_tiny_model
-
+def _make(label: str, model: InitialModel, num_threads: int) -> None:
     def progress(step: int, num_steps: int, loss: float) -> None:
         if step % 10 == 0 or step == num_steps:
-            _messages.put((name, step, num_steps, f"loss {loss:.3f}"))
+            _messages.put((label, step, num_steps, f"loss {loss:.3f}"))
 
-    ensure_tiny_model(model, cache, progress=progress)
+    model.make(progress=progress, num_threads=num_threads)
 
 
 def watch(
@@ -107,6 +107,7 @@ def watch(
     waiting = {planned.id: planned.root for planned in plans}
     failed: dict[str, str] = {}
     watched: dict[str, str] = {}
+    told: set[Any] = set()
     runs: Mapping[str, ScheduledRun] = {}
     asked_at = -math.inf
     with _Bars(len(waiting)) as bars:
@@ -125,6 +126,11 @@ def watch(
                 if standing.state == "running" and standing.progress is not None:
                     now = standing.progress
                     bars.show(name, now.step, now.num_steps, now.brief_reward)
+                if standing.progress is not None:
+                    for finding in standing.progress.findings:
+                        if (name, finding.key) not in told:
+                            told.add((name, finding.key))
+                            tqdm.write(f"{name}: {finding.message}", file=sys.stderr)
                 reason = None
                 if standing.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id

@@ -41,6 +41,7 @@ from hacpo_core.errors import (
     first_line,
 )
 from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.phases.health import Finding
 from hacpo_core.phases.runner import Handle, Phase
 from hacpo_core.store.background import Background
 from hacpo_core.store.lock import ExperimentLock
@@ -215,6 +216,10 @@ class PrefectWatcher(Watcher):
     def evaluated(self, result: EvaluationResult) -> None:
         """Forward the event."""
         self._inner.evaluated(result)
+
+    def judged(self, finding: Finding) -> None:
+        """Forward the event."""
+        self._inner.judged(finding)
 
     def stepped(self, progress: Progress) -> None:
         """Update the progress artifact (step, reward per agent, time left), at most every UPDATE_EVERY_S seconds."""

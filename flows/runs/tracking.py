@@ -20,6 +20,7 @@ from flows.planning.plans import Plan, data_files, find_plan
 from flows.process import configure_process
 from flows.records.gridfile import read_grids
 from flows.records.notes import NOTES_FILE, Notes, read_notes
+from flows.records.progress import read_progress
 from flows.records.states import CONFIG_FILE, standing_of
 from flows.records.tracked import mark_open, unsent_experiments
 from flows.runs.results import read_final, result_values
@@ -155,6 +156,7 @@ class _Copy:
         accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
         self._tracker.choose_columns(params=("method", "pair", "seed"), metrics=accuracies)
         self._notes: Notes | None = None
+        self._health: str | None = None
         self._logged = self._tracker.logged_steps()
         self._next_step = 1
         self._evaluated: set[tuple[int, str]] = set()
@@ -175,6 +177,7 @@ class _Copy:
         self._send_evaluations(self._store.last_step())
         self._tracker.flush()
         self._send_notes()
+        self._send_health()
         if status is not None:
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
@@ -184,6 +187,16 @@ class _Copy:
         if (self._plan.root / NOTES_FILE).is_file() and notes != self._notes:
             self._tracker.set_notes(tags=notes.tags, note=notes.note, is_archived=notes.is_archived)
             self._notes = notes
+
+    def _send_health(self) -> None:
+        progress = read_progress(self._plan.root)
+        if progress is not None:
+            health = (
+                "; ".join(f"{finding.rule} ({finding.agent})" for finding in progress.open_findings) or "no finding"
+            )
+            if health != self._health:
+                self._tracker.set_health(health)
+                self._health = health
 
     def _send_evaluations(self, last: int) -> None:
         """Each agent's figures, and the mean over the agents on the parent run once all are evaluated."""

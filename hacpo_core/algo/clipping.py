@@ -44,6 +44,19 @@ def cross_bounds(*, floor: float, step: float, update: int) -> Bounds:
     return Bounds(min(1.0, floor + update * step), 1.0)
 
 
+def mirrored_cross_bounds(*, floor: float, step: float, update: int) -> Bounds:
+    """Bounds for responses that another agent sampled, as far above 1 as below, and tighter with every update.
+
+        [f, 2 - f],   f = min(1, floor + m step)
+
+    Args:
+        floor, step, update: as for `cross_bounds`.
+    Source: ours; see docs/decisions.md#self-normalised-cross-ratios.
+    """
+    lower = cross_bounds(floor=floor, step=step, update=update).floor
+    return Bounds(lower, 2.0 - lower)
+
+
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pessimistic: bool) -> Tensor:
     """Ratio times advantage with the ratio clipped to the bounds.
 

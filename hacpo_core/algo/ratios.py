@@ -1,9 +1,12 @@
 """Importance ratios, per token and per sequence; the latter also between different tokenizers.
 
-Shapes: B sequence, T token.
+Shapes: B sequence, T token, K step of a window.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -63,3 +66,39 @@ def sequence_ratio(logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tens
     """
     log_ratio_B = masked_mean(logprob_BT, mask_BT) - old_mean_logprob_B
     return log_ratio_B.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def log_center(mean_log_ratio_K: Sequence[float]) -> float:
+    """Common factor of a pair of agents, as a log-ratio.
+
+        c[k, j] = 1/K sum over the last K steps of the mean of log s[k, j] before the step's first update
+
+    Args:
+        mean_log_ratio_K: mean log-ratio of j's rows under k in each step, nats per token, at least one.
+
+    Returns:
+        c, nats per token.
+    Source: ours; self-normalised importance sampling. See docs/decisions.md#self-normalised-cross-ratios.
+    """
+    return math.fsum(mean_log_ratio_K) / len(mean_log_ratio_K)
+
+
+def self_normalised_ratio(
+    logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor, log_center_B: Tensor
+) -> Tensor:
+    """Sequence ratio relative to what is usual for the pair of agents.
+
+        s~ = exp( log s - c ),   log s - c clamped to +-10
+
+    With c = 0 it is `sequence_ratio`. If all of a pair's ratios are multiplied by one factor, c moves with them and s~
+    stays.
+
+    Args:
+        logprob_BT, mask_BT, old_mean_logprob_B: as for `sequence_ratio`.
+        log_center_B: c of the row's pair of agents, nats per token; 0 for own rows.
+
+    Returns:
+        ratio_B, dimensionless.
+    Source: ours; see docs/decisions.md#self-normalised-cross-ratios.
+    """
+    return sequence_ratio(logprob_BT, mask_BT, old_mean_logprob_B + log_center_B)

@@ -1,6 +1,6 @@
 """An experiment's configuration: schema, checks, identity and derived counts."""
 
-from hacpo_core.config.agents import AgentConfig, PairConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
+from hacpo_core.config.agents import AgentConfig, PairConfig, TinyModelConfig, WarmUpConfig
 from hacpo_core.config.engine import (
     ALL_LINEAR,
     AUTO,
@@ -71,8 +71,7 @@ __all__ = [
     "TrainSetConfig",
     "VerifierConfig",
     "VllmConfig",
-    "WarmupConfig",
-    "WeakWarmupConfig",
+    "WarmUpConfig",
     "as_dict",
     "digest_of",
     "flatten",

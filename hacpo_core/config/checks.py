@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from hacpo_core.config.addresses import has_password, is_server
-from hacpo_core.config.agents import TinyModelConfig, WeakWarmupConfig
+from hacpo_core.config.agents import TinyModelConfig, WarmUpConfig
 from hacpo_core.config.counts import num_samples, num_sources, train_set_counts
 from hacpo_core.config.engine_checks import check_engines
 from hacpo_core.config.fields import fields_of
@@ -240,8 +240,8 @@ def _check_agents(config: ExperimentConfig) -> None:
             raise ConfigError(f"pair.agents.{name}: expected exactly one of path and tiny; set path to a model folder")
         if agent.tiny is not None:
             _check_tiny(agent.tiny, f"pair.agents.{name}.tiny.")
-        if agent.weak_warmup is not None:
-            _check_weak_warmup(agent.weak_warmup, f"pair.agents.{name}.weak_warmup")
+        if agent.warm_up is not None:
+            _check_warm_up(agent.warm_up, f"pair.agents.{name}.warm_up")
 
 
 def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
@@ -256,9 +256,6 @@ def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
             f"{prefix}num_kv_heads: got {tiny.num_kv_heads}, which does not divide num_heads={tiny.num_heads}; "
             "set it to a divisor"
         )
-    shares = tiny.warmup.misconceptions
-    if len(shares) != 3 or any(not 0 <= share <= 1 for share in shares):
-        raise ConfigError(f"{prefix}warmup.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]")
 
 
 def _check_plan(config: ExperimentConfig) -> None:
@@ -272,13 +269,19 @@ def _check_plan(config: ExperimentConfig) -> None:
         )
 
 
-def _check_weak_warmup(warmup: WeakWarmupConfig, field: str) -> None:
-    if not warmup.weak:
+def _check_warm_up(warm_up: WarmUpConfig, field: str) -> None:
+    if warm_up.kind == "weak_driven" and not warm_up.weak:
         raise ConfigError(f"{field}.weak: got none; set it to the model folder of an earlier checkpoint of the agent")
-    if not warmup.file:
-        raise ConfigError(f"{field}.file: got none; set it to a JSONL or Parquet file in the data folder")
-    if "{problem}" not in warmup.template:
-        raise ConfigError(f"{field}.template: got {warmup.template!r}; write {{problem}} where the problem goes")
+    if warm_up.source == "file" and not warm_up.file:
+        raise ConfigError(
+            f"{field}.file: got none; set it to a JSONL or Parquet file in the data folder, or set source to an "
+            "embedded task"
+        )
+    if "{problem}" not in warm_up.template:
+        raise ConfigError(f"{field}.template: got {warm_up.template!r}; write {{problem}} where the problem goes")
+    shares = warm_up.misconceptions
+    if len(shares) != 3 or any(not 0 <= share <= 1 for share in shares):
+        raise ConfigError(f"{field}.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]")
 
 
 def _check_minibatches(config: ExperimentConfig) -> None:

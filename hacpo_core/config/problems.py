@@ -47,7 +47,11 @@ class ProblemSetConfig:
     kind: str = setting(
         "file",
         "source of the problems",
-        choices={"arithmetic": "generated arithmetic problems", "file": "a file of the data folder"},
+        choices={
+            "file": "a file of the data folder",
+            "arithmetic": "the embedded sums, for tiny models",
+            "word_problems": "the embedded word problems, for small language models",
+        },
     )
     file: str | None = setting(
         None, "JSONL or Parquet file, by its path in data.directory", identity=False, inert=_NOT_FILE
@@ -89,8 +93,9 @@ class TrainSetConfig(ProblemSetConfig):
 
 def _reads_no_file(_: Any, config: Any) -> str | None:
     sets = [*config.data.sets.values(), *config.evaluate.benchmarks.values()]
-    is_warmed = any(agent.weak_warmup is not None for agent in config.pair.agents.values())
-    return None if is_warmed or any(each.kind == "file" for each in sets) else "nothing is read from a file"
+    warm_ups = [agent.warm_up for agent in config.pair.agents.values()]
+    reads_solutions = any(warm_up is not None and warm_up.source == "file" for warm_up in warm_ups)
+    return None if reads_solutions or any(each.kind == "file" for each in sets) else "nothing is read from a file"
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,9 @@ class BenchmarkConfig(ProblemSetConfig):
         "file",
         "source of the problems",
         choices={
-            "arithmetic": "generated arithmetic problems",
             "file": "a file of the data folder",
+            "arithmetic": "the embedded sums, for tiny models",
+            "word_problems": "the embedded word problems, for small language models",
             "development": "problems held out of the training sets",
         },
     )
@@ -142,7 +148,10 @@ class BenchmarkConfig(ProblemSetConfig):
     )
     system: str | None = setting(None, "system message; null: none", inert=when(".kind", "development"))
     split: str = setting(
-        "dev", "split of the arithmetic problems", choices=("dev", "test"), inert=unless(".kind", "arithmetic")
+        "dev",
+        "split of an embedded task's problems",
+        choices=("dev", "test"),
+        inert=unless(".kind", "arithmetic", "word_problems"),
     )
     style: str | None = setting(None, "which part of a response is its answer; null: as verifier.style", choices=STYLES)
     metric: str = setting(

@@ -45,7 +45,8 @@ class RetokenizeConfig:
         "keep",
         "end-of-sequence (EOS) token of a response",
         choices={
-            "keep": "finished responses end with the learner's EOS",
+            "keep": "finished responses end with the token that ends a turn in the learner's chat template, or its "
+            "tokenizer's EOS if the template writes none",
             "drop": "official code: EOS is removed from own and others' responses, unless it is the only token",
         },
     )
@@ -67,6 +68,11 @@ class RolloutConfig:
         1024, "longest prompt; problems with longer ones are dropped and counted", unit="tokens", at_least=1
     )
     max_response_tokens: int = setting(4096, "response limit", unit="tokens", at_least=1)
+    stops_at_turn_end: bool = setting(
+        True,
+        "the token with which an agent's chat template ends a turn ends a response, too; false: only the EOS ids of "
+        "its tokenizer, config.json and generation_config.json do",
+    )
     batch_size: int = setting(256, "responses sampled concurrently", at_least=1)
 
 

@@ -38,6 +38,7 @@ class Minibatch:
         old_logprobs: float32, nats, for each token of the learner's own rows; empty for foreign rows.
         token_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
         sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
+        log_center_B: see `LossRows.log_center_B`; set by the learner.
     """
 
     keys: tuple[RowKey, ...]
@@ -51,6 +52,7 @@ class Minibatch:
     old_logprobs: Ragged
     token_advantages: Ragged
     sampler_logprobs: Ragged
+    log_center_B: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -72,6 +74,7 @@ class Minibatch:
             old_logprobs=self.old_logprobs.take(at),
             token_advantages=self.token_advantages.take(at),
             sampler_logprobs=self.sampler_logprobs.take(at),
+            log_center_B=None if self.log_center_B is None else self.log_center_B[at],
             **{name: getattr(self, name)[at] for name in columns},
         )
 

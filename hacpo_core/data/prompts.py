@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, TemplateError
+from jinja2 import Environment, TemplateError, nodes
 from jinja2.meta import find_undeclared_variables
 from tokenizers import Tokenizer
 
@@ -28,6 +29,7 @@ from hacpo_core.records import Message
 if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
+_log = logging.getLogger(__name__)
 PLACEHOLDER = "{problem}"
 
 # Marks a special token spelled out in a message while the template is rendered; a noncharacter, as NONCHARACTER is.
@@ -35,6 +37,8 @@ _MASK = "\ufdd1"
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """transformers' tag around an assistant's turn, which is not standard Jinja"""
 _SET_BY_RENDERER = frozenset({"messages", "strftime_now", "raise_exception"})
+_SENTINEL = "ASSISTANTS-TURN"
+"""an assistant's turn that no template contains"""
 _TEXTS_AT_ONCE = 1_000
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)
 """date passed to chat templates, so that prompts do not depend on the day; the default of Llama 3's template"""
@@ -70,7 +74,7 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
         return
     template = _GENERATION.sub("", _template_of(tokenizer))
     try:
-        read = find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+        read = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
     except TemplateError as error:
         raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
@@ -83,6 +87,26 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
             raise ConfigError(
                 f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
             )
+
+
+def _settable(template: nodes.Template) -> set[str]:
+    """Variables whose value a caller can set: those that the template reads and does not always overwrite.
+
+    A variable that is assigned (in both branches of an `if`, for example) counts only where the template asks for it
+    first: in a condition, with `is defined` or `default`, or in its own assignment.
+    """
+
+    def names(node: nodes.Node) -> set[str]:
+        inner = {each.name for each in node.find_all(nodes.Name)}
+        return inner | ({node.name} if isinstance(node, nodes.Name) else set())
+
+    assignments = list(template.find_all(nodes.Assign))
+    assigned = {name for each in assignments for name in names(each.target)}
+    asked = {name for each in assignments for name in names(each.target) & names(each.node)}
+    asked |= {name for each in template.find_all(nodes.If) for name in names(each.test)}
+    asked |= {name for each in template.find_all(nodes.CondExpr) for name in names(each.test)}
+    asked |= {name for each in template.find_all(nodes.Filter) if each.name == "default" for name in names(each)}
+    return find_undeclared_variables(template) - (assigned - asked)
 
 
 def render_prompts(
@@ -141,6 +165,53 @@ def is_left_to_write(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments
     return mark not in _rendered(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
 
 
+def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> int | None:
+    """Id of the token that the chat template writes after an assistant's turn; None if it writes none.
+
+    It need not be the tokenizer's EOS: Qwen's base models have `<|endoftext|>`, but their template ends turns with
+    `<|im_end|>`.
+
+    Args:
+        tokenizer: with the chat template.
+        arguments: additional arguments of the template.
+    """
+    conversation = (Message("user", "Begin."), Message("assistant", _SENTINEL))
+    try:
+        text = _rendered(tokenizer, conversation, arguments or {}, is_open=False)
+    except ModelError as error:
+        _log.warning("%s; responses end in the tokenizer's EOS", error)
+        return None
+    _, content, rest = text.rpartition(_SENTINEL)
+    ids = special_token_ids(tokenizer) | tokenizer.get_added_vocab()
+    ends = [token for token in ids if content and token.strip() and rest.lstrip().startswith(token.strip())]
+    return ids[max(ends, key=len)] if ends else None
+
+
+def check_generation_prompt(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> None:
+    """Check that a prompt ends where an assistant's turn begins.
+
+    Raises:
+        ModelError: the template writes something before an assistant's turn, such as `<|im_start|>assistant`, but not
+            at the end of a prompt (`add_generation_prompt`).
+    """
+    user, given = Message("user", "Begin."), arguments or {}
+    prompt = _rendered(tokenizer, (user,), given)
+    if prompt != _rendered(tokenizer, (user,), given, is_open=False):
+        return
+    try:
+        text = _rendered(tokenizer, (user, Message("assistant", _SENTINEL)), given, is_open=False)
+    except ModelError:  # a template for users alone
+        return
+    before, content, _ = text.rpartition(_SENTINEL)
+    missing = before.removeprefix(prompt).strip()
+    if content and missing and before.startswith(prompt):
+        raise ModelError(
+            f"the chat template of {_path_of(tokenizer)} writes {missing!r} before an assistant's turn, but not at the "
+            "end of a prompt; add an `if add_generation_prompt` block that writes it, or set "
+            "`pair.agents.<name>.chat_template`"
+        )
+
+
 def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.name_or_path or "a tokenizer in memory")
 
@@ -161,14 +232,21 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> str:
         ) from error
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    arguments: Mapping[str, Any],
+    *,
+    is_open: bool = True,
+) -> str:
+    """The conversation as text; `is_open`: up to the start of the agent's next turn."""
     path = _path_of(tokenizer)
     conversation = [{"role": message.role, "content": message.content} for message in messages]
     _template_of(tokenizer)
     try:
         return str(
             tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=True, strftime_now=_TODAY.strftime, **arguments
+                conversation, tokenize=False, add_generation_prompt=is_open, strftime_now=_TODAY.strftime, **arguments
             )
         )
     except (TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from hacpo_core.config import DataConfig
-from hacpo_core.data import arithmetic
+from hacpo_core.data import arithmetic, word_problems
 from hacpo_core.data.problem_sets import asked, read_problems
 from hacpo_core.errors import DataError
 from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed, generator
+
+EMBEDDED = {"arithmetic": arithmetic.problems, "word_problems": word_problems.problems}
+"""problems of each embedded task, by the kind of a problem set; called with the split"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,8 @@ def load_training(config: DataConfig) -> TrainingData:
     development: list[Problem] = []
     for name in config.train:
         declared = config.sets[name]
-        if declared.kind == "arithmetic":
-            unasked = arithmetic.problems("train")
+        if declared.kind in EMBEDDED:
+            unasked = EMBEDDED[declared.kind]("train")
         else:
             unasked = read_problems(f"data.sets.{name}", declared, config.directory, drops_unanswerable=True)
         problems = asked(unasked, declared)

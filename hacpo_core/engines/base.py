@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Positions, Ragged
+from hacpo_core.methods.base import State
 from hacpo_core.records import SamplingLimits
 
 
@@ -100,7 +101,7 @@ class RowOutcomes:
     Attributes:
         row_B: position of the row in its mini-batch.
         update_B: index m of that mini-batch.
-        ratio_B: sequence importance ratio before the row's update.
+        ratio_B: sequence importance ratio before the row's update, as `Surrogate.ratio_B`.
         floor_B, ceiling_B: its bounds.
         stopped_share_B: share of the row whose gradient clipping set to 0: 0 or 1, or a share of tokens.
         kl_B: mean KL divergence from the reference, nats.
@@ -158,7 +159,12 @@ class MinibatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UpdateOutcome:
-    """All updates of one learner in one step."""
+    """All updates of one learner in one step.
+
+    `log_centers` and `objective_state` are what the objective's `log_centers` returned: by agent, and its next state.
+    """
 
     minibatches: tuple[MinibatchOutcome, ...]
     rows: RowOutcomes
+    log_centers: Mapping[str, float]
+    objective_state: State

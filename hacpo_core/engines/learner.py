@@ -1,6 +1,7 @@
 """Common part of all learners: forward passes over rows, the objective, the learning rate schedule.
 
-    update: mini-batch ─▶ leave out rows with advantage 0; old log-probabilities of own rows
+    update: mini-batch ─▶ log-ratios of others' rows, if the objective reads them
+                       ─▶ leave out rows with advantage 0; old log-probabilities of own rows
                        ─▶ accumulate: _score_groups ─▶ _loss ─▶ backward     for each micro-batch
                        ─▶ optimizer_step
 
@@ -28,6 +29,7 @@ from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes, UpdateOutcome
+from hacpo_core.engines.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.engines.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.loss import LossValue, loss_value
@@ -39,7 +41,8 @@ from hacpo_core.engines.torch.optimizer import learning_rate
 from hacpo_core.engines.transformers.attention import let_rows_share
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError
-from hacpo_core.methods.base import LossRows, Objective, RowKind
+from hacpo_core.methods.base import LossRows, Objective, RowKind, State
+from hacpo_core.methods.checks import checked_log_centers
 
 COSINE_CHUNK = 2**24
 """elements of a gradient that are converted to float64 at a time"""
@@ -150,6 +153,7 @@ class BaseLearner(ABC):
         *,
         measures_cosine: bool,
         recomputes_own: bool = False,
+        objective_state: State | None = None,
     ) -> UpdateOutcome:
         """One optimizer update per mini-batch, in order.
 
@@ -159,11 +163,18 @@ class BaseLearner(ABC):
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
             recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
                 that train them; otherwise use those of the rows.
+            objective_state: of the previous step; None: {}.
 
         Raises:
             EngineError: a gradient is not finite; earlier mini-batches have already changed the weights.
         """
         self.onload()
+        centers: dict[str, float] = {}
+        state: State = objective_state or {}
+        if objective.reads_first_ratios:
+            first = first_log_ratios(minibatches, self.logprobs)
+            centers, state = checked_log_centers(objective, first, state)
+            minibatches = [with_log_centers(minibatch, centers) for minibatch in minibatches]
         live = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
         passed = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live, strict=True)]
         if recomputes_own:
@@ -190,7 +201,7 @@ class BaseLearner(ABC):
                 )
             )
         self.model.eval()
-        return UpdateOutcome(tuple(outcomes), RowOutcomes.joined([RowOutcomes.none(), *rows_seen]))
+        return UpdateOutcome(tuple(outcomes), RowOutcomes.joined([RowOutcomes.none(), *rows_seen]), centers, state)
 
     def _has_gradient(self, rows: Minibatch, objective: Objective) -> NDArray[np.bool_]:
         """Rows that an update passes through the model. A row with advantage 0 contributes only its KL term."""
@@ -286,6 +297,7 @@ class BaseLearner(ABC):
                 old_logprob_BT=old_BT,
                 token_advantage_BT=token_advantage_BT,
                 correction_BT=correction_BT,
+                log_center_B=None if rows.log_center_B is None else column(rows.log_center_B),
             ),
             spread(scores.logprob_N),
             column(rows.row_weight_B),

@@ -353,6 +353,8 @@ class LossRows:
             whose tokens do not align.
         token_advantage_BT: added to the advantage of each token, see `Estimator.token_advantage`; None: nothing.
         correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
+        log_center_B: what `Objective.log_centers` gave for the row's source, nats per token; 0 on own rows, None if the
+            objective gives nothing.
     """
 
     mask_BT: Tensor
@@ -364,6 +366,7 @@ class LossRows:
     old_logprob_BT: Tensor
     token_advantage_BT: Tensor | None = None
     correction_BT: Tensor | None = None
+    log_center_B: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong shape, which would otherwise be broadcast silently."""
@@ -395,7 +398,7 @@ class Surrogate:
 
     Attributes:
         value_B: to be maximised, with gradient; for a token-level objective the sum over the row's tokens.
-        ratio_B: sequence importance ratio.
+        ratio_B: sequence importance ratio to which the bounds apply.
         stopped_share_B: share of the row whose gradient clipping set to 0, in [0, 1].
         floor_B, ceiling_B: bounds of the ratio.
     """
@@ -464,6 +467,30 @@ class Objective(Seam):
     def needs_token_ratios(self) -> bool:
         """Whether it needs an importance ratio for each token, which foreign rows do not have."""
         return self.is_token_level
+
+    @property
+    def reads_first_ratios(self) -> bool:
+        """Whether `log_centers` is called. If so, the learner scores the other agents' rows before its first update."""
+        return False
+
+    def log_centers(self, first: Mapping[str, NDArray[np.float64]], state: State) -> tuple[Mapping[str, float], State]:
+        """What is subtracted from the log-ratio of each other agent's rows in this step, and the next state.
+
+        Args:
+            first: by agent, the log-ratios (nats per token) of its rows before the learner's first update of the step;
+                agents without rows are left out. All rows of the step's mini-batches count, each once, also those that
+                `engine.skip_zero_advantage` leaves out of the passes.
+            state: of the previous step, {} in the first.
+
+        Returns:
+            log-ratio by agent, nats per token; `surrogate` gets it as `LossRows.log_center_B`.
+        """
+        return {}, state
+
+    @property
+    def own_clip_width(self) -> float | None:
+        """Distance from 1 to the nearer bound of own sequence ratios; None if they have no bounds."""
+        return None
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
         """Weight of each row of a whole mini-batch (float64), see `hacpo_core.algo.objectives.row_weights`."""

@@ -20,6 +20,7 @@ from hacpo_core.methods.base import (
     Estimate,
     Estimator,
     History,
+    Objective,
     PlanTask,
     SampleSpec,
     SamplingPlan,
@@ -262,6 +263,22 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
         if key not in known:
             raise MethodError(f"{owner}: took {key}, expected a response of that step; see `history.responses`")
     return minibatches, after
+
+
+def checked_log_centers(
+    objective: Objective, first: Mapping[str, NDArray[np.float64]], state: State
+) -> tuple[dict[str, float], State]:
+    """An objective's log-ratios to subtract, by agent, and its next state.
+
+    Raises:
+        MethodError: it raised an error, or returned anything but one finite number for each agent in `first`.
+    """
+    owner = f"method.objective ({objective.name}): log_centers"
+    centers, after = _pair(owner, lambda: objective.log_centers(first, state))
+    found = _numbers(centers, owner, "centers")
+    if set(found) != set(first):
+        raise MethodError(f"{owner}: got centers of {sorted(found)}, expected of {sorted(first)}; return one for each")
+    return found, after
 
 
 def _pair(owner: str, call: Callable[[], Any]) -> tuple[Any, Any]:

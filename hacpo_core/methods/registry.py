@@ -26,6 +26,7 @@ from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.gmpo import Gmpo
 from hacpo_core.methods.objectives.peer_shaping import PeerShaping
 from hacpo_core.methods.objectives.sapo import Sapo
+from hacpo_core.methods.objectives.self_normalised import SelfNormalised
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.plans.dynamic_sampling import DynamicSampling
@@ -66,6 +67,7 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
         "peer_shaping": PeerShaping,
         "sequence_clip": SequenceClip,
         "cross_clip": CrossClip,
+        "self_normalised": SelfNormalised,
     },
 }
 

@@ -14,7 +14,8 @@ def checkpoint(experiment: Experiment, step: int) -> None:
         StoreError: the disk is full or not writable.
     """
     experiment.ledger.store.sync()  # the steps behind a checkpoint must be on disk before it
-    phases = ["advantage", *(f"{kind}.{agent}" for kind in ("rollout", "update") for agent in experiment.agents)]
+    kinds = ("rollout", "update", "objective")
+    phases = ["advantage", *(f"{kind}.{agent}" for kind in kinds for agent in experiment.agents)]
     save_checkpoint(
         experiment.ledger.store.root,
         step,

@@ -2,8 +2,9 @@
 
 Names are `area/name_unit`. A source is "own", "cross" (all other agents together), "old" (the agent's own rows of
 earlier steps) or, with more than two agents, "from_<agent>". Ratio and clip metrics cover the rows that an update
-passed through the model; with `engine.skip_zero_advantage`, those are the rows with an advantage. Estimators add
-metrics of their own.
+passed through the model; with `engine.skip_zero_advantage`, those are the rows with an advantage. With objective
+`self_normalised`, ratio and clip metrics of other agents' rows are of s~, the ratio that the bounds see; s itself is
+s~ exp(log_center). Estimators add metrics of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ DEFINITIONS: Mapping[str, str] = {
     "reward/ordinary_mean": "mean verified reward of the sampled responses; only in steps with searched responses",
     "reward/search_mean": "mean verified reward of the searched responses",
     "reward/num_unscored": "responses without a verdict",
+    "reward/unscored_share": "share of responses without a verdict",
     "capability/batch": "capability of the agent in this step's batch (Eq. 9)",
     "capability/smoothed": "mean capability over the last K steps",
     "capability/ratio_to_<agent>": "bounded capability ratio w[this, agent] (Eq. 8)",
@@ -33,6 +35,8 @@ DEFINITIONS: Mapping[str, str] = {
     "ratio_<source>/mean": "mean sequence importance ratio of the source's rows, before their update",
     "ratio_<source>/min": "smallest sequence importance ratio of the source's rows, before their update",
     "ratio_<source>/max": "largest sequence importance ratio of the source's rows, before their update",
+    "ratio_from_<agent>/log_center": "c, nats per token: mean log-ratio of that agent's rows before the step's first "
+    "update, over the last steps; ratio and clip metrics of its rows are of s~ = s / exp(c) (self_normalised)",
     "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, when s should be 1",
     "clip_<source>/below_share": "share of the source's rows whose ratio is below the lower bound",
     "clip_<source>/above_share": "share of the source's rows whose ratio is above the upper bound",

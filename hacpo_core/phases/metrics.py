@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -16,26 +15,12 @@ from hacpo_core.methods.base import RowKind
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
 from hacpo_core.store.ledger import Ledger, SampledBatch
 
-LARGEST_SAMPLER_ERROR = 1e-3
-"""mean |s - 1| between sampler and learner above which a step logs a warning"""
-_log = logging.getLogger(__name__)
-
 
 def metrics(experiment: Experiment, step: int) -> None:
     """Commit the step's metrics with their timestamp, which a later run of the phase does not change."""
     if experiment.ledger.store.is_intact(step, "metrics"):
         return
     values = step_metrics(experiment.ledger, step, is_token_level=experiment.method.objective.is_token_level)
-    remedy = "set engine.dtype=float32 or engine.head_dtype=float32"
-    if experiment.config.old_logprobs == "sampler":
-        remedy = f"set old_logprobs=learner, or {remedy}"
-    elif experiment.method.objective.correction == "none":
-        remedy = f"{remedy}, or method.objective.correction=mask, which reweights own rows by pi_learner / pi_sampler"
-    for agent, of_agent in values["agents"].items():
-        error = of_agent.get("sampler/ratio_error_mean", 0.0)
-        if not error <= LARGEST_SAMPLER_ERROR:
-            message = "step %d, %s: sampler and learner differ, mean |s - 1| is %.1e, expected at most %.0e; %s"
-            _log.warning(message, step, agent, error, LARGEST_SAMPLER_ERROR, remedy)
     experiment.ledger.store.commit(step, "metrics", {"metrics.json": values})
 
 
@@ -76,6 +61,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         **ledger.estimate(step).estimate.figures.get(agent, {}),
         "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
         "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
+        "reward/unscored_share": float((~verdicts.is_scored_R).mean()),
         "text/length_drift": counts.length_drift_mean,
         "text/num_truncated": counts.num_truncated,
         "text/num_empty": counts.num_empty,
@@ -104,6 +90,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if len(ledger.agents) > 2:
         for other in ledger.agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
+    values |= {f"ratio_from_{other}/log_center": center for other, center in update.log_centers.items()}
     first = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
     if len(first):
         values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))

@@ -71,15 +71,24 @@ def _apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> Non
             version=step,
             measures_cosine=measures_cosine(experiment.config) and step % experiment.config.diagnostics.every == 0,
             recomputes_own=experiment.ledger.rollouts(step, agent).recomputes_own,
+            objective_state=experiment.state_before(step, f"objective.{agent}"),
         )
     if experiment.ledger.has(step, f"update.{agent}"):
         _judge_replay(experiment, step, agent, applied.trace)
         return
     rows = row_table(batch.minibatches, applied.outcome.rows)
-    minibatches, trace = applied.outcome.minibatches, applied.trace
-    experiment.ledger.save_update(
-        step, agent, UpdateRecord(minibatches, rows, trace, batch.counts, after, watch.cost())
+    outcome, objective = applied.outcome, experiment.method.objective
+    record = UpdateRecord(
+        minibatches=outcome.minibatches,
+        rows=rows,
+        trace=applied.trace,
+        counts=batch.counts,
+        state=after,
+        objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
+        log_centers=outcome.log_centers,
+        cost=watch.cost(),
     )
+    experiment.ledger.save_update(step, agent, record)
 
 
 def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:

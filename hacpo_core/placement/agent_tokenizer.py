@@ -8,7 +8,13 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.config import AgentConfig
-from hacpo_core.data.prompts import check_template_arguments, is_left_to_write, render_prompts
+from hacpo_core.data.prompts import (
+    check_generation_prompt,
+    check_template_arguments,
+    is_left_to_write,
+    render_prompts,
+    turn_end_id,
+)
 from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
 from hacpo_core.errors import ModelError
@@ -19,10 +25,20 @@ MOST_PROMPTS = 2**16
 
 
 class AgentTokenizer:
-    """The parts of an agent that do not need its weights: tokenizer, chat template and its arguments, EOS ids."""
+    """The parts of an agent that do not need its weights: tokenizer, chat template and its arguments, end tokens.
 
-    def __init__(self, name: str, config: AgentConfig, *, initial: Path) -> None:
+    `eos_ids` are all ids that end a response. `end_id` is the one of them with which a partner's response ends in this
+    agent's tokens: the one that the chat template writes after a turn, else the tokenizer's EOS.
+    """
+
+    def __init__(self, name: str, config: AgentConfig, *, initial: Path, stops_at_turn_end: bool = True) -> None:
         """Load the tokenizer from the folder of the initial model.
+
+        Args:
+            name: of the agent.
+            config: its configuration.
+            initial: folder of its initial model.
+            stops_at_turn_end: `rollout.stops_at_turn_end`.
 
         Raises:
             ModelError: it cannot be loaded.
@@ -37,8 +53,13 @@ class AgentTokenizer:
             )
             self.eos_ids = eos_ids(initial, self.tokenizer)
             check_template_arguments(self.tokenizer, self.template_arguments, agent=name)
+            check_generation_prompt(self.tokenizer, arguments=self.template_arguments)
+            turn_end = turn_end_id(self.tokenizer, arguments=self.template_arguments)
         except ModelError as error:
             raise ModelError(f"pair.agents.{name}: {error}") from error
+        if stops_at_turn_end and turn_end is not None:
+            self.eos_ids |= {turn_end}
+        self.end_id = turn_end if turn_end in self.eos_ids else int(self.tokenizer.eos_token_id)
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
         self._step_readers: dict[tuple[str, str], StepReader] = {}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
-from hacpo_core.config import AgentConfig, ExperimentConfig
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import longest_sequence, total_updates
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
@@ -24,7 +24,6 @@ from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.models.folders import find_model
 from hacpo_core.engines.models.loading import (
     check_lengths,
     check_vocabulary,
@@ -41,14 +40,12 @@ from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
-from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
-from hacpo_core.placement.weak_warmup import WeakWarmupTask, ensure_warmed_model
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
-from hacpo_core.tiny.models import WarmupProgress, ensure_tiny_model
 
 PROBE_TOKENS = 64
 """number of first tokens of each response that are compared after a weight transfer"""
@@ -57,39 +54,6 @@ MOST_PROBE_ROUNDS = 16
 UNUSUAL_FACTOR = 10
 """multiple of the tolerated mean difference above which a single token's difference is logged"""
 _log = logging.getLogger(__name__)
-
-
-def initial_folder(
-    name: str,
-    agent: AgentConfig,
-    *,
-    models_dir: Path,
-    progress: WarmupProgress | None = None,
-    data_dir: str | None = None,
-    device: str = "cpu",
-) -> Path:
-    """Folder of an agent's initial model; a tiny or warmed-up model is created if it does not exist yet.
-
-    Args:
-        name: of the agent.
-        agent: its configuration.
-        models_dir: folder of all models created here.
-        progress: called during a warm-up with (step, steps, loss).
-        data_dir: `data.directory`, for the data of a warm-up against a weak checkpoint.
-        device: for that warm-up, "cpu" or "cuda".
-
-    Raises:
-        ModelError: the folder does not exist.
-        HacpoError: the warm-up failed.
-    """
-    if agent.tiny is not None:
-        folder = ensure_tiny_model(agent.tiny, models_dir, progress=progress)
-    else:
-        assert agent.path is not None, "validate() requires path or tiny"
-        folder = find_model(agent.path, agent=name)
-    if agent.weak_warmup is None:
-        return folder
-    return ensure_warmed_model(WeakWarmupTask(name, agent, folder, data_dir, device), models_dir, progress=progress)
 
 
 Purpose = Literal["rollout", "evaluate"]
@@ -282,6 +246,7 @@ class Agent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        objective_state: State | None = None,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`.
 
@@ -292,7 +257,11 @@ class Agent:
         before = self.fingerprint()
         self.is_dirty, self._fingerprint = True, None
         outcome = self.learner.update(
-            minibatches, objective, measures_cosine=measures_cosine, recomputes_own=recomputes_own
+            minibatches,
+            objective,
+            measures_cosine=measures_cosine,
+            recomputes_own=recomputes_own,
+            objective_state=objective_state,
         )
         self.version, self.is_dirty = version, False
         self._release_unused()

@@ -17,7 +17,7 @@ from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.torch.offload import release_unused
-from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import AppliedUpdate, Purpose
 from hacpo_core.responses import Responses
@@ -51,6 +51,7 @@ class PlacedAgent(Protocol):
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        objective_state: State | None = None,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
 
@@ -80,7 +81,13 @@ class Placement(ABC):
         """
         self._config, self._root, self._initial = config, root, dict(initial)
         self.tokenizers = {
-            name: AgentTokenizer(name, config.pair.agents[name], initial=folder) for name, folder in initial.items()
+            name: AgentTokenizer(
+                name,
+                config.pair.agents[name],
+                initial=folder,
+                stops_at_turn_end=config.rollout.stops_at_turn_end,
+            )
+            for name, folder in initial.items()
         }
         self._agents: dict[str, PlacedAgent] = {}
         self._last = ""
@@ -98,6 +105,10 @@ class Placement(ABC):
     def shares_devices(self) -> bool:
         """Whether agents must release device memory for each other."""
         return len(self._initial) > 1
+
+    def folder(self, name: str) -> Path:
+        """Folder of an agent's initial model."""
+        return self._initial[name]
 
     def turn(self) -> AbstractContextManager[object]:
         """Context manager for work with an agent; agents that share devices wait here for each other."""

@@ -30,9 +30,9 @@ from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.models.folders import find_model
+from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
-from hacpo_core.methods.base import Objective, SampleSpec
+from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
@@ -82,11 +82,17 @@ class Rank:
             )
         if not self._initial.is_dir():  # a hub download exists only on the first machine
             agent = self._config.pair.agents[self._name]
-            path = agent.path if agent.weak_warmup is None else None  # a warmed-up model is in runtime.runs_dir
-            self._initial = find_model(path or str(self._initial), agent=self._name)
+            is_made = agent.warm_up is not None or is_gguf(agent.path or "")  # then it is in runtime.runs_dir
+            path = str(self._initial) if is_made or agent.path is None else agent.path
+            self._initial = find_model(path, agent=self._name)
         if meeting_point is not None:
             join_ranks(meeting_point, self._rank, self._ranks, self._config.engine)
-        tokens = AgentTokenizer(self._name, self._config.pair.agents[self._name], initial=self._initial)
+        tokens = AgentTokenizer(
+            self._name,
+            self._config.pair.agents[self._name],
+            initial=self._initial,
+            stops_at_turn_end=self._config.rollout.stops_at_turn_end,
+        )
         self._agent = load_agent(tokens, checkpoint, config=self._config, initial=self._initial)
         return self._agent.version
 
@@ -163,12 +169,14 @@ class RemoteAgent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        objective_state: State | None = None,
     ) -> AppliedUpdate:
         """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
         options = {
             "version": version,
             "measures_cosine": measures_cosine,
             "recomputes_own": recomputes_own,
+            "objective_state": objective_state,
         }
         self.is_dirty = True
         applied: AppliedUpdate = self._call("update", list(minibatches), objective, options)[0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,40 @@ def write_atomically(path: Path, content: bytes | memoryview, *, syncs: bool = T
             raise
         if syncs:
             sync(path.parent)
+
+
+def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Make a folder unless it exists: in a temporary one, which is then renamed.
+
+    Several processes may call this at the same time; one of them makes it. A process that is killed leaves nothing at
+    the folder's name.
+
+    Args:
+        folder: its name.
+        make: writes the contents into the folder that it is given.
+
+    Returns:
+        the folder.
+
+    Raises:
+        StoreError: the disk is full or not writable.
+    """
+    if folder.is_dir():
+        return folder
+    with write_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                temporary = folder.with_name(f".{folder.name}.tmp")
+                shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+                try:
+                    temporary.mkdir()
+                    make(temporary)
+                    temporary.rename(folder)
+                finally:
+                    shutil.rmtree(temporary, ignore_errors=True)
+    return folder
 
 
 def write_json(path: Path, value: Any, *, syncs: bool = True) -> None:

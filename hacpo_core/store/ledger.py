@@ -83,7 +83,8 @@ class UpdateRecord:
 
     `rows` are columns with a value for each row that was passed through the model: its key (step, agent, problem_id,
     sample), kind, update, advantage, weight, ratio, floor, ceiling, stopped_share, kl, correction, entropy, num_tokens.
-    `state` is the builder's, encoded.
+    `state` is the builder's, encoded, `objective_state` the objective's. `log_centers` are by agent what
+    `Objective.log_centers` gave, nats per token.
     """
 
     minibatches: tuple[MinibatchOutcome, ...]
@@ -91,6 +92,8 @@ class UpdateRecord:
     trace: UpdateTrace
     counts: BatchCounts
     state: Mapping[str, Any]
+    objective_state: Mapping[str, Any]
+    log_centers: Mapping[str, float]
     cost: PhaseCost
 
 
@@ -335,6 +338,8 @@ class Ledger:
             "trace": asdict(record.trace),
             "counts": asdict(record.counts),
             "state": dict(record.state),
+            "objective_state": dict(record.objective_state),
+            "log_centers": dict(record.log_centers),
             "cost": asdict(record.cost),
         }
         outputs = {f"update.{agent}.parquet": record.rows, f"update.{agent}.json": value}
@@ -354,16 +359,24 @@ class Ledger:
                 trace=_trace(value["trace"]),
                 counts=BatchCounts(**value["counts"]),
                 state=value["state"],
+                objective_state=value.get("objective_state", {}),  # an earlier version's objectives had no state
+                log_centers=value.get("log_centers", {}),
                 cost=PhaseCost(**value["cost"]),
             )
 
         return self._read(step, phase, load)
 
     def state(self, step: int, phase: str) -> Mapping[str, Any]:
-        """State of a phase's seam after that step, encoded; phases: rollout.<agent>, advantage, update.<agent>."""
+        """State of a phase's seam after that step, encoded.
+
+        Phases are rollout.<agent>, advantage and update.<agent>; objective.<agent> is the objective's state, which
+        phase update.<agent> commits beside the builder's.
+        """
         kind, _, agent = phase.partition(".")
         if kind == "advantage":
             return self.estimate(step).state
+        if kind == "objective":
+            return self.update(step, agent).objective_state
         return self.rollouts(step, agent).state if kind == "rollout" else self.update(step, agent).state
 
     def add_replay(self, step: int, agent: str, replay: Replay) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hacpo_core.config import TinyModelConfig, digest_of
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raise it when the same configuration would give a different model, so that old caches are not used."""
 
 

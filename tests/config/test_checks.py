@@ -45,6 +45,14 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("method.build.problems=7", r"method.build.problems: got 7, expected a divisor of the 64 problem groups"),
         ("rollout.temperature=0", r"rollout.temperature: got 0.0, expected a value in \(0"),
         ("method.ratio=token", r"method.ratio \(in the command line\): the field is now method.objective.name; rename"),
+        (
+            "pair.agents.qwen-tiny.tiny.warmup.steps=3",
+            r"tiny.warmup.steps .*the section is now pair.agents.qwen-tiny.warm_up, with source: arithmetic",
+        ),
+        (
+            "pair.agents.qwen-tiny.weak_warmup.weak=w",
+            r"weak_warmup.weak .*: the section is now pair.agents.qwen-tiny.warm_up, with kind: weak_driven; rename it",
+        ),
         ("clip.cross_step=0", r"clip.cross_step \(in the command line\): the field is now method.objective.cross_step"),
         ("method.objective.name=token_clip", r"method.objective.name: got token_clip, .*with method.shares_rollouts"),
         (
@@ -72,10 +80,10 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ),
         ("pair.agents.qwen-tiny.tiny.max_positions=0", r"qwen-tiny.tiny.max_positions: got 0"),
         (
-            "pair.agents.qwen-tiny.tiny.warmup.steps=-1",
-            r"qwen-tiny.tiny.warmup.steps: got -1, expected a value of at least 0",
+            "pair.agents.qwen-tiny.warm_up.num_steps=-1",
+            r"qwen-tiny.warm_up.num_steps: got -1, expected a value of at least 1",
         ),
-        ("pair.agents.qwen-tiny.tiny.warmup.batch_size=0", r"qwen-tiny.tiny.warmup.batch_size: got 0"),
+        ("pair.agents.qwen-tiny.warm_up.batch_size=0", r"qwen-tiny.warm_up.batch_size: got 0"),
         ("nonsense", r"'nonsense': expected section.field=value"),
         ("pair.name=../../escaped", r"pair.name: got '../../escaped', expected at most 128 letters, digits"),
         ("method.name=its-own", r"method.name: got 'its-own', expected at most 64 letters, digits"),

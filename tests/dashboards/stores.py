@@ -18,6 +18,7 @@ from flows.records.failures import FAILURE_FILE, Failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
 from flows.records.states import CONFIG_FILE, RESULT_FILE
+from hacpo_core.phases.health import Finding
 from hacpo_core.store.steps import FORMAT
 
 START = 1_800_000_000.0
@@ -126,6 +127,7 @@ def write_run(
     failure: Failure | None = None,
     with_steps: bool = False,
     steps_from: Path | None = None,
+    findings: Sequence[Finding] = (),
 ) -> str:
     """One experiment; its id is made of its pair, method and seed."""
     digest = hashlib.sha256(f"{pair} {method} {seed}".encode()).hexdigest()[:8]
@@ -135,7 +137,7 @@ def write_run(
     tree = {"seed": seed, "pair": {"name": pair, "agents": {k: {"path": None} for k in agents}}, **(config or {})}
     (root / CONFIG_FILE).write_text(json.dumps(tree), encoding="utf-8")
     write_progress(root, pair=pair, method=method, seed=seed, agents=agents, step=step, num_steps=num_steps, last=last,
-                   gpu_s=gpu_s)  # fmt: skip
+                   gpu_s=gpu_s, findings=findings)  # fmt: skip
     if state == "done":
         write_file(root / RESULT_FILE, {"id": experiment, "table": []})
     if failure is not None:
@@ -158,6 +160,7 @@ def write_progress(
     num_steps: int = 40,
     last: float = 0.7,
     gpu_s: float = 0.0,
+    findings: Sequence[Finding] = (),
 ) -> None:
     """The progress file, in place of an earlier one."""
     spent = {k: Spent(1000 * step, 1.2 * step, gpu_s * step) for k in agents}
@@ -172,6 +175,7 @@ def write_progress(
         rewards=dict.fromkeys(agents, 0.5),
         spent=spent,
         evaluations=evaluations(agents, step, last=last, gpu_s=gpu_s),
+        findings=list(findings),
     )
     temporary = root / "progress.tmp"
     temporary.write_text(json.dumps(asdict(progress)), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.prompts import check_template_arguments, format_messages, render_prompts
+from hacpo_core.data.prompts import (
+    check_generation_prompt,
+    check_template_arguments,
+    format_messages,
+    render_prompts,
+    turn_end_id,
+)
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
@@ -97,6 +104,30 @@ def test_argument_that_cannot_take_effect_is_refused(arguments: dict[str, Any], 
     message = rf"^pair\.agents\.qwen\.chat_template_kwargs\.{next(iter(arguments))} cannot take effect: {why}.*=null$"
     with pytest.raises(ConfigError, match=message):
         check_template_arguments(tokenizer, {"enable_thinking": False, **arguments}, agent="qwen")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        ("{% if messages %}{% set x = 1 %}{% else %}{% set x = 2 %}{% endif %}{{ x }}", False),
+        ("{% for x in messages %}{% endfor %}{{ x }}", True),  # the loop's x ends with it
+        ("{% if not x is defined %}{% set x = 1 %}{% endif %}{{ x }}", True),
+        ("{% if not x %}{% set x = 1 %}{% endif %}{{ x }}", True),
+        ("{% set x = x | default(1) %}{{ x }}", True),
+        ("{% set x = x or 1 %}{{ x }}", True),
+        ("{{ x }}", True),
+    ],
+)
+def test_argument_that_the_template_always_overwrites_is_refused(text: str, is_read: bool) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = text
+    if is_read:
+        check_template_arguments(tokenizer, {"x": 1}, agent="qwen")
+        return
+    with pytest.raises(
+        ConfigError, match=r"chat_template_kwargs\.x cannot take effect: the chat template does not use"
+    ):
+        check_template_arguments(tokenizer, {"x": 1}, agent="qwen")
 
 
 def test_template_with_tags_of_transformers_is_read_and_one_that_is_no_jinja_is_named() -> None:
@@ -239,3 +270,70 @@ def test_format_puts_the_system_turn_first_even_where_it_is_empty() -> None:
 def test_format_refuses_a_template_without_a_place_for_the_problem() -> None:
     with pytest.raises(ConfigError, match=r"prompt template: got 'Solve\.', expected \{problem\} in it"):
         format_messages("Solve.", "a", None)
+
+
+# The token with which a turn ends.
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}", "<|im_end|>"),
+        ("{% for m in messages %}{{ m.content }} <|endoftext|>{% endfor %}", "<|endoftext|>"),
+        ("{% for m in messages %}{{ m.content | trim }}<|box|><|im_end|>{% endfor %}", "<|box|>"),
+        ("{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}", None),
+        ("{% for m in messages %}{{ m.content }}\nEnd of turn.<|im_end|>{% endfor %}", None),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}<|im_end|>", None),
+    ],
+)
+def test_end_of_a_turn_is_the_control_token_behind_the_assistants_content(template: str, expected: str | None) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = template
+    found = turn_end_id(tokenizer)
+    assert found == (None if expected is None else tokenizer.convert_tokens_to_ids(expected))
+
+
+def test_end_of_a_turn_may_depend_on_the_templates_arguments() -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content + ('<|box|>' if boxed else '<|im_end|>') }}{% endfor %}"
+    )
+    found = [turn_end_id(tokenizer, arguments={"boxed": boxed}) for boxed in (True, False)]
+    assert found == tokenizer.convert_tokens_to_ids(["<|box|>", "<|im_end|>"])
+
+
+@pytest.mark.parametrize(
+    ("template", "missing"),
+    [
+        (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+            "<|im_start|>assis",
+        ),
+        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}", "assistant:"),
+        ("{% for m in messages %}{{ ('Q ' if m.role == 'user' else '') + m.content + ' A ' }}{% endfor %}", None),
+        (BYTE_LEVEL.chat_template, None),
+        ("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}", None),
+    ],
+)
+def test_prompt_that_does_not_begin_the_assistants_turn_is_refused(template: str, missing: str | None) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = template
+    if missing is None:
+        check_generation_prompt(tokenizer)
+        return
+    with pytest.raises(
+        ModelError, match=rf"writes '{re.escape(missing)}.*' before an assistant's turn, but not at"
+    ) as e:
+        check_generation_prompt(tokenizer)
+    assert "\n" not in str(e.value)
+
+
+def test_template_that_takes_no_assistants_turn_has_no_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = zoo.byte_level()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ raise_exception('users only') }}{% endif %}"
+        "{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    assert turn_end_id(tokenizer) is None
+    assert "users only" in caplog.text
+    assert "responses end in the tokenizer's EOS" in caplog.text

@@ -99,8 +99,8 @@ def write_pairs(folder: Path) -> None:
     (folder / "p.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     for number in (1, 2, 3):
         agents = ", ".join(
-            f"{name}: {{tiny: {{{fields}, num_layers: 2, warmup: {{steps: 250, batch_size: 32, learning_rate: 6.0e-3, "
-            f"num_demonstrations: 4000, seed: {seed}}}}}}}"
+            f"{name}: {{tiny: {{{fields}, num_layers: 2, seed: {seed}}}, warm_up: {{source: arithmetic, template: "
+            f"'{{{{problem}}}}', num_steps: 250, learning_rate: 6.0e-3, num_demonstrations: 4000, seed: {seed}}}}}"
             for seed, (name, fields) in enumerate(list(AGENTS.items())[:number])
         )
         (folder / f"small{number}.yaml").write_text(PAIR.format(agents=agents, folder=folder), encoding="utf-8")

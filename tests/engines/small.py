@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hacpo_core.columns import Ragged, TokenRows
-from hacpo_core.config import TinyModelConfig, WarmupConfig
+from hacpo_core.config import TinyModelConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.base import Sampled
 from hacpo_core.engines.learner import BaseLearner
@@ -32,7 +32,7 @@ def small_model(family: str = "qwen3", *, seed: int = 0, num_layers: int = 1, ga
         num_layers=num_layers,
         num_heads=2,
         num_kv_heads=1,
-        warmup=WarmupConfig(seed=seed),
+        seed=seed,
     )
     model = build_model(config, TOKENIZER)
     with torch.no_grad():

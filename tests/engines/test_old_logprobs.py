@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig, WarmupConfig
+from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
 from hacpo_core.engines.learner import BaseLearner
 from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.tiny.models import build_model
@@ -26,7 +26,7 @@ STILL = {"learning_rate": 1e-30, "weight_decay": 0.0}
 
 def narrow_model() -> PreTrainedModel:
     """Wide and deep enough for bfloat16 to tell batches of other shapes apart."""
-    config = TinyModelConfig(hidden_size=128, num_layers=4, num_heads=4, num_kv_heads=2, warmup=WarmupConfig(seed=0))
+    config = TinyModelConfig(hidden_size=128, num_layers=4, num_heads=4, num_kv_heads=2)
     model = build_model(config, TOKENIZER)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -63,6 +63,11 @@ HACPO = {
     "objective.cross_floor": 0.8,
     "objective.cross_step": 0.025,
 }
+SELF_NORMALISED = {
+    "objective.name": "self_normalised",
+    "objective.cross_ceiling": "mirrored",
+    "objective.window": 5,
+}
 DIFFICULTY = {
     "estimate.name": "difficulty_weighted",
     "estimate.anchor": "hard",
@@ -130,6 +135,7 @@ DECLARED: dict[str, dict[str, object]] = {
         "objective.aggregation": "mean_of_rows",
     },
     "hacpo": HACPO,
+    "hacpo_sn": {**HACPO, **SELF_NORMALISED},
     "gspo": GSPO,
     "gspo_x2": {**GSPO, "plan.factor": 2},
     "grpo": {**EVERY, **GROUP, **TOKEN},

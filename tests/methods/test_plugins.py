@@ -64,7 +64,8 @@ def states(store: StepStore, num_steps: int) -> dict[str, Any]:
             file = re.sub("^(rollout|update)", lambda match: files[match[0]], kind)
             name = "advantages.json" if kind == "advantage" else f"{file}.{agent}.json"
             if kind.partition("-")[0] in (*files, "advantage"):
-                found[f"{step} {phase}"] = store.read_value(step, phase, name)["state"]
+                value = store.read_value(step, phase, name)
+                found[f"{step} {phase}"] = value["state"], value.get("objective_state")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,3 +55,51 @@ def test_mark_ends_the_reasoning_only_where_the_template_leaves_it_to_the_respon
     assert thinks.step_reader(search) is thinks.step_reader(search)
     unknown = StepSearch(2, 4, 8, "\n\n", "</reason>")
     assert thinks.step_reader(unknown).read([], "", text).text == "\\boxed{1}", "the template knows no such mark"
+
+
+def with_ends(
+    folder: Path, *, eos: str, end: str, config: list[str], generation: list[str], on: bool = True
+) -> list[str]:
+    """End tokens of an agent, the one of retokenised responses first.
+
+    Its tokenizer has `eos`, its template ends turns with `end`, and its two configurations name other end tokens.
+    """
+    tokenizer = zoo.byte_level()
+    tokenizer.eos_token = eos
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}" + end + "{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    for name, tokens in (("config.json", config), ("generation_config.json", generation)):
+        ids = tokenizer.convert_tokens_to_ids(tokens)
+        (folder / name).write_text(json.dumps({"model_type": "qwen2", "eos_token_id": ids}))
+    found = AgentTokenizer("qwen", AgentConfig(path=str(folder)), initial=folder, stops_at_turn_end=on)
+    assert found.end_id in found.eos_ids
+    return tokenizer.convert_ids_to_tokens([found.end_id, *sorted(found.eos_ids - {found.end_id})])
+
+
+A, B, BOX = "<|endoftext|>", "<|im_end|>", "<|box|>"
+
+
+@pytest.mark.parametrize(
+    ("end", "config", "generation", "expected"),
+    [
+        (B, [], [], [B, A]),
+        (B, [A], [A], [B, A]),
+        (B, [A, B], [A, BOX], [B, A, BOX]),
+        (A, [A, B], [], [A, B]),
+        ("", [A, B], [], [A, B]),
+        (" the end", [], [B], [A, B]),
+    ],
+)
+def test_token_that_the_template_writes_after_a_turn_ends_responses(
+    end: str, config: list[str], generation: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """As Qwen's base models: EOS is A, the template ends turns with B."""
+    assert with_ends(tmp_path, eos=A, end=end, config=config, generation=generation) == expected
+
+
+@pytest.mark.parametrize(("generation", "expected"), [([], [A]), ([B], [B, A])])
+def test_without_the_field_responses_end_as_the_folder_says(
+    generation: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """Retokenised responses then end as the agent's own do: in B only where B ends these."""
+    assert with_ends(tmp_path, eos=A, end=B, config=[], generation=generation, on=False) == expected

@@ -31,7 +31,7 @@ from typing import Any
 from flows.planning.compose import compose
 from flows.service.processes import home_of
 from flows.service.server import server_environment
-from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.tracking import prepare_store
 from tests.conftest import copy_database, write_small_pair
 from tests.postgres import Postgres
@@ -81,7 +81,7 @@ class Campaign:
         write_small_pair(folder)
         pair = folder / "small.yaml"
         for name, agent in compose(str(pair), "hacpo").pair.agents.items():
-            initial_folder(name, agent, models_dir=folder / "models")
+            InitialModel(name, agent, folder / "models").make()
         grid = (
             f"title: small\nentries: [{{pairs: [{pair}], methods: [{', '.join(METHODS)}]}}]\nreport: {{table: plain}}\n"
         )

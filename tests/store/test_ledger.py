@@ -117,10 +117,12 @@ def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     rows = {"agent": np.array(["qwen", "llama"], object), "sample": np.arange(2), "ratio": np.array([np.nan, 1.5])}
     rows = {name: column[:num_rows] for name, column in rows.items()}
-    record = UpdateRecord((MINIBATCH,), rows, TRACE, BatchCounts(1, 2, 3, 0.5, 4), STATE, COST)
+    counts, means = BatchCounts(1, 2, 3, 0.5, 4), {"llama": [-1.5, -0.5]}
+    record = UpdateRecord((MINIBATCH,), rows, TRACE, counts, STATE, means, {"llama": -1.0}, COST)
     before.save_update(1, "qwen", record)
     assert plain(after.update(1, "qwen")) == plain(record)
     assert after.state(1, "update.qwen") == STATE
+    assert after.state(1, "objective.qwen") == means
 
 
 def test_store_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:

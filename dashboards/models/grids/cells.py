@@ -152,6 +152,7 @@ def _cell(
         seconds_left=max(left, default=None),
         spent=Spent.sum(total_spent(own) for own in progress),
         priority=run.priority if run is not None and states[shown].state == "queued" else "",
+        findings=tuple(finding.brief for own in progress for finding in own.open_findings),
     )
 
 
@@ -192,6 +193,7 @@ def _totals(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slots: 
         spent=Spent.sum(cell.spent for cell in cells),
         seconds_left=_time_left(cells, methods, max(num_slots, counts["running"], 1)),
         num_slots=num_slots,
+        num_with_findings=sum(bool(cell.findings) for cell in cells),
     )
 
 

@@ -24,7 +24,7 @@ class MatrixCell:
     """The experiments of one row and seed of a grid; `key` is its element id in the page.
 
     There are several in the row of a method that trains each agent alone; the state is then that of the one that most
-    needs a look, and steps and costs are sums.
+    needs a look, and steps and costs are sums. `findings` are those about their health that hold, in brief.
     """
 
     key: str
@@ -38,6 +38,7 @@ class MatrixCell:
     seconds_left: float | None
     spent: Spent
     priority: str
+    findings: tuple[str, ...] = ()
 
     @property
     def experiment(self) -> str:
@@ -87,12 +88,16 @@ class MatrixSection:
 
 @dataclass(frozen=True, slots=True)
 class MatrixTotals:
-    """Progress of a grid, each experiment counted once; `seconds_left` is None if it cannot be estimated yet."""
+    """Progress of a grid, each experiment counted once; `seconds_left` is None if it cannot be estimated yet.
+
+    `num_with_findings` counts the experiments whose health is in question.
+    """
 
     counts: Mapping[str, int]
     spent: Spent
     seconds_left: float | None
     num_slots: int
+    num_with_findings: int = 0
 
     @property
     def num_all(self) -> int:

@@ -55,6 +55,7 @@ class Retokenizer:
         eos: EosRule,
         max_response_tokens: int,
         source_eos_ids: Collection[int] = (),
+        target_end_id: int | None = None,
         has_same_arguments: bool = True,
     ) -> None:
         """Compare the two tokenizers once, and read the target's control tokens.
@@ -62,9 +63,11 @@ class Retokenizer:
         Args:
             source: tokenizer of the sampling agent.
             target: tokenizer of the learner.
-            eos: "keep" appends the target's EOS to finished responses, "drop" only to responses that are just an EOS.
+            eos: "keep" appends the target's end token to finished responses, "drop" only to responses that are just an
+                EOS.
             max_response_tokens: the learner's limit in tokens, EOS included, >= 1.
-            source_eos_ids: additional ids that end a response of the source, from its generation_config.
+            source_eos_ids: ids that end a response of the source, in addition to its tokenizer's EOS.
+            target_end_id: the token with which the target's chat template ends a turn; None: its tokenizer's EOS.
             has_same_arguments: whether both chat templates get the same arguments; if not, even equal tokenizers are
                 treated as different.
 
@@ -82,11 +85,12 @@ class Retokenizer:
         self._source_eos_ids = frozenset(source_eos_ids) | _eos_ids(source)
         if self.is_pass_through:
             return
-        if eos == "keep" and target.eos_token_id is None:
+        end_id = target.eos_token_id if target_end_id is None else target_end_id
+        if eos == "keep" and end_id is None:
             path = target.name_or_path or "a tokenizer in memory"
             raise ModelError(f"{path} has no EOS token; add `eos_token` to tokenizer_config.json or drop EOS")
         self._target = target
-        self._eos_suffix = tuple(_eos_ids(target))
+        self._suffix = [] if end_id is None else [int(end_id)]
         self._control_ids = control_ids(target)
         self._backend = response_backend(target) if target.is_fast else None
 
@@ -119,12 +123,12 @@ class Retokenizer:
         return [token_id for token_id in token_ids if token_id not in self._control_ids]
 
     def _ended(self, content: list[int], source_ids: NDArray[np.int32], finish_reason: str) -> list[int]:
-        """The content, followed by the target's EOS if the response ends in one."""
+        """The content, followed by the target's end token if the response ends in one."""
         is_eos_alone = not len(strip_eos(source_ids, self._source_eos_ids))
         if not content and not is_eos_alone:
             return []  # a lone EOS would get the reward of a response with text
         ends_in_eos = finish_reason == "stop" and (self._eos == "keep" or is_eos_alone)
-        return [*content, *self._eos_suffix] if ends_in_eos else content
+        return [*content, *self._suffix] if ends_in_eos else content
 
     def _source_ids(self, token_ids: NDArray[np.int32], finish_reason: str) -> NDArray[np.int32]:
         is_stripped = self._eos == "drop" and finish_reason == "stop"

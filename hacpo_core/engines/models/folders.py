@@ -1,4 +1,4 @@
-"""Model folders: finding, checking and fingerprinting them without loading the model; needs no torch."""
+"""Models on the disk: finding, checking and fingerprinting them without loading them; needs no torch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,44 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import ModelError
+from hacpo_core.store.files import sha256_of
 
+PACKAGE = "package:"
+"""beginning of a path inside an installed package"""
 _SAMPLE_BYTES = 4096
 
 
 def find_model(path: str, *, agent: str) -> Path:
-    """Folder of a model: the path itself, or the downloaded copy of a hub model.
+    """A model's folder or GGUF file: the path itself, a file in an installed package, or the copy of a hub model.
+
+    Args:
+        path: as `pair.agents.<name>.path`.
+        agent: its name, for messages.
 
     Raises:
-        ModelError: the path is neither a folder nor a hub model that can be downloaded.
+        ModelError: there is no such folder, file or package, or the hub's model cannot be downloaded.
     """
-    folder = Path(path)
-    if folder.is_dir():
-        return folder
-    remedy = f"set pair.agents.{agent}.path to a local model folder"
+    field = f"pair.agents.{agent}.path"
+    if path.startswith(PACKAGE):
+        return _file_in_package(path, field)
+    place = Path(path)
+    if place.is_dir():
+        return place
+    remedy = f"set {field} to a local model folder"
+    if is_gguf(path):
+        if place.is_file():
+            return place
+        raise ModelError(f"{field}: {path} does not exist; set it to a .gguf file or a model folder")
+    if place.is_file():
+        raise ModelError(f"{field}: {path} is a file, expected a model folder or a .gguf file; {remedy}")
     if not is_hub_name(path):
-        raise ModelError(f"pair.agents.{agent}.path: {path} is not a folder; {remedy}")
+        raise ModelError(f"{field}: {path} is not a folder; {remedy}")
     from huggingface_hub import snapshot_download
 
     try:
@@ -34,9 +52,29 @@ def find_model(path: str, *, agent: str) -> Path:
         )
     except (OSError, ValueError) as error:  # no connection, or an invalid hub name such as `../model`
         raise ModelError(
-            f"pair.agents.{agent}.path: {path} is not a folder here and cannot be downloaded from the hub; "
+            f"{field}: {path} is not a folder here and cannot be downloaded from the hub; "
             f"copy the model to this machine and {remedy}"
         ) from error
+
+
+def _file_in_package(path: str, field: str) -> Path:
+    """The folder or file that package:NAME/FILE names; the package is not imported."""
+    package, _, file = path.removeprefix(PACKAGE).partition("/")
+    if not package.isidentifier() or not file:
+        raise ModelError(f"{field}: got {path}, expected package:NAME/FILE with the name by which Python imports it")
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ModelError(f"{field}: the package {package} is not installed; install it, or set another path")
+    folder = Path(next(iter(found.submodule_search_locations)))
+    if not (folder / file).exists():
+        models = ", ".join(sorted(each.name for each in folder.glob("*.gguf"))) or "no .gguf file"
+        raise ModelError(f"{field}: the package {package} has no {file}; it has {models}")
+    return folder / file
+
+
+def is_gguf(path: str | Path) -> bool:
+    """Whether a path names a GGUF file, which may not exist."""
+    return str(path).lower().endswith(".gguf")
 
 
 def find_weak_model(path: str, *, agent: str) -> Path:
@@ -48,7 +86,7 @@ def find_weak_model(path: str, *, agent: str) -> Path:
     folder = Path(path)
     if not folder.is_dir():
         raise ModelError(
-            f"pair.agents.{agent}.weak_warmup.weak: {path} is not a folder; set it to the model folder of an earlier "
+            f"pair.agents.{agent}.warm_up.weak: {path} is not a folder; set it to the model folder of an earlier "
             f"checkpoint, such as runs/experiments/<id>/checkpoints/000010/{agent}"
         )
     return folder
@@ -111,9 +149,11 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """Digest of a model folder: of small files and code completely; of weight files the size, the header, and the
-    beginning, middle and end of each tensor.
+    """Digest of a model: of a GGUF file completely; of a folder's small files and code completely, of its weight files
+    the size, the header, and the beginning, middle and end of each tensor.
     """
+    if is_gguf(folder):
+        return _digest_of_file(folder, folder.stat().st_mtime_ns, folder.stat().st_size)
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".jinja", ".txt", ".model", ".py"):
@@ -123,6 +163,12 @@ def model_fingerprint(folder: Path) -> str:
             for sample in _samples(path):
                 digest.update(sample)
     return digest.hexdigest()
+
+
+@cache
+def _digest_of_file(path: Path, *_: int) -> str:
+    """SHA-256 of a large file, read once while its time and size stay the same."""
+    return sha256_of(path)
 
 
 def _samples(path: Path) -> Iterator[bytes]:

@@ -32,11 +32,20 @@ class SequenceClip(Objective):
         """False: the agent's own responses are enough."""
         return False
 
+    def ratio(self, rows: LossRows, logprob_BT: Tensor) -> Tensor:
+        """Ratio of each row to which the bounds apply."""
+        return algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
+
+    @property
+    def own_clip_width(self) -> float:
+        """The smaller of both clips."""
+        return min(self.sequence_low, self.sequence_high)
+
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """The same surrogate for the rows of all sources."""
         clipping = algo.clipping
         bounds = clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
-        ratio_B = algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
+        ratio_B = self.ratio(rows, logprob_BT)
         advantage_B = rows.weighted_advantage_B
         stopped_B = clipping.is_stopped(ratio_B, advantage_B, bounds, is_pessimistic=True)
         return Surrogate(

@@ -116,6 +116,16 @@ def test_response_keeps_its_characters_and_ends_in_the_targets_eos() -> None:
     )
 
 
+def test_response_ends_in_the_token_that_ends_the_learners_turns() -> None:
+    turn, eos = zoo.ids_of(CHARACTER, "<turn>")[0], CHARACTER.eos_token_id
+    assert turn != eos
+    converter = Each(BYTE_LEVEL, CHARACTER, eos="keep", max_response_tokens=9, target_end_id=turn)
+    content = zoo.ids_of(CHARACTER, "4", "2")
+    assert converter.one(sampled(BYTE_LEVEL, "42")).token_ids == (*content, turn)
+    assert converter.one(sampled(BYTE_LEVEL, "42", "length")).token_ids == tuple(content)
+    assert converter.one(sampled(BYTE_LEVEL, "")).token_ids == (turn,)
+
+
 @settings(deadline=None)
 @given(st.text())
 def test_byte_level_target_gives_any_text_back(text: str) -> None:

@@ -29,7 +29,7 @@ from hacpo_core.engines.torch.lora import add_adapters, base_head, merged_weight
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import SamplingLimits
 from hacpo_core.store.checkpoints import latest_checkpoint, load_agent
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model
@@ -288,7 +288,7 @@ def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_mo
     for name, agent_config in whole.config.pair.agents.items():
         merged = AutoModelForCausalLM.from_pretrained(checkpoint.folder / name)
         assert not any("lora" in key for key in merged.state_dict())
-        folder = initial_folder(name, agent_config, models_dir=tmp_path / "reference" / "models")
+        folder = InitialModel(name, agent_config, tmp_path / "reference" / "models").make()
         tokens = AgentTokenizer(name, agent_config, initial=folder)
         agent = load_agent(tokens, checkpoint, config=whole.config, initial=folder)
         untouched = AutoModelForCausalLM.from_pretrained(folder).state_dict()

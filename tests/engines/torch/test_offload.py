@@ -23,7 +23,8 @@ from hacpo_core.engines.torch.offload import move_data, move_state
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import Agent, initial_folder
+from hacpo_core.placement.agents import Agent
+from hacpo_core.placement.initial_model import InitialModel
 from tests.conftest import specs_of
 from tests.engines.small import scored, small_model
 from tests.engines.training import GSPO, HACPO, optimizer_tensors, requests, rows_of, run
@@ -124,7 +125,7 @@ def test_moves_keep_dtype_and_leave_non_tensors() -> None:
 
 def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) -> None:
     config = compose(str(small_models / "small.yaml"), "gspo")
-    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
+    folder = InitialModel("qwen", config.pair.agents["qwen"], small_models / "models").make()
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
     problems = load_training(config.data).problems[:2]
     results = []
@@ -160,7 +161,7 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
     monkeypatch.setattr("hacpo_core.placement.agents.release_unused", lambda device: events.append("release"))
     monkeypatch.setattr("hacpo_core.placement.agents.TransformersSampler", Noted)
     config = compose(str(small_models / "small.yaml"), "hacpo")
-    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=small_models / "models")
+    folder = InitialModel("qwen", config.pair.agents["qwen"], small_models / "models").make()
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
     agent = Agent(tokens, config, initial=folder, folder=folder, version=0)
     assert events == ["release", "sampler starts"]

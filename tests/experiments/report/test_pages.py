@@ -55,6 +55,18 @@ def grid(tmp_path: Path) -> GridPlan:
     return grid_of(plans, table="plain", benchmarks=[TEST])
 
 
+def test_report_lists_what_the_rules_of_health_find(grid: GridPlan, tmp_path: Path) -> None:
+    said = section(text_of(grid), "Health")
+    assert said.strip() == "No rule of docs/health.md found anything in the metrics of these runs."
+    ill = METRICS | {"sampler/logprob_difference_mean": 0.5}
+    together = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 0), llama_tiny=scores(1, 1, 0, 0))
+    plans = [finished(tmp_path, "hacpo", seed=7, rewards=together, metrics=ill)]
+    found = section(text_of(grid_of(plans, table="plain", benchmarks=[TEST])), "Health")
+    text = "sampler and learner differ by 5.0e-01 nats a token, in float32 expected at most 1.0e-03"
+    for agent in AGENTS:
+        assert f"| HACPO | {agent} | sampler differs | 7 | 1 to the end | {text} |" in found
+
+
 def text_of(grid: GridPlan) -> str:
     return to_markdown(report_content(grid))
 

@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,9 +21,10 @@ from flows.cli import main
 from flows.planning.compose import compose
 from flows.planning.plans import check_contents, find_plan, plan, save_plan
 from flows.runs.build import open_experiment
-from hacpo_core.config import TinyModelConfig, WarmupConfig
+from hacpo_core.config import TinyModelConfig
+from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, ModelError, StoreError
-from hacpo_core.tiny.models import ensure_tiny_model
+from hacpo_core.tiny.models import save_tiny_model
 
 
 @pytest.fixture
@@ -30,10 +32,9 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     """Two sound model folders and a data folder."""
     found = {}
     for name, family in (("one", "qwen3"), ("two", "llama")):
-        model = TinyModelConfig(
-            family=family, tokenizer="byte", hidden_size=16, num_layers=1, warmup=WarmupConfig(steps=0)
-        )
-        found[name] = ensure_tiny_model(model, tmp_path / name)
+        model = TinyModelConfig(family=family, tokenizer="byte", hidden_size=16, num_layers=1)
+        found[name] = tmp_path / name
+        save_tiny_model(model, found[name])
     (tmp_path / "data").mkdir()
     rows = [{"id": str(i), "problem": f"{i}+1", "answer": str(i + 1)} for i in range(8)]
     text = "\n".join(json.dumps(row) for row in rows)
@@ -284,6 +285,22 @@ def test_show_prints_the_resolved_configuration(
         main()
     assert not caught.value.code
     assert json.loads(capsys.readouterr().out)["seed"] == 7
+
+
+def test_show_names_the_tokens_that_end_responses(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folders["one"] / "generation_config.json").write_text('{"eos_token_id": [4, 5]}', encoding="utf-8")
+    shutil.rmtree(folders["two"])
+    monkeypatch.setattr("sys.argv", ["hacpo", "show", str(tmp_path / "pair.yaml"), "hacpo"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    one, two = capsys.readouterr().out.splitlines()[-2:]
+    eos = load_tokenizer(folders["one"]).eos_token_id
+    assert one.startswith(f"# responses of one end with <|im_end|> ({eos}) or ")
+    assert all(f"({token_id})" in one for token_id in (4, 5, eos))
+    assert two.startswith("# responses of two end with unknown tokens: pair.agents.two.path: ")
 
 
 def test_word_about_an_agent_that_the_pair_lacks_adds_none(folders: dict[str, Path], tmp_path: Path) -> None:

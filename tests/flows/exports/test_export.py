@@ -33,7 +33,8 @@ from hacpo_core.data.prompts import render_prompts
 from hacpo_core.errors import ServerError, StoreError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import Agent, initial_folder
+from hacpo_core.placement.agents import Agent
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Message
 from hacpo_core.store.checkpoints import latest_checkpoint, load_agent, saved_model
 from hacpo_core.store.files import sha256_of
@@ -80,7 +81,7 @@ def own(trained: Plan, tmp_path: Path) -> Plan:
 
 def agent_of(planned: Plan, name: str, step: int) -> Agent:
     config = planned.config
-    initial = initial_folder(name, config.pair.agents[name], models_dir=Path(config.runtime.runs_dir) / "models")
+    initial = InitialModel(name, config.pair.agents[name], Path(config.runtime.runs_dir) / "models").make()
     tokens = AgentTokenizer(name, config.pair.agents[name], initial=initial)
     return load_agent(tokens, latest_checkpoint(planned.root, at_most=step), config=config, initial=initial)
 
@@ -118,7 +119,7 @@ def test_adapters_are_merged_into_exported_weights(small_models: Path, tmp_path:
     planned = trained_in(tmp_path, small_models, *words)
     done = export_agent(planned, "qwen", tmp_path / "model")
     check_same_logits(planned, "qwen", done.folder, 1)
-    initial = initial_folder("qwen", planned.config.pair.agents["qwen"], models_dir=tmp_path / "models")
+    initial = InitialModel("qwen", planned.config.pair.agents["qwen"], tmp_path / "models").make()
     before, after = load_file(initial / "model.safetensors"), load_file(done.folder / "model.safetensors")
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -171,7 +172,7 @@ def test_card_holds_configuration_figures_and_digests(trained: Plan, tmp_path: P
     for path in sorted(done.folder.iterdir()):
         assert (f"| `{path.name}` | `{sha256_of(path)}` |" in card) is (path.name != CARD_FILE)
     assert f"| weights after step 2 | `{done.digest}` |" in card
-    initial = initial_folder("qwen", trained.config.pair.agents["qwen"], models_dir=tmp_path / "models").name
+    initial = InitialModel("qwen", trained.config.pair.agents["qwen"], tmp_path / "models").make().name
     assert f"| initial model | `{initial}` |" in card
     fenced = re.search(r"```yaml\n(.*)```\n$", card, re.DOTALL)
     assert fenced is not None

@@ -50,7 +50,7 @@ def test_fields_are_printed_with_type_range_default_and_meaning(capsys: pytest.C
     print_fields("method.objective.cross_f", as_json=False)
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("method.objective.cross_floor (float, in [0, 1]; default 0.8)")
-    assert "[cross_clip]" in text
+    assert "[cross_clip, self_normalised]" in text
     print_fields("engine.device", as_json=True)
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["type"], row["default"], row["is_identity"]) == ("engine.device", "text", "cpu", True)

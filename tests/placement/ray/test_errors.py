@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from flows.planning.plans import Plan, models_dir
 from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, PairConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
-from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.initial_model import InitialModel
 from tests.experiments_outcome import finish
 from tests.placement.ray.conftest import RAY
 
@@ -104,7 +104,7 @@ def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_plan("hacpo").config
-    folder = initial_folder("qwen", config.pair.agents["qwen"], models_dir=models_dir(config))
+    folder = InitialModel("qwen", config.pair.agents["qwen"], models_dir(config)).make()
     there = AgentConfig(path="qwen/tiny")
     config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
     monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])

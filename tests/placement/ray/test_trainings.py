@@ -22,7 +22,7 @@ from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement.agents import initial_folder
+from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import finish, outcome
@@ -223,7 +223,7 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
-    sizes = ("pair.agents.qwen.tiny.hidden_size=96", "pair.agents.qwen.tiny.warmup.steps=100")
+    sizes = ("pair.agents.qwen.tiny.hidden_size=96", "pair.agents.qwen.warm_up.num_steps=100")
     words = (*sizes, "engine.learner=deepspeed", "train.num_steps=2", "checkpoint.every=2", "evaluate.during=[]")
     alone = finish(small_plan("hacpo", *words, runs_dir=tmp_path / "local"))
     titles: list[str] = []
@@ -276,7 +276,7 @@ def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str,
         placement=dataclasses.replace(planned.config.placement, num_ranks=2),
     )
     (name, agent), *_ = config.pair.agents.items()
-    folder = initial_folder(name, agent, models_dir=models_dir(config))
+    folder = InitialModel(name, agent, models_dir(config)).make()
     placement = ray_actors.RayPlacement(config, root=planned.root, initial={name: folder})
     ray_actors.Rank = Seeing  # type: ignore[misc]
     group = placement.groups[name]

@@ -25,19 +25,20 @@ from flows.planning.compose import compose, load_config
 from flows.planning.plans import Plan, check_contents, plan
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
-from hacpo_core.config import AgentConfig, TinyModelConfig, WarmupConfig, WeakWarmupConfig
+from hacpo_core.config import AgentConfig, TinyModelConfig, WarmUpConfig
 from hacpo_core.data.prompts import format_messages, render_prompts
-from hacpo_core.data.solutions import read_solutions, solution_rows
 from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement.agents import initial_folder
-from hacpo_core.placement.weak_warmup import MARKER_FILE
+from hacpo_core.placement.initial_model import MARKER_FILE, InitialModel
 from hacpo_core.records import Message
 from hacpo_core.store.steps import StepStore
+from hacpo_core.warm_up.solutions import read_solutions, solution_rows
 from tests.engines.small import TOKENIZER, small_model
 
-WARMUP = WeakWarmupConfig(file="s.jsonl", template="{problem}", num_steps=3, batch_size=4, learning_rate=1e-2)
+WARM_UP = WarmUpConfig(
+    kind="weak_driven", file="s.jsonl", template="{problem}", num_steps=3, batch_size=4, learning_rate=1e-2
+)
 
 
 def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
@@ -56,13 +57,12 @@ def folder(tmp_path: Path) -> Path:
 
 def agent_of(folder: Path, **fields: Any) -> AgentConfig:
     values = {"weak": str(folder / "weak")} | fields
-    return AgentConfig(path=str(folder / "strong"), weak_warmup=replace(WARMUP, **values))
+    return AgentConfig(path=str(folder / "strong"), warm_up=replace(WARM_UP, **values))
 
 
 def make(folder: Path, agent: AgentConfig | None = None, **options: Any) -> Path:
-    return initial_folder(
-        "qwen", agent or agent_of(folder), models_dir=folder / "models", data_dir=str(folder), **options
-    )
+    model = InitialModel("qwen", agent or agent_of(folder), folder / "models", data_dir=str(folder))
+    return model.make(**options)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -70,10 +70,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_rows_are_prompts_under_the_chat_template_and_solutions_with_eos(folder: Path) -> None:
-    config = replace(WARMUP, system="Calculate.", template="{problem}=")
+    config = replace(WARM_UP, system="Calculate.", template="{problem}=")
     solutions = read_solutions("f", config, str(folder))
     assert solutions[2].messages == (Message("system", "Calculate."), Message("user", "2+1="))
-    rows = solution_rows(TOKENIZER, solutions, arguments={})
+    rows = solution_rows(TOKENIZER, solutions, end_id=EOS, arguments={})
     (prompt,) = render_prompts(TOKENIZER, [format_messages("{problem}=", "2+1", "Calculate.")])
     assert rows.prompts[int(rows.prompt_B[2])].tolist() == list(prompt)
     assert rows.responses[2].tolist() == [*TOKENIZER("2+1=3", add_special_tokens=False)["input_ids"], EOS]
@@ -84,7 +84,7 @@ EOS = TOKENIZER.eos_token_id
 
 def test_control_token_in_a_solution_is_text(folder: Path) -> None:
     write_rows(folder, {"problem": "1", "solution": f"1{TOKENIZER.eos_token}2"})
-    (ids,) = solution_rows(TOKENIZER, read_solutions("f", WARMUP, str(folder)), arguments={}).responses
+    (ids,) = solution_rows(TOKENIZER, read_solutions("f", WARM_UP, str(folder)), end_id=EOS, arguments={}).responses
     assert ids.tolist().count(EOS) == 1
     assert ids[-1] == EOS
 
@@ -139,28 +139,30 @@ def test_whatever_changes_the_model_gives_another_folder(changed: str, folder: P
     assert not all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
 
 
-def test_tiny_agent_is_warmed_up_after_its_own_warm_up(folder: Path) -> None:
-    tiny = TinyModelConfig(
-        hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, warmup=WarmupConfig(steps=2, num_demonstrations=8)
-    )
-    agent = replace(agent_of(folder), path=None, tiny=tiny)
+def test_tiny_agent_begins_as_its_random_model_warmed_up(folder: Path) -> None:
+    tiny = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
+    sums = WarmUpConfig(source="arithmetic", template="{problem}", num_steps=2, num_demonstrations=8, batch_size=4)
     shown: list[tuple[int, int]] = []
+    agent = AgentConfig(tiny=tiny, warm_up=sums)
     made = make(folder, agent, progress=lambda step, steps, loss: shown.append((step, steps)))
-    assert shown == [(1, 2), (2, 2), (1, 3), (2, 3), (3, 3)]
-    assert made.name.startswith("qwen3-character-")
-    assert make(folder, replace(agent, weak_warmup=None)) != made
+    assert shown == [(1, 2), (2, 2)]
+    random = make(folder, replace(agent, warm_up=None))
+    assert made.name.startswith(f"{random.name[:40]}-sft-")
+    assert not all(torch.equal(value, weights(made)[name]) for name, value in weights(random).items())
+    other = replace(agent, tiny=replace(tiny, seed=1))
+    assert make(folder, other).name[:40] != made.name[:40]
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from hacpo_core.placement import weak_warmup
-from tests.placement.test_weak_warmup import make
+from hacpo_core.placement import initial_model
+from tests.placement.test_initial_model import make
 def progress(step, steps, loss):
     if step == 2 and sys.argv[2] == "training":
         os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "writing":
-    weak_warmup.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    initial_model.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 make(Path(sys.argv[1]), progress=progress)
 """
 
@@ -171,7 +173,6 @@ def test_killed_warm_up_leaves_nothing_that_looks_whole(when: str, folder: Path)
     words = [sys.executable, "-c", KILLED, str(folder), when]
     assert subprocess.run(words, env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == -signal.SIGKILL
     assert [path.name for path in (folder / "models").iterdir() if not path.name.startswith(".")] == []
-    assert (when == "writing") == bool(list((folder / "models").glob(".*.tmp")))
     made = make(folder)
     assert (made / MARKER_FILE).is_file()
     assert not list((folder / "models").glob(".*.tmp"))
@@ -197,7 +198,7 @@ def test_two_at_the_same_time_make_one_folder_once(folder: Path) -> None:
 def test_folder_that_others_put_there_is_not_taken(folder: Path) -> None:
     made = make(folder)
     (made / MARKER_FILE).unlink()
-    with pytest.raises(ModelError, match=r"is not the model of pair.agents.qwen.weak_warmup; remove the"):
+    with pytest.raises(ModelError, match=r"is not the model of pair.agents.qwen.warm_up; remove the"):
         make(folder)
 
 
@@ -215,19 +216,19 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         lambda folder: shutil.rmtree(folder / "weak"),
         {},
         ModelError,
-        r"weak_warmup.weak: .*/weak is not a folder; set it to the model folder of an earlier checkpoint",
+        r"warm_up.weak: .*/weak is not a folder; set it to the model folder of an earlier checkpoint",
     ),
     "vocabulary": (
         other_vocabulary,
         {},
         ModelError,
-        r"weak_warmup.weak: got .*/weak with 30 tokens and 30 logits, expected the same vocabulary",
+        r"warm_up.weak: got .*/weak with 30 tokens and 30 logits, expected the same vocabulary",
     ),
     "no_file": (
         lambda folder: (folder / "s.jsonl").unlink(),
         {},
         DataError,
-        r"weak_warmup.file: .*s.jsonl does not exist; put a file with the columns problem and solution",
+        r"warm_up.file: .*s.jsonl does not exist; put a file with the columns problem and solution",
     ),
     "no_column": (
         lambda folder: None,
@@ -240,7 +241,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         lambda folder: None,
         {"max_tokens": 3},
         DataError,
-        r"weak_warmup.max_tokens: all 4 examples have more than 3 tokens.*raise it",
+        r"warm_up.max_tokens: all 4 examples have more than 3 tokens.*raise it",
     ),
 }
 
@@ -260,7 +261,7 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
     write_rows(folder, *rows)
     with caplog.at_level(logging.WARNING):
         made = make(folder, agent_of(folder, max_tokens=12))
-    assert "pair.agents.qwen.weak_warmup: left out 1 of 2 examples with more than 12 tokens" in caplog.text
+    assert "pair.agents.qwen.warm_up: left out 1 of 2 examples with more than 12 tokens" in caplog.text
     marker = json.loads((made / MARKER_FILE).read_text())
     assert (marker["num_examples"], marker["num_left_out"]) == (1, 1)
 
@@ -268,17 +269,21 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("{file: s.jsonl}", r"agents.qwen-tiny.weak_warmup.weak: got none; set it to the model folder of an earlier"),
-        ("{weak: w}", r"agents.qwen-tiny.weak_warmup.file: got none; set it to a JSONL or Parquet file"),
-        ("{weak: w, file: s, mix: 0}", r"weak_warmup.mix: got 0.0, expected a value in \(0, 1\]"),
-        ("{weak: w, file: s, mix: 1.5}", r"weak_warmup.mix: got 1.5, expected a value in \(0, 1\]"),
-        ("{weak: w, file: s, gain_weight: -1}", r"weak_warmup.gain_weight: got -1.0"),
-        ("{weak: w, file: s, template: solve}", r"weak_warmup.template: got 'solve'; write \{problem\}"),
+        (
+            "{kind: weak_driven, file: s.jsonl}",
+            r"agents.qwen-tiny.warm_up.weak: got none; set it to the",
+        ),
+        ("{source: file}", r"agents.qwen-tiny.warm_up.file: got none; set it to a JSONL or Parquet file"),
+        ("{misconceptions: [0.5]}", r"warm_up.misconceptions: got \[0.5\], expected three probabilities"),
+        ("{weak: w, file: s, mix: 0}", r"warm_up.mix: got 0.0, expected a value in \(0, 1\]"),
+        ("{weak: w, file: s, mix: 1.5}", r"warm_up.mix: got 1.5, expected a value in \(0, 1\]"),
+        ("{weak: w, file: s, gain_weight: -1}", r"warm_up.gain_weight: got -1.0"),
+        ("{weak: w, file: s, template: solve}", r"warm_up.template: got 'solve'; write \{problem\}"),
     ],
 )
 def test_bad_field_is_one_sentence(fields: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        compose("tiny", "hacpo", overrides=[f"pair.agents.qwen-tiny.weak_warmup={fields}"])
+        compose("tiny", "hacpo", overrides=[f"pair.agents.qwen-tiny.warm_up={fields}"])
 
 
 # --- whole trainings ---
@@ -290,14 +295,18 @@ SHORT = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=1", "train.
 def warmed_plan(small_plan: Callable[..., Plan], small_models: Path, tmp_path: Path) -> Callable[..., Plan]:
     """Plans of small experiments whose agent qwen is warmed up against `tmp_path/weak`."""
     qwen = compose(str(small_models / "small.yaml"), "hacpo").pair.agents["qwen"]
-    shutil.copytree(initial_folder("qwen", qwen, models_dir=small_models / "models"), tmp_path / "weak")
+    shutil.copytree(InitialModel("qwen", qwen, small_models / "models").folder, tmp_path / "weak")
+    shutil.copytree(tmp_path / "weak", tmp_path / "strong")
     change_weights(tmp_path / "weak" / "model.safetensors")
     write_rows(tmp_path, *({"problem": f"{n}+1", "solution": f"{n}+1={n + 1}"} for n in range(4)))
-    values = f"weak: {tmp_path}/weak, file: {tmp_path}/s.jsonl, template: '{{problem}}'"
+    values = (
+        f"kind: weak_driven, source: file, weak: {tmp_path}/weak, file: {tmp_path}/s.jsonl, template: '{{problem}}'"
+    )
     values += ", num_steps: 2, batch_size: 4, learning_rate: 0.03"
     (tmp_path / "runs").mkdir()
     shutil.copytree(small_models / "models", tmp_path / "runs" / "models")
-    return lambda *words: small_plan("hacpo", f"pair.agents.qwen.weak_warmup={{{values}}}", *SHORT, *words)
+    agent = f"pair.agents.qwen={{path: {tmp_path}/strong, tiny: null, warm_up: {{{values}}}}}"
+    return lambda *words: small_plan("hacpo", agent, *SHORT, *words)
 
 
 def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
@@ -317,8 +326,8 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
     values = StepStore(planned.root).metrics(1)["agents"]["qwen"]
     assert np.isfinite(list(values.values())).all()
 
-    agent, options = planned.config.pair.agents["qwen"], {"models_dir": tmp_path / "runs" / "models"}
-    warmed, cold = (initial_folder("qwen", each, **options) for each in (agent, replace(agent, weak_warmup=None)))
+    agent, models = planned.config.pair.agents["qwen"], tmp_path / "runs" / "models"
+    warmed, cold = (InitialModel("qwen", each, models).make() for each in (agent, replace(agent, warm_up=None)))
     trained = weights(planned.root / "checkpoints" / "000001" / "qwen")
     apart = [
         max(float((trained[name] - value).abs().max()) for name, value in weights(start).items())
@@ -328,17 +337,17 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
 
     export_agent(planned, "qwen", tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text("utf-8")
-    assert "made by hacpo, after a supervised warm-up against its weak checkpoint (WMSS)" in card
+    assert "after a supervised warm-up against its weak checkpoint (WMSS)" in card
     digests = json.loads((planned.root / "contents.json").read_text())
-    assert f"| its warm-up's weak checkpoint | `{digests['qwen weak_warmup.weak']}` |" in card
+    assert f"| its warm-up's weak checkpoint | `{digests['qwen warm_up.weak']}` |" in card
 
     shutil.move(tmp_path / "weak", tmp_path / "moved")
-    moved = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")
+    moved = warmed_plan(f"pair.agents.qwen.warm_up.weak={tmp_path}/moved")
     assert moved.id == planned.id
     change_weights(tmp_path / "moved" / "model.safetensors")
-    with pytest.raises(DataError, match=r"qwen weak_warmup.weak changed since the experiment was planned"):
+    with pytest.raises(DataError, match=r"qwen warm_up.weak changed since the experiment was planned"):
         check_contents(moved)
-    other = warmed_plan(f"pair.agents.qwen.weak_warmup.weak={tmp_path}/moved")
+    other = warmed_plan(f"pair.agents.qwen.warm_up.weak={tmp_path}/moved")
     assert other.id != planned.id
     write_rows(tmp_path, {"problem": "1", "solution": "2"})
     assert plan(other.config).id != other.id
@@ -346,7 +355,7 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
 
 def test_plan_names_what_a_warm_up_lacks(warmed_plan: Callable[..., Plan], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="field 'text' is missing"):
-        warmed_plan("pair.agents.qwen.weak_warmup.solution_field=text")
+        warmed_plan("pair.agents.qwen.warm_up.solution_field=text")
     (tmp_path / "weak" / "config.json").unlink()
     with pytest.raises(ModelError, match=r"pair.agents.qwen: model folder .*/weak has no config.json"):
         warmed_plan()

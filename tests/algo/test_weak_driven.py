@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from hacpo_core.algo.weak_warmup import example_weights, fused_cross_entropy
+from hacpo_core.algo.weak_driven import example_weights, fused_cross_entropy
 
 # softmax of the fused logits (1, 0) + (log 3 - 1, 0) at mix 0.5 is (3/4, 1/4): 0.5 * 2 log 3 = log 3
 STRONG_NV = torch.tensor([[2.0, 0.0]], dtype=torch.float64)

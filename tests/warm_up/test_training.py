@@ -1,11 +1,13 @@
-"""The loop of the warm-up against a weak model, on models of 16 dimensions.
+"""The loop of a warm-up, alone and against a weak model, on models of 16 dimensions.
 
 Shapes: B example, S step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,23 +15,24 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.columns import TokenRows
-from hacpo_core.config import WeakWarmupConfig
-from hacpo_core.engines.torch.weak_warmup import WeakWarmupFigures, draws, train_against_weak
-from hacpo_core.errors import EngineError
+from hacpo_core.config import WarmUpConfig
+from hacpo_core.errors import EngineError, StoreError
+from hacpo_core.warm_up import training
+from hacpo_core.warm_up.training import WarmUpFigures, draws, shuffled_epochs, train
 from tests.engines.small import FAMILIES, Request, logprobs_of, small_model
 
 REQUESTS = [Request((1, 2, 3), (5, 6, 7)), Request((2, 2), (8, 9, 5, 4, 7)), Request((4, 1, 3), (3, 7))]
 ROWS = TokenRows.of([each.prompt_ids for each in REQUESTS], [each.response_ids for each in REQUESTS])
-CONFIG = WeakWarmupConfig(weak="w", file="f", num_steps=40, batch_size=4, learning_rate=1e-2)
+CONFIG = WarmUpConfig(kind="weak_driven", weak="w", file="f", num_steps=40, batch_size=4, learning_rate=1e-2)
 
 
 def trained(
-    config: WeakWarmupConfig = CONFIG, *, family: str = "qwen3", weak_seed: int = 1
-) -> tuple[dict[str, torch.Tensor], WeakWarmupFigures, list[float]]:
+    config: WarmUpConfig = CONFIG, *, family: str = "qwen3", weak_seed: int = 1
+) -> tuple[dict[str, torch.Tensor], WarmUpFigures, list[float]]:
     """Weights, figures and losses."""
     strong, weak = small_model(family), small_model(family, seed=weak_seed)
     losses: list[float] = []
-    figures = train_against_weak(strong, weak, ROWS, config, progress=lambda step, steps, loss: losses.append(loss))
+    figures = train(strong, ROWS, config, weak=weak, progress=lambda step, steps, loss: losses.append(loss))
     return strong.state_dict(), figures, losses
 
 
@@ -48,7 +51,7 @@ def fused_loss(strong: PreTrainedModel, weak: PreTrainedModel, mix: float) -> fl
 def test_fused_loss_falls_and_the_weak_model_stays_as_it_was(family: str) -> None:
     strong, weak = small_model(family), small_model(family, seed=1)
     before, loss = {name: value.clone() for name, value in weak.state_dict().items()}, fused_loss(strong, weak, 0.5)
-    figures = train_against_weak(strong, weak, ROWS, CONFIG)
+    figures = train(strong, ROWS, CONFIG, weak=weak)
     assert fused_loss(strong, weak, 0.5) < loss / 2
     assert figures.last_loss < figures.first_loss
     assert all(torch.equal(value, before[name]) for name, value in weak.state_dict().items())
@@ -64,7 +67,7 @@ def test_first_loss_and_entropies_are_those_of_the_models_alone() -> None:
     _, figures, _ = trained(replace(CONFIG, num_steps=1))
     assert [figures.strong_entropy, figures.weak_entropy] == pytest.approx(entropies, rel=1e-5)
     one = TokenRows.of([REQUESTS[1].prompt_ids], [REQUESTS[1].response_ids])
-    found = train_against_weak(small_model(), weak, one, replace(CONFIG, num_steps=1))
+    found = train(small_model(), one, replace(CONFIG, num_steps=1), weak=weak)
     fused_TV = 0.5 * logprobs_of(strong, REQUESTS[1]) + 0.5 * logprobs_of(weak, REQUESTS[1])
     target_T = torch.tensor(REQUESTS[1].response_ids)
     assert found.first_loss == pytest.approx(float(torch.nn.functional.cross_entropy(fused_TV, target_T)), rel=1e-5)
@@ -111,6 +114,75 @@ def test_broken_model_is_one_sentence() -> None:
     with torch.no_grad():
         weak.get_input_embeddings().weight[:] = torch.nan
     with pytest.raises(EngineError, match="an entropy is not finite"):
-        train_against_weak(strong, weak, ROWS, CONFIG)
-    with pytest.raises(EngineError, match=r"the loss of step \d+ is .*; lower weak_warmup.learning_rate"):
-        train_against_weak(strong, small_model(seed=1), ROWS, replace(CONFIG, learning_rate=1e38))
+        train(strong, ROWS, CONFIG, weak=weak)
+    with pytest.raises(EngineError, match=r"the loss of step \d+ is .*; lower warm_up.learning_rate"):
+        train(strong, ROWS, replace(CONFIG, learning_rate=1e38), weak=small_model(seed=1))
+
+
+# --- without a weak model ---
+
+SFT = replace(CONFIG, kind="sft", weak="")
+
+
+def test_plain_warm_up_lowers_the_cross_entropy_of_the_solutions() -> None:
+    model = small_model()
+    expected = fused_loss(model, model, 1.0)
+    whole = replace(SFT, batch_size=3)  # every step sees each example once
+    figures = train(model, ROWS, whole)
+    assert figures.first_loss == pytest.approx(expected, rel=1e-5)
+    assert figures.last_loss < expected / 2
+    assert fused_loss(model, model, 1.0) < expected / 2
+    assert (figures.strong_entropy, figures.weak_entropy) == (None, None)
+
+
+def test_every_example_is_seen_once_in_each_epoch() -> None:
+    order_SB = shuffled_epochs(6, replace(SFT, num_steps=5, batch_size=4))
+    epochs = [order_SB.ravel()[start : start + 6].tolist() for start in (0, 6, 12)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(6))] * 3
+    assert epochs[0] != epochs[1], "each epoch has its own order"
+    assert (order_SB[:2] == shuffled_epochs(6, replace(SFT, num_steps=2, batch_size=4))).all()
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("kind", ["sft", "weak_driven"])
+def test_interrupted_warm_up_goes_on_to_the_same_bits(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "SAVE_EVERY_S", 0.0)
+    weak = small_model(seed=1) if kind == "weak_driven" else None
+    file, config = tmp_path / "unfinished", replace(CONFIG, kind=kind, num_steps=6)
+    whole = small_model()
+    expected = train(whole, ROWS, config, weak=weak)
+
+    def stop(step: int, *_: float) -> None:
+        if step == 4:  # step 3 is the last that is saved
+            raise StopError
+
+    with pytest.raises(StopError):
+        train(small_model(), ROWS, config, weak=weak, unfinished=file, progress=stop)
+    steps: list[int] = []
+    model = small_model()
+    figures = train(model, ROWS, config, weak=weak, unfinished=file, progress=lambda step, *_: steps.append(step))
+    assert steps == [4, 5, 6]
+    assert figures == expected
+    assert all(torch.equal(value, whole.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_damaged_save_is_left_out_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, model, whole = tmp_path / "unfinished", small_model(), small_model()
+    expected = train(whole, ROWS, replace(SFT, num_steps=2))
+    file.write_bytes(b"half")
+    assert train(model, ROWS, replace(SFT, num_steps=2), unfinished=file) == expected
+    assert "is damaged" in caplog.text
+    assert "starts again" in caplog.text
+
+
+def test_full_disk_is_one_sentence(small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "SAVE_EVERY_S", 0.0)
+    folder = small_disk("8k")
+    with pytest.raises(StoreError, match=r"cannot write .*unfinished: the disk is full; free some space"):
+        train(small_model(), ROWS, SFT, unfinished=folder / "unfinished")
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,98 @@
+"""Time and memory of a step and of a run, from the rates that a probe measured and the planner's memory plan.
+
+    sampling[k]  = tokens of k's responses in a step / measured sampling rate
+    scoring[k]   = the same tokens / measured rate of a forward pass, if old log-probabilities are computed anew
+    update[k]    = tokens of k's rows with an advantage x PASSES / measured rate of a forward pass
+    step         = sum over agents that take turns, or the largest of agents that work side by side
+
+The backward pass counts as two forward passes, recomputed activations as one more. Optimizer steps, hand-overs of
+weights and checkpoints are not included; `experiments.phase_times` counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from experiments.estimate import num_evaluation_responses, occupied_hours
+from flows.runs.probe import AgentProbe, Probe
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import num_gpus, num_ranks, num_samples
+from hacpo_core.engines.models.memory import GIB, gpu_gib, peak_gib
+from hacpo_core.phases.rollout import SAME_LOGPROB
+
+PASSES, PASSES_WITH_CHECKPOINTING = 3, 4
+"""forward passes that an update costs as much as, without and with `engine.gradient_checkpointing`"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeCost:
+    """Estimated cost of the run.
+
+    Attributes:
+        sampling_s, scoring_s, verifying_s, updating_s: of one step, by agent.
+        step_s: of one step.
+        run_hours: of all steps and evaluations, wall-clock.
+        occupied_hours: device-hours (GPUs, or processes on the CPU) that no other experiment can use.
+        memory_gib, least_gib: of the fullest GPU, or of the process on the CPU: with all responses at the limit, and
+            with one response at a time.
+        room_gib: memory of the GPU or, on the CPU, of the machine; None if it is not known.
+    """
+
+    sampling_s: Mapping[str, float]
+    scoring_s: Mapping[str, float]
+    verifying_s: Mapping[str, float]
+    updating_s: Mapping[str, float]
+    step_s: float
+    run_hours: float
+    occupied_hours: float
+    memory_gib: float
+    least_gib: float
+    room_gib: float | None
+
+
+def _rescores(config: ExperimentConfig, agent: AgentProbe) -> bool:
+    """Whether the learner computes old log-probabilities; `checked` compares a few responses, here all."""
+    return config.old_logprobs == "learner" or (
+        config.old_logprobs == "checked" and agent.max_sampler_difference > SAME_LOGPROB
+    )
+
+
+def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
+    """Cost of the run that was probed."""
+    num_rows, engine = config.train.problems * num_samples(config), config.engine
+    passes = PASSES_WITH_CHECKPOINTING if engine.gradient_checkpointing else PASSES
+    agents = probe.agents
+    sampling = {k: num_rows * own.mean_length / own.sampled_per_s for k, own in agents.items()}
+    scoring = {
+        k: num_rows * own.mean_length / own.scored_per_s if _rescores(config, own) else 0.0 for k, own in agents.items()
+    }
+    verifying = {k: num_rows / own.verified_per_s for k, own in agents.items()}
+    updating = {k: passes * num_rows * own.trained_tokens / own.scored_per_s for k, own in agents.items()}
+    steps = {k: sampling[k] + scoring[k] + verifying[k] + updating[k] for k in agents}
+    answers = num_evaluation_responses(config)
+    answering = {k: answers * own.mean_length / own.sampled_per_s for k, own in agents.items()}
+    takes_turns = config.placement.kind == "local" or config.placement.colocated
+    together = sum if takes_turns else max
+    runs = {k: config.train.num_steps * steps[k] + answering[k] for k in agents}
+    busy = {k: seconds / 3600 * num_ranks(config, k) * max(1, num_gpus(config)) for k, seconds in runs.items()}
+    shapes, room = {k: own.shape for k, own in agents.items()}, gpu_gib(config)
+    if engine.device == "cpu":
+        room = psutil.virtual_memory().total / GIB
+    memory, least = (
+        peak_gib(config, shapes, gpu_gib=room or 0.0, is_least=is_least) for is_least in (False, True)
+    )  # without a known GPU, vLLM's share counts as nothing
+    return ProbeCost(
+        sampling_s=sampling,
+        scoring_s=scoring,
+        verifying_s=verifying,
+        updating_s=updating,
+        step_s=together(steps.values()),
+        run_hours=together(runs.values()) / 3600,
+        occupied_hours=occupied_hours(config, busy),
+        memory_gib=memory,
+        least_gib=least,
+        room_gib=room,
+    )

@@ -1,0 +1,45 @@
+"""`hacpo probe`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import AsJson, Hardware, Overrides, Pair, as_override
+
+
+def probe(
+    pair: Pair,
+    method: Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")] = "hacpo",
+    overrides: Overrides = None,
+    hardware: Hardware = "cpu",
+    problems: Annotated[int, typer.Option(min=1, help="number of training problems, chosen by the seed")] = 64,
+    page: Annotated[Path | None, typer.Option(help="HTML file; default: <runs-dir>/probes/<id>.html")] = None,
+    runs_dir: Annotated[Path | None, typer.Option(help="folder of all runs; default: runtime.runs_dir")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure in minutes what a training would meet: signal, lengths, ratios against the bounds, time and memory.
+
+    Samples with the real engines and trains nothing. A single agent works too.
+    """
+    from flows.planning.compose import compose
+    from flows.planning.plans import plan
+
+    if "=" in method:  # the method was left out
+        method, overrides = "hacpo", [method, *(overrides or [])]
+    given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
+    planned = plan(compose(pair, method, hardware=hardware, overrides=given))
+    from experiments.probe_cost import probe_cost
+    from experiments.probe_findings import probe_findings
+    from experiments.report.probe import ProbeReport
+    from flows.runs.probe import probe as measure
+
+    measured = measure(planned, num_problems=problems, tell=lambda text: print(text, file=sys.stderr, flush=True))
+    cost = probe_cost(planned.config, measured)
+    report = ProbeReport(planned, hardware, measured, cost, probe_findings(planned.config, measured, cost))
+    written = report.write_page(page or Path(planned.config.runtime.runs_dir) / "probes" / f"{planned.id}.html")
+    print(json.dumps(report.as_json()) if as_json else f"{report.as_text()}\n\npage  {written}")

@@ -1,0 +1,253 @@
+"""What a pair and a method would meet in training, measured on a sample of its problems with nothing trained.
+
+    problems ─▶ every agent samples G responses ─▶ verdicts ─▶ estimate, as in step 1
+                     │                                            │
+                     └─▶ its learner scores them                  └─▶ each learner scores every other agent's rows
+                         (sampler against learner)                    ─▶ objective.surrogate: ratios, bounds, stopped
+
+Everything runs with the engines of the configuration, in a folder that is removed afterwards.
+
+Shapes: P problem, G response in a group, R response, B row.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flows.planning.plans import Plan
+from flows.runs.build import open_experiment
+from flows.runs.probe_rows import QUANTILES, STEP, PairProbe, pair_probe, rows_of
+from hacpo_core.engines.models.memory import ModelShape, folder_shape
+from hacpo_core.evaluation.metrics import MetricEstimate, average_at_k, mean_with_interval
+from hacpo_core.experiment import Experiment
+from hacpo_core.methods.base import Estimate, SampleSpec, ScoredStep
+from hacpo_core.methods.checks import checked_estimate, checked_shape
+from hacpo_core.phases.update import with_agent
+from hacpo_core.placement.base import PlacedAgent
+from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.responses import Responses, Verdicts
+from hacpo_core.seeds import generator
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProbe:
+    """An agent before training. Shares are of its responses, or of its groups: the responses to one problem.
+
+    Attributes:
+        prompt: the first problem's, as rendered with the chat template, control tokens included.
+        response: the first one to it.
+        num_problems, num_responses: measured.
+        accuracy: share of right responses, mean over problems, with its 95 % interval.
+        reward: mean over scored responses.
+        signal_share, all_wrong_share, all_right_share: groups with different rewards, with rewards of 0 only, and with
+            rewards of 1 only.
+        lengths: tokens at QUANTILES; `mean_length`: their mean.
+        ended_share, cut_share: responses that end with an end token, and that are cut at the limit.
+        unscored_share: responses without a verdict.
+        formless_share: scored responses in which no answer in the asked form was found; None if the reward function
+            does not say.
+        sampler_difference, max_sampler_difference: mean and largest |sampler - learner| log-probability of a token,
+            nats.
+        sampled_per_s, scored_per_s: tokens per second of sampling, and of the learner's forward pass.
+        verified_per_s: responses per second.
+        trained_tokens: response tokens that the learner trains on, of all sources, per response of its own.
+        shape: of the model.
+    """
+
+    prompt: str
+    response: str
+    num_problems: int
+    num_responses: int
+    accuracy: MetricEstimate
+    reward: float
+    signal_share: float
+    all_wrong_share: float
+    all_right_share: float
+    lengths: tuple[float, ...]
+    mean_length: float
+    ended_share: float
+    cut_share: float
+    unscored_share: float
+    formless_share: float | None
+    sampler_difference: float
+    max_sampler_difference: float
+    sampled_per_s: float
+    scored_per_s: float
+    verified_per_s: float
+    trained_tokens: float
+    shape: ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """All that was measured."""
+
+    agents: Mapping[str, AgentProbe]
+    pairs: tuple[PairProbe, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """An agent's verified responses, the learner's scores of them, and rates."""
+
+    responses: Responses
+    difference_N: NDArray[np.float64]
+    sampled_per_s: float
+    scored_per_s: float
+    verified_per_s: float
+
+
+def probe(plan: Plan, *, num_problems: int, tell: Callable[[str], None] = lambda text: None) -> Probe:
+    """Sample and score responses to some of the training problems, and measure what training would meet.
+
+    Args:
+        plan: of the experiment that would be trained; its folder is not touched.
+        num_problems: chosen by the seed; all if there are fewer.
+        tell: called with a line before each part.
+
+    Raises:
+        HacpoError: a model, an engine or a file cannot be used.
+    """
+    with tempfile.TemporaryDirectory(prefix="hacpo-probe-") as folder:
+        aside = replace(plan, root=Path(folder) / plan.id)
+        with open_experiment(aside) as (experiment, _):
+            return _measure(experiment, num_problems, tell)
+
+
+def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], None]) -> Probe:
+    config = experiment.config
+    known = [problem for problems in experiment.train_sets.values() for problem in problems]
+    order = generator(config.seed, "probe").permutation(len(known))[:num_problems]
+    problems = [known[place] for place in order.tolist()]
+    sampled = {}
+    for agent in experiment.agents:
+        tell(f"{agent}: {len(problems)} problems x {config.rollout.num_samples} responses")
+        sampled[agent] = _sample(experiment, agent, problems)
+    responses = {agent: own.responses for agent, own in sampled.items()}
+    estimate = _estimate(experiment, problems, responses)
+    agents, pairs = {}, []
+    for learner in experiment.agents:
+        num_trained = 0.0
+        for source in experiment.sources(learner):
+            rows = rows_of(experiment, learner, source, responses, estimate)
+            is_trained_B = np.ones(len(rows.minibatch), bool)
+            if config.engine.skip_zero_advantage:
+                is_trained_B = rows.minibatch.advantage_B * rows.minibatch.weight_B != 0
+            num_trained += float(rows.minibatch.tokens.responses.lengths[is_trained_B].sum())
+            if source != learner:
+                tell(f"{learner} scores {source}'s responses")
+                pairs.append(pair_probe(experiment, learner, source, rows, responses[source]))
+        own = sampled[learner]
+        agents[learner] = _agent(experiment, own, problems, num_trained / len(own.responses))
+    return Probe(agents, tuple(pairs))
+
+
+def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> _Sampled:
+    rollout = experiment.config.rollout
+    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
+    specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(rollout.num_samples)]
+
+    def score_few(placed: PlacedAgent) -> None:
+        placed.score(placed.sample(specs[: rollout.num_samples], step=STEP, purpose="rollout"))
+
+    with_agent(experiment, agent, 0, score_few)  # the first calls compile and allocate
+    with experiment.stopwatch(agent) as sampling:
+        responses = with_agent(experiment, agent, 0, lambda placed: placed.sample(specs, step=STEP, purpose="rollout"))
+    with experiment.stopwatch(agent) as scoring:
+        scored = with_agent(experiment, agent, 0, lambda placed: placed.score(responses))
+    with experiment.stopwatch(agent) as verifying:
+        by_id = {problem.id: problem for problem in problems}
+        asked = [by_id[name] for name in responses.problem_id]
+        verdicts = Verdicts.of(experiment.rewards.judge(asked, responses.text, list(responses.row_keys())))
+    num_tokens, is_rescored = len(responses.token_ids.value_N), experiment.config.old_logprobs != "sampler"
+    learned = scored.value_N.astype(np.float64)
+    return _Sampled(
+        responses=replace(responses, old_logprobs=scored if is_rescored else None, verdicts=verdicts),
+        difference_N=np.abs(responses.logprobs.value_N - learned),
+        sampled_per_s=num_tokens / sampling.cost().seconds,
+        scored_per_s=num_tokens / scoring.cost().seconds,
+        verified_per_s=len(responses) / verifying.cost().seconds,
+    )
+
+
+def _estimate(experiment: Experiment, problems: Sequence[Problem], responses: Mapping[str, Responses]) -> Estimate:
+    """Advantages and weights, as the first step would compute them from these responses."""
+    scored = ScoredStep(
+        step=STEP,
+        problem_ids=tuple(problem.id for problem in problems),
+        responses=responses,
+        seed=experiment.config.seed,
+        max_response_tokens=experiment.config.rollout.max_response_tokens,
+    )
+    estimator = experiment.method.estimate
+    sources = {agent: experiment.sources(agent) for agent in experiment.agents}
+    return checked_estimate(estimator, checked_shape(estimator, scored), sources, {})[0]
+
+
+def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem], trained_tokens: float) -> AgentProbe:
+    responses, config = sampled.responses, experiment.config
+    verdicts, tokens = responses.verdicts, experiment.placement.tokenizers[responses.agent]
+    assert verdicts is not None, "they were verified above"
+    reward_PG = verdicts.raw_reward_R.reshape(len(problems), -1)
+    lengths = responses.token_ids.lengths
+    is_cut = np.array([reason == "length" for reason in responses.finish_reason])
+    groups = groups_of(reward_PG)
+    has_form = all(":" not in name for name in config.reward.functions)
+    formless = [answer is None for answer, ok in zip(verdicts.extracted, verdicts.is_scored_R, strict=True) if ok]
+    with experiment.text_lock:
+        prompt = str(tokens.tokenizer.decode(list(tokens.prompt_ids(problems[0]))))
+    return AgentProbe(
+        prompt=prompt,
+        response=responses.text[0],
+        num_problems=len(problems),
+        num_responses=len(responses),
+        accuracy=mean_with_interval(f"avg@{reward_PG.shape[1]}", average_at_k(reward_PG), seed=config.seed),
+        reward=float(np.nanmean(verdicts.raw_reward_R)) if verdicts.is_scored_R.any() else float("nan"),
+        signal_share=groups.signal_share,
+        all_wrong_share=groups.all_wrong_share,
+        all_right_share=groups.all_right_share,
+        lengths=tuple(float(value) for value in np.quantile(lengths, QUANTILES)),
+        mean_length=float(lengths.mean()),
+        ended_share=float(1 - is_cut.mean()),
+        cut_share=float(is_cut.mean()),
+        unscored_share=float((~verdicts.is_scored_R).mean()),
+        formless_share=float(np.mean(formless)) if has_form and formless else None,
+        sampler_difference=float(sampled.difference_N.mean()),
+        max_sampler_difference=float(sampled.difference_N.max()),
+        sampled_per_s=sampled.sampled_per_s,
+        scored_per_s=sampled.scored_per_s,
+        verified_per_s=sampled.verified_per_s,
+        trained_tokens=trained_tokens,
+        shape=folder_shape(
+            experiment.placement.folder(responses.agent),
+            trust_remote_code=config.pair.agents[responses.agent].trust_remote_code,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Shares of groups with different rewards, with rewards of 0 only, and of 1 only, among those with a verdict."""
+
+    signal_share: float
+    all_wrong_share: float
+    all_right_share: float
+
+
+def groups_of(reward_PG: NDArray[np.float64]) -> Groups:
+    """Count groups by their scored rewards; nan is unscored."""
+    known = [reward_G[~np.isnan(reward_G)] for reward_G in reward_PG]
+    known = [reward_G for reward_G in known if len(reward_G)]
+    if not known:
+        return Groups(0.0, 0.0, 0.0)
+    return Groups(
+        signal_share=float(np.mean([reward_G.min() < reward_G.max() for reward_G in known])),
+        all_wrong_share=float(np.mean([reward_G.max() == 0 for reward_G in known])),
+        all_right_share=float(np.mean([reward_G.min() == 1 for reward_G in known])),
+    )

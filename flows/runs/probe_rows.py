@@ -1,0 +1,191 @@
+"""Other agents' responses as the rows that a learner would train on, and what the method's bounds make of them.
+
+Shapes: R response, B row, T token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hacpo_core.columns import Ragged
+from hacpo_core.config.counts import num_minibatches
+from hacpo_core.data.batches import Minibatch, RowReader, learner_batch
+from hacpo_core.experiment import Experiment
+from hacpo_core.methods.base import Estimate, LossRows, Objective
+from hacpo_core.methods.checked_objective import checked_surrogate
+from hacpo_core.phases.update import with_agent
+from hacpo_core.responses import Responses
+
+STEP = 1
+"""number of the step that the probe stands for"""
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class PairProbe:
+    """One agent's rows as another agent, the learner, would train on them.
+
+    Attributes:
+        learner, source: names.
+        num_rows: rows, unscored and empty ones left out.
+        ratios: sequence ratio at QUANTILES, as the bounds see it; `mean_ratio`: its mean.
+        floor, ceiling: bounds before the first update of a step.
+        first_share: share of the rows with an advantage that the bounds let through before the first update.
+        last_share: the same under the bounds of the step's last update, with these ratios.
+        half_floor: highest floor that half of the rows would pass below the same ceiling; None if no floor is that low.
+        length_drift: mean relative change of the length by retokenisation.
+        num_truncated, num_empty, num_control_dropped: as in `hacpo_core.data.batches.BatchCounts`.
+    """
+
+    learner: str
+    source: str
+    num_rows: int
+    ratios: tuple[float, ...]
+    mean_ratio: float
+    floor: float
+    ceiling: float
+    first_share: float
+    last_share: float
+    half_floor: float | None
+    length_drift: float
+    num_truncated: int
+    num_empty: int
+    num_control_dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """A source's rows of a learner, as one mini-batch, and counts of their construction."""
+
+    minibatch: Minibatch
+    num_truncated: int
+    num_empty: int
+    num_control_dropped: int
+    length_drift: float
+
+
+def rows_of(
+    experiment: Experiment, learner: str, source: str, responses: Mapping[str, Responses], estimate: Estimate
+) -> SourceRows:
+    """The rows that a learner would train on of a source's responses, built as in training."""
+    tokens = experiment.placement.tokenizers
+    with experiment.text_lock:
+        reader = RowReader(
+            learner=learner,
+            agents=experiment.agents,
+            step=STEP,
+            responses=lambda step, agent: responses[agent],
+            estimate=lambda step: estimate,
+            prompt_ids=lambda name: tokens[learner].prompt_ids(experiment.problem(name)),
+            retokenizers={} if source == learner else {source: experiment.retokenizer(tokens[source], tokens[learner])},
+            eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
+            token_advantages=None,
+            drops_eos=experiment.config.retokenize.eos == "drop",
+        )
+        keys, limit = list(responses[source].row_keys()), experiment.config.rollout.max_response_tokens
+        built = learner_batch(reader, [keys], experiment.method.objective, max_response_tokens=limit)
+    counts = built.counts
+    return SourceRows(
+        built.minibatches[0],
+        counts.num_truncated,
+        counts.num_empty,
+        counts.num_control_dropped,
+        counts.length_drift_mean,
+    )
+
+
+def pair_probe(experiment: Experiment, learner: str, source: str, rows: SourceRows, sampled: Responses) -> PairProbe:
+    """The rows under the learner's initial weights and the method's bounds."""
+    minibatch, objective = rows.minibatch, experiment.method.objective
+    counts = (rows.length_drift, rows.num_truncated, rows.num_empty, rows.num_control_dropped)
+    if not len(minibatch):
+        unknown = math.nan
+        return PairProbe(
+            learner, source, 0, (unknown,) * len(QUANTILES), unknown, unknown, unknown, 0.0, 0.0, None, *counts
+        )
+    positions = sampled.positions()
+    asked = replace(
+        sampled.take([positions[key] for key in minibatch.keys]),
+        prompt_ids=minibatch.tokens.prompts.take(minibatch.tokens.prompt_B),
+        token_ids=minibatch.tokens.responses,
+        logprobs=_zeros(minibatch.tokens.responses),  # only ids are scored
+        old_logprobs=None,
+        num_sampled_R=None,
+    )
+    scored = with_agent(experiment, learner, 0, lambda placed: placed.score(asked))
+    first = bounded_ratios(objective, minibatch, scored, update=0)
+    last = bounded_ratios(objective, minibatch, scored, update=max(0, num_minibatches(experiment.config) - 1))
+    ratios, ceiling = tuple(np.quantile(first.ratio_B, QUANTILES).tolist()), float(first.ceiling_B.min())
+    return PairProbe(
+        *(learner, source, len(minibatch), ratios, float(first.ratio_B.mean())),
+        *(float(first.floor_B.max()), ceiling, first.passing_share, last.passing_share),
+        half_floor(first.ratio_B, ceiling),
+        *counts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedRatios:
+    """Ratios of rows as an objective bounds them; `passing_share` is of the rows with an advantage, if any have one."""
+
+    ratio_B: NDArray[np.float64]
+    floor_B: NDArray[np.float64]
+    ceiling_B: NDArray[np.float64]
+    passing_share: float
+
+
+def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *, update: int) -> BoundedRatios:
+    """What an objective makes of rows before their update.
+
+    Args:
+        objective: the method's.
+        minibatch: rows, at least one.
+        scored: log-probabilities (nats) of their tokens under the learner.
+        update: m, number of updates of the step before.
+    """
+    rows, logprob_BT = _loss_rows(minibatch, scored)
+    with torch.no_grad():
+        surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
+    stopped_B, advantage_B = surrogate.stopped_share_B.double().numpy(), rows.weighted_advantage_B.numpy()
+    counted_B = advantage_B != 0 if (advantage_B != 0).any() else np.ones(len(minibatch), bool)
+    return BoundedRatios(
+        ratio_B=surrogate.ratio_B.double().numpy(),
+        floor_B=surrogate.floor_B.double().numpy(),
+        ceiling_B=surrogate.ceiling_B.double().numpy(),
+        passing_share=1.0 - float(stopped_B[counted_B].mean()),
+    )
+
+
+def _loss_rows(minibatch: Minibatch, scored: Ragged) -> tuple[LossRows, torch.Tensor]:
+    """The rows as one micro-batch on the CPU in float64, and their log-probabilities, padded with 0."""
+    lengths = torch.from_numpy(scored.lengths)
+    mask_BT = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
+    logprob_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
+    logprob_BT[mask_BT] = torch.from_numpy(scored.value_N).double()
+    rows = LossRows(
+        mask_BT=mask_BT,
+        kind_B=torch.from_numpy(minibatch.kind_B),
+        source_B=torch.from_numpy(minibatch.source_B),
+        advantage_B=torch.from_numpy(minibatch.advantage_B),
+        weight_B=torch.from_numpy(minibatch.weight_B),
+        old_mean_logprob_B=torch.from_numpy(minibatch.old_mean_logprob_B),
+        old_logprob_BT=torch.zeros_like(logprob_BT),  # rows of other agents
+    )
+    return rows, logprob_BT
+
+
+def _zeros(rows: Ragged) -> Ragged:
+    return Ragged(np.zeros(len(rows.value_N), np.float32), rows.edge)
+
+
+def half_floor(ratio_B: NDArray[np.float64], ceiling: float) -> float | None:
+    """Highest floor that half of the rows or more pass, below a ceiling; None if too many are above the ceiling."""
+    below = np.sort(ratio_B[ratio_B <= ceiling])[::-1]
+    place = (len(ratio_B) + 1) // 2 - 1
+    return float(below[place]) if place < len(below) else None

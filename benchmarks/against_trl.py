@@ -22,9 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+from transformers import (
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    TrainerCallback,
+)
 
 from benchmarks.measure import PeakMemory, child, linear_products, median_ratio, write_result
+from benchmarks.models import real_model, smollm2_folder
 from hacpo_core.algo.advantages import joint_advantages
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.columns import TokenRows
@@ -45,26 +53,31 @@ from hacpo_core.records import Message, SamplingLimits
 from hacpo_core.seeds import derive_seed, generator
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
-NUM_PROMPTS, NUM_SAMPLES, NUM_TOKENS, NUM_UPDATES = 32, 8, 40, 2
+NUM_SAMPLES, NUM_TOKENS, NUM_UPDATES = 8, 40, 2
+SMOLLM2 = "SmolLM2-135M"
 SIZES = {"0.17 M": (96, 2), "3.7 M": (320, 4)}
-"""hidden size and layers"""
-ROUNDS = {"0.17 M": 9, "3.7 M": 4}
-THREADS, LEARNING_RATE, UNIFORM_SHARE = 2, 1e-5, 0.5
-"""share of prompts whose rewards are all equal, so that their responses have zero advantage"""
+"""hidden size and layers of the small models"""
+ROUNDS, NUM_PROMPTS = {"0.17 M": 9, "3.7 M": 4, SMOLLM2: 2}, {"0.17 M": 32, "3.7 M": 32, SMOLLM2: 4}
+THREADS, LEARNING_RATE = 2, 1e-5
 METHODS: dict[str, Objective] = {"grpo": TokenClip(token_low=0.2, token_high=0.2), "gspo": SequenceClip()}
-TEXTS = [f"{10 + n}+{40 + n}" for n in range(NUM_PROMPTS)]
+TEXTS = [f"{10 + n}+{40 + n}" for n in range(max(NUM_PROMPTS.values()))]
 TRL_LEVEL = {"grpo": "token", "gspo": "sequence"}
 
 
 def reward(text: str, response: str) -> float:
-    """1 or 0; for half of the problems the same for all responses."""
+    """1 or 0; for half of the problems the same for all responses, which then have zero advantage."""
     problem = int(text.partition("+")[0]) - 10
-    chance = float(problem % 4 == 0) if problem < UNIFORM_SHARE * NUM_PROMPTS else 0.5
+    chance = float(problem % 4 == 0) if problem % 2 == 0 else 0.5
     return float(zlib.crc32(response.encode()) % 1000 < 1000 * chance)
 
 
 def model_of(size: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A model whose vocabulary excludes the EOS token, so that all responses have full length on both sides."""
+    if size == SMOLLM2:
+        model = real_model(SMOLLM2)
+        assert model is not None, "main() leaves it out where it cannot be had"
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
+        return model
     width, layers = SIZES[size]
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -84,9 +97,10 @@ def model_of(size: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     return Qwen3ForCausalLM(config)
 
 
-def tokenizer_of() -> PreTrainedTokenizerFast:
-    """The character tokenizer with a new EOS as its last token."""
-    tokenizer = build_tokenizer("character")
+def tokenizer_of(size: str) -> Any:
+    """The model's tokenizer, for small ones that of characters, with a new EOS as its last token."""
+    is_small = size != SMOLLM2
+    tokenizer: Any = build_tokenizer("character") if is_small else AutoTokenizer.from_pretrained(smollm2_folder())
     tokenizer.add_special_tokens({"eos_token": "<|never|>"})
     assert tokenizer.eos_token_id == len(tokenizer) - 1
     return tokenizer
@@ -115,7 +129,8 @@ class Ours:
     """A step of hacpo for one agent, without store, verifier and flow."""
 
     def __init__(self, size: str, objective: Objective, *, skips: bool, reuses: bool) -> None:
-        self.tokenizer, self.objective, self.reuses, self.split = tokenizer_of(), objective, reuses, Split()
+        self.tokenizer, self.objective, self.reuses, self.split = tokenizer_of(size), objective, reuses, Split()
+        self.num_prompts = NUM_PROMPTS[size]
         engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips)
         self.model = model_of(size, self.tokenizer)
         speed_up(self.model)
@@ -127,14 +142,14 @@ class Ours:
         self.sampler = TransformersSampler(
             self.model, eos_ids=self.eos_ids, pad_id=int(self.tokenizer.pad_token_id), batch_size=256
         )
-        self.prompts = render_prompts(self.tokenizer, [(Message("user", text),) for text in TEXTS])
+        self.prompts = render_prompts(self.tokenizer, [(Message("user", text),) for text in TEXTS[: self.num_prompts]])
         self.num_skipped = 0.0
 
     def step(self, number: int) -> dict[str, float]:
         """Sample, score, update twice."""
         started = time.perf_counter()
         with self.split.part("sampling"):
-            owners = [(p, i) for p in range(NUM_PROMPTS) for i in range(NUM_SAMPLES)]
+            owners = [(p, i) for p in range(self.num_prompts) for i in range(NUM_SAMPLES)]
             requests = [SampleRequest(self.prompts[p], derive_seed(0, "rollout", number, p, i)) for p, i in owners]
             sampled = self.sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
         rows = TokenRows.of([request.prompt_ids for request in requests], sampled.token_ids)
@@ -145,12 +160,12 @@ class Ours:
         texts = [decode_response(self.tokenizer, ids.tolist()) for ids in sampled.token_ids]
         reward_PAG = torch.tensor(
             [reward(TEXTS[p], text) for (p, _), text in zip(owners, texts, strict=True)], dtype=torch.float64
-        ).reshape(NUM_PROMPTS, 1, NUM_SAMPLES)
+        ).reshape(self.num_prompts, 1, NUM_SAMPLES)
         joint = joint_advantages(
             reward_PAG, torch.ones_like(reward_PAG, dtype=torch.bool), unit_ratios(1).ratio_AA, baseline="own"
         )
         advantage_R = joint.advantage_LPAG[0].flatten().numpy()
-        order = generator(0, "minibatch", number).permutation(NUM_PROMPTS)
+        order = generator(0, "minibatch", number).permutation(self.num_prompts)
         shuffled = (order[:, None] * NUM_SAMPLES + np.arange(NUM_SAMPLES)).ravel()
         minibatches = [
             own_minibatch(rows.take(part), old.take(part), advantage_R[part], self.objective)
@@ -197,11 +212,11 @@ def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, afte
     def rewards(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
         return [reward(p[0]["content"], c[0]["content"]) for p, c in zip(prompts, completions, strict=True)]
 
-    tokenizer = tokenizer_of()
+    tokenizer, num_prompts = tokenizer_of(size), NUM_PROMPTS[size]
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(
             output_dir=folder,
-            per_device_train_batch_size=NUM_PROMPTS * NUM_SAMPLES // NUM_UPDATES,
+            per_device_train_batch_size=num_prompts * NUM_SAMPLES // NUM_UPDATES,
             gradient_accumulation_steps=1,
             steps_per_generation=NUM_UPDATES,
             num_generations=NUM_SAMPLES,
@@ -222,7 +237,7 @@ def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, afte
             disable_tqdm=True,
             dataloader_pin_memory=False,
         )
-        prompts = [{"prompt": [{"role": "user", "content": text}]} for text in TEXTS]
+        prompts = [{"prompt": [{"role": "user", "content": text}]} for text in TEXTS[:num_prompts]]
         trainer = Timed(
             model=model_of(size, tokenizer),
             reward_funcs=rewards,
@@ -312,15 +327,18 @@ def main() -> None:
         print(json.dumps(found))
         return
     results = []
-    for size in SIZES:
-        for method in ("grpo", "gspo"):
-            words = ["--one", size, method]
-            row = {"size": size, "method": method, **child("against_trl", *words)}
+    cases = [(size, method) for size in SIZES for method in ("grpo", "gspo")]
+    if smollm2_folder() is not None:
+        cases.append((SMOLLM2, "gspo"))
+    for size, method in cases:
+        words = ["--one", size, method]
+        row = {"size": size, "method": method, **child("against_trl", *words)}
+        if size in SIZES:
             row["peak_mb"] = {
                 who: child("against_trl", *words, "--memory-of", who) for who in ("trl", "equal rows", "as shipped")
             }
-            results.append(row)
-            print(json.dumps(row), flush=True)
+        results.append(row)
+        print(json.dumps(row), flush=True)
     shape = {"prompts": NUM_PROMPTS, "samples": NUM_SAMPLES, "tokens": NUM_TOKENS, "updates": NUM_UPDATES}
     title = {"step": shape, "threads": THREADS, "rounds": ROUNDS, "dtype": "float32"}
     write_result("against_trl", title | {"results": results}, ["trl", "torch", "transformers"])

@@ -83,6 +83,34 @@ def update(result: dict[str, Any]) -> str:
     return f"{table(head, rows)}\n\n{memory}"
 
 
+def real_models(result: dict[str, Any]) -> str:
+    """Tables of sampling, of an update and of an evaluation."""
+    rows = [
+        [
+            *(entry[name] for name in ("model", "rows", "tokens", "decoder")),
+            *(entry["tokens_per_s"][way] for way in ("ours", "generate")),
+            *(entry[name] for name in ("ours_over_generate", "choice_ms", "choice_share")),
+        ]
+        for entry in result.get("sampling", [])
+    ]
+    head = ["model", "rows", "tokens", "decoder", "ours tok/s", "generate", "ours / generate", "choice of a token, ms"]
+    tables = [table([*head, "share of a step"], rows)]
+    names = ("model", "rows", "ours s", "without oneDNN s", "floor s", "ours / floor")
+    updates = [
+        [
+            *(entry[name] for name in ("model", "rows")),
+            *(entry["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
+            entry["ours_over_floor"],
+        ]
+        for entry in result.get("update", [])
+    ]
+    tables.append(table([f"update of {names[0]}", *names[1:]], updates))
+    fields = ("model", "problems", "tokens", "evaluation_s", "sampling_s", "evaluation_over_sampling")
+    answers = [[entry[name] for name in fields] for entry in result.get("evaluation", [])]
+    tables.append(table(["evaluation of model", *(name.replace("_", " ") for name in fields[1:])], answers))
+    return "\n\n".join(tables)
+
+
 def verification(result: dict[str, Any]) -> str:
     """Table with a row per implementation."""
     return table(["who", "answers/s"], result["answers_per_s"].items())
@@ -154,7 +182,8 @@ def gpu_engines(result: dict[str, Any]) -> str:
 def main() -> None:
     """Update the tables of docs/performance.md."""
     text = PAGE.read_text(encoding="utf-8")
-    for make in (against_trl, sampling, update, verification, orchestration, scaling, cpu_pieces, gpu_engines):
+    small = (against_trl, sampling, update, verification, orchestration, scaling)
+    for make in (*small, real_models, cpu_pieces, gpu_engines):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +96,10 @@ def rows_of(shape: Shape) -> Minibatch:
 class Floor:
     """A straightforward implementation of the same update."""
 
-    def __init__(self, shape: Shape, engine: EngineConfig) -> None:
-        self.model = model_of(shape).train()
+    def __init__(self, model: PreTrainedModel, rows: Minibatch, engine: EngineConfig) -> None:
+        self.model = model.train()
         self.optimizer = adamw(list(self.model.parameters()), OptimizerConfig())
-        self.rows = rows_of(shape)
+        self.rows = rows
         self.passes = list(forward_passes(self.rows.tokens, layout="padded", max_tokens=engine.micro_batch_tokens))
 
     def update(self) -> None:
@@ -121,12 +122,24 @@ class Floor:
 
 
 def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
-    """Median times of both implementations, s, and the share of the matmul peak that ours reaches."""
-    shape, engine = SHAPES[name], EngineConfig(num_threads=THREADS)
-    floor, model = Floor(shape, engine), model_of(shape)
+    """`compare` for a key of SHAPES."""
+    shape = SHAPES[name]
+    return compare(lambda: model_of(shape), rows_of(shape), rounds, peak)
+
+
+def compare(new_model: Callable[[], PreTrainedModel], minibatch: Minibatch, rounds: int, peak: float) -> dict[str, Any]:
+    """Median times of both implementations, s, and the share of the matmul peak that ours reaches.
+
+    Args:
+        new_model: makes a model for either of them.
+        minibatch: rows of the update.
+        rounds: that are counted.
+        peak: FLOP/s of matrix products.
+    """
+    engine = EngineConfig(num_threads=THREADS)
+    floor, model = Floor(new_model(), minibatch, engine), new_model()
     speed_up(model)
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
-    minibatch = rows_of(shape)
 
     def update() -> None:
         learner.update([minibatch], OBJECTIVE, measures_cosine=False)
@@ -144,7 +157,7 @@ def measure(name: str, rounds: int, peak: float) -> dict[str, Any]:
     # 2 FLOP per weight and token forward, 4 backward; the head's forward product is computed twice.
     flop = 6 * body * int(minibatch.tokens.lengths_B.sum()) + 8 * head * targets
     return {
-        "vocabulary": shape.vocabulary,
+        "vocabulary": len(embedding.weight),
         "weights": body + head,
         "rows": len(minibatch),
         "seconds": {way: statistics.median(times) for way, times in seconds.items()},

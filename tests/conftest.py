@@ -48,6 +48,7 @@ pair:
       tiny:
         {family: llama, tokenizer: merged, hidden_size: 48, num_layers: 2, seed: 1}
       warm_up: {<<: *sums, seed: 1}
+engine: {num_threads: 1}
 train: {num_steps: 4, problems: 4}
 method: {build: {problems: 2}, objective: {sequence_low: 0.1, sequence_high: 0.1}}
 rollout: {num_samples: 4, max_prompt_tokens: 40, max_response_tokens: 40}

@@ -6,17 +6,19 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from flows.planning.plans import Plan, check_contents, initial_models, load_benchmarks
 from flows.service.slots import gpu_slots
-from hacpo_core.config import ExperimentConfig
+from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
+from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.engines.speedups import use_speedups
-from hacpo_core.errors import DataError, StoreError
+from hacpo_core.errors import DataError, StoreError, first_line
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
@@ -24,6 +26,7 @@ from hacpo_core.placement.initial_model import Progress
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem
 from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
+from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import StepStore
@@ -31,6 +34,8 @@ from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import RewardFunction, Rewards, UserReward, VerifierReward
 
 _log = logging.getLogger(__name__)
+THREADS_FILE = "threads.json"
+"""number of threads with which an experiment of `engine.num_threads: auto` started"""
 
 
 @contextmanager
@@ -52,6 +57,7 @@ def open_experiment(
     config = plan.config
     check_contents(plan)
     with nullcontext() if has_lock else ExperimentLock(plan.root), gpu_slots(config):
+        config = with_threads(config, plan.root)
         if config.placement.kind == "local":
             check_device(config.engine.device)
         for leftover in plan.root.rglob(".*.tmp"):
@@ -59,7 +65,7 @@ def open_experiment(
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         use_speedups(config.engine.speedups)  # for warm-ups; agents, which may be in other processes, set it as well
         initial = {
-            name: model.make(progress=(progress or {}).get(name), num_threads=config.engine.num_threads)
+            name: model.make(progress=(progress or {}).get(name), num_threads=num_threads(config))
             for name, model in initial_models(config).items()
         }
         with closing(placement_of(config, plan.root, initial)) as placement:
@@ -75,7 +81,7 @@ def open_experiment(
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
-                    config=config,
+                    config=plan.config,
                     train_sets=train_sets,
                     placement=placement,
                     ledger=Ledger(store, list(initial)),
@@ -85,6 +91,26 @@ def open_experiment(
                 )
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
+
+
+def with_threads(config: ExperimentConfig, root: Path) -> ExperimentConfig:
+    """The configuration with a number of threads in place of `engine.num_threads: auto`.
+
+    It is the number with which the experiment started, so that a resumed run has the same bits whatever else runs now:
+    all cores at most, since another machine may have fewer.
+    """
+    if config.engine.num_threads != AUTO:
+        return config
+    number, file = num_threads(config), root / THREADS_FILE
+    try:
+        if file.is_file():
+            number = min(int(read_json(file)["num_threads"]), usable_cores())
+        else:
+            write_json(file, {"num_threads": number})
+    except (StoreError, KeyError, TypeError, ValueError) as error:
+        _log.warning("%s is damaged (%s); training goes on with %d threads", file, first_line(error), number)
+        write_json(file, {"num_threads": number})
+    return replace(config, engine=replace(config.engine, num_threads=number))
 
 
 def _open(placement: Placement, store: StepStore) -> Checkpoint | None:

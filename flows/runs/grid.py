@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from flows.records.states import standing_of
 from flows.runs.display import move
 from flows.service.processes import end_with_parent
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
+from hacpo_core.config.threads import usable_cores
 from hacpo_core.errors import EngineError, ServerError
 from hacpo_core.placement.initial_model import InitialModel
 
@@ -48,7 +48,7 @@ def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
     on_cpu = all(model.device == "cpu" for model in missing.values())
     num_processes = min(num_workers, len(missing)) if on_cpu else 1
     workers = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_process, initargs=(messages,))
-    num_threads = max(1, len(os.sched_getaffinity(0)) // num_processes)
+    num_threads = max(1, usable_cores() // num_processes)
     with workers, _Bars(len(missing)) as bars:
         waiting = {}
         for folder, model in missing.items():

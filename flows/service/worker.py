@@ -35,6 +35,7 @@ from flows.service.server import (
 )
 from flows.service.slots import visible_devices
 from hacpo_core.config.addresses import tracking_uri
+from hacpo_core.config.threads import SLOTS
 from hacpo_core.errors import EngineError, ServerError
 
 _log = logging.getLogger(__name__)
@@ -109,7 +110,8 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
     while True:
         server = await_server(runs_dir)
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
-        schedule, environment = Schedule(server, runs_dir), _environment(runs_dir, server)
+        schedule = Schedule(server, runs_dir)
+        environment = _environment(runs_dir, server) | {SLOTS: str(num_slots)}
         reconciler = TeamReconciler(runs_dir, environment)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         try:

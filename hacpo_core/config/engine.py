@@ -8,7 +8,7 @@ from typing import Any
 from hacpo_core.config.fields import either, setting, unless, when
 
 AUTO = "auto"
-"""value of placement.num_ranks that planning replaces by numbers"""
+"""value of placement.num_ranks that planning replaces by numbers, and of engine.num_threads"""
 ALL_LINEAR = "all-linear"
 """value of engine.lora.targets: every linear layer except the output embedding"""
 
@@ -184,7 +184,12 @@ class EngineConfig:
         choices={"same": "as dtype", "float32": "2 bytes per weight more than in bfloat16"},
         inert=when("engine.dtype", "float32", note=" anyway"),
     )
-    num_threads: int = setting(1, "CPU threads per process; changes results in the last bits", at_least=1, at_most=4096)
+    num_threads: int | str = setting(
+        AUTO,
+        "CPU threads per process; another number changes results in the last bits. auto: the machine's usable cores, "
+        "shared out among the experiments that a worker runs at a time and the processes of this one (1 each with "
+        "placement.ray.address); an experiment keeps the number with which it started",
+    )
     micro_batch_tokens: int = setting(
         16384, "most tokens (padding included) in one forward and backward pass", unit="tokens", at_least=1
     )

@@ -15,6 +15,7 @@ def check_engines(config: ExperimentConfig) -> None:
         ConfigError: one sentence that names the field, the value, what is expected and the remedy.
     """
     _check_vllm(config)
+    _check_threads(config)
     _check_placement(config)
     _check_lora(config)
     _check_deepspeed(config)
@@ -45,6 +46,12 @@ def _check_vllm(config: ExperimentConfig) -> None:
             "engine.vllm.sleeps: got true, but only one engine per process can sleep and "
             f"{num_here} agents share this process; {remedy} or engine.vllm.sleeps=false"
         )
+
+
+def _check_threads(config: ExperimentConfig) -> None:
+    threads = config.engine.num_threads
+    if threads != AUTO and not (isinstance(threads, int) and 1 <= threads <= 4096):
+        raise ConfigError(f"engine.num_threads: got {threads!r}, expected {AUTO} or a whole number in [1, 4096]")
 
 
 def _check_placement(config: ExperimentConfig) -> None:

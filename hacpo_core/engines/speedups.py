@@ -57,15 +57,15 @@ def causal_attention(query_RHLK: Tensor, key_RHLK: Tensor, value_RHLK: Tensor, o
     return causal_by_products(query_RHLK, key_RHLK, value_RHLK, options.get("scaling"))
 
 
-def fast_decoder(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder] | None:
-    """A factory of decoders that read the model's weights directly; None for models of other families.
+def fast_decoder(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder]:
+    """A factory of decoders that read the model's weights directly; see `decoder_of` for the arguments."""
+    from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder  # it imports this module
 
-    Args:
-        model: see `decoder_of`.
-        has_wide_head: see `decoder_of`.
-    """
-    from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder, is_llama_like  # it imports this module
-
-    if not _is_on or not is_llama_like(model):
-        return None
     return lambda: LlamaDecoder(model, has_wide_head=has_wide_head)
+
+
+def why_no_fast_decoder(model: PreTrainedModel) -> str | None:
+    """Why `fast_decoder` does not serve a model; None if it does."""
+    from hacpo_core.engines.cpu.llama_decoder import why_unsupported
+
+    return why_unsupported(model) if _is_on else "engine.speedups is false"

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import longest_sequence, total_updates
+from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
@@ -91,7 +92,7 @@ class Agent:
         """
         name = tokens.name
         agent, engine = config.pair.agents[name], config.engine
-        torch.set_num_threads(engine.num_threads)
+        torch.set_num_threads(num_threads(config))
         use_speedups(engine.speedups)
         if engine.device != "cpu" and engine.deterministic:
             use_deterministic_kernels()
@@ -190,7 +191,7 @@ class Agent:
             responses in the order of the specs, without the training engine's log-probabilities; the log-probabilities
             of searched responses are nan.
         """
-        torch.set_num_threads(self.config.engine.num_threads)
+        torch.set_num_threads(num_threads(self.config))
         problems = problems or distinct_problems(specs)
         self.tokens.render(problems)
         if self.config.engine.offloads:
@@ -231,7 +232,7 @@ class Agent:
 
     def score(self, responses: Responses) -> Ragged:
         """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
-        torch.set_num_threads(self.config.engine.num_threads)
+        torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()  # the learner's passes need the memory
         scored = self.learner.logprobs(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
         self._release_unused()
@@ -251,7 +252,7 @@ class Agent:
 
         See `BaseLearner.update`.
         """
-        torch.set_num_threads(self.config.engine.num_threads)
+        torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()
         before = self.fingerprint()
         self.is_dirty, self._fingerprint = True, None

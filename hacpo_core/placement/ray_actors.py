@@ -28,6 +28,7 @@ import torch.distributed
 from hacpo_core.columns import Ragged
 from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
+from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
@@ -282,7 +283,7 @@ class RayPlacement(Placement):
     def _reserve(self) -> None:
         """Reserve CPUs and GPUs, one placement group per agent, or a single one if all agents share devices."""
         config, names = self._config, list(self._initial)
-        bundle = {"CPU": float(config.engine.num_threads)}
+        bundle = {"CPU": float(num_threads(config))}
         if num_gpus(config):
             bundle["GPU"] = float(num_gpus(config))
         ranks = {agent: num_ranks(config, agent) for agent in names}
@@ -316,7 +317,7 @@ class RayPlacement(Placement):
                 (config, name, self._initial[name], rank, ranks),
                 group=self.groups[name],
                 title=f"{self._root.name}/{name}/{generation}/{rank}",
-                num_cpus=config.engine.num_threads / sharers,
+                num_cpus=num_threads(config) / sharers,
                 num_gpus=num_gpus(config) / sharers,
             )
             for rank in range(ranks)
@@ -384,7 +385,7 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
-        wanted = num_processes(config) * config.engine.num_threads
+        wanted = num_processes(config) * num_threads(config)
         options.setdefault("num_cpus", min(wanted, os.cpu_count() or wanted))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if config.engine.device != "cpu" and visible:  # Ray counts physical GPUs, not MIG devices

@@ -1,4 +1,4 @@
-"""Decoding with the weights of a Llama or Qwen3 model and a KV cache that grows in place.
+"""Decoding with the weights of a Llama, Mistral, Qwen2 or Qwen3 model and a KV cache that grows in place.
 
 For every new token, the model's own class builds a mask, runs hooks and copies its whole KV cache. This costs more than
 the arithmetic of a small model. `LlamaDecoder` computes the same without it.
@@ -9,7 +9,7 @@ D model width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +19,41 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.cpu.attention import by_products, is_precise
-from hacpo_core.engines.cpu.products import FrozenLinear, OneDnnLinear, pays
+from hacpo_core.engines.cpu.products import IMAGES, FrozenLinear, OneDnnLinear, pays
 from hacpo_core.engines.logprobs import widened
-from hacpo_core.engines.transformers.attention import is_plain
+from hacpo_core.engines.transformers.attention import has_plain_rotation
 from hacpo_core.engines.transformers.decoders import ModelDecoder
 
 GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
+PART_TOKENS = 4096
+"""largest number of prompt tokens that are encoded in one pass, padding included"""
+FILLED_TOKENS = 512
+"""number of prompt tokens from which a pass is padded to a multiple of IMAGES tokens, for which products are fast"""
 LARGEST_COPY = 2**18
 """largest number of weights that are copied into one matrix, so that one product replaces several; costs memory"""
-LARGEST_PACKED = 2**28
-"""largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used"""
-FAMILIES = ("llama", "qwen3")
+LARGEST_PACKED = 2**30
+"""largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used. The copy lives
+while an agent samples, and takes as much as the gradient, which lives while it learns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What model classes compute differently; biases are read from the weights."""
+
+    has_head_norm: bool = False
+    """whether query and key heads are normalised before they are rotated"""
+    has_window: bool = False
+    """whether layers may attend to the last `sliding_window` tokens only"""
+
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(has_window=True),
+    "qwen2": Family(has_window=True),
+    "qwen3": Family(has_head_norm=True, has_window=True),
+}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +68,12 @@ class _Layer:
     mlp_norm: Tensor
     gate_up: tuple[FrozenLinear, ...]
     down: FrozenLinear
+    window: int | None
+    """number of last tokens to which the layer attends; None: all"""
 
 
 class LlamaDecoder:
-    """Decoder with the weights of a Llama or Qwen3 model. The model's own class processes the prompts."""
+    """Decoder with the weights of a model of FAMILIES. The model's own class processes the prompts."""
 
     def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
         self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
@@ -59,9 +84,13 @@ class LlamaDecoder:
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim
         self._epsilon = config.rms_norm_eps
+        self._fills = any(isinstance(module, OneDnnLinear) for module in model.modules())
         self._head = _frozen(head, packs=packs, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
-        self._layers = [_layer(layer, self._num_query, self._num_key, packs=packs) for layer in base.layers]
+        self._layers = [
+            _layer(layer, self._num_query, self._num_key, window=window, packs=packs)
+            for layer, window in zip(base.layers, _windows(config), strict=True)
+        ]
         self._composes = is_precise(head.weight)
         """whether several plain calls are at least as fast as torch's fused kernels here"""
         self._attend = by_products if self._composes else functional.scaled_dot_product_attention
@@ -71,11 +100,13 @@ class LlamaDecoder:
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
         """See `Decoder`."""
         self._cache = []
-        logits_BV = self._prompts.start(input_UT, mask_UT, torch.arange(len(input_UT)), max_tokens=0)[prompt_B]
         self._length, self._limit = input_UT.shape[1], input_UT.shape[1] + max_tokens
-        room = self._room(self._length)
-        self._cache = [_grown(torch.stack(layer)[:, prompt_B], room) for layer in self._prompts.take_layers()]
         longest = mask_UT.sum(dim=1)
+        logits_BV, layers = self._encoded(input_UT, mask_UT, longest.tolist())
+        logits_BV = logits_BV[prompt_B]
+        room = self._room(self._length)
+        while layers:
+            self._cache.append(_grown(layers.pop(0)[:, prompt_B], room))
         self._position_B = longest[prompt_B]
         table = torch.arange(int(longest.max()) + max_tokens, device=input_UT.device)[None]
         cosine_1TK, sine_1TK = self._base.rotary_emb(logits_BV.new_empty(0, dtype=self._cache[0].dtype), table)
@@ -89,6 +120,24 @@ class LlamaDecoder:
             self._hidden_B11T = blank[:, None, None]
         return logits_BV
 
+    def _encoded(self, input_UT: Tensor, mask_UT: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """logits_UV behind the prompts, and stacked keys and values of each layer; zeros where there is padding.
+
+        Prompts are encoded in parts of similar length, each with its own padding: evaluations have as many as rows.
+        """
+        logits, layers = [], []
+        for part in prompt_parts(lengths):
+            width, rows = max(lengths[part]), len(lengths[part])
+            if self._fills and rows * width >= FILLED_TOKENS:
+                width += next(extra for extra in range(IMAGES) if rows * (width + extra) % IMAGES == 0)
+            longer = max(0, width - self._length)
+            ids, mask = (functional.pad(each[part], (longer, 0))[:, -width:] for each in (input_UT, mask_UT))
+            logits.append(self._prompts.start(ids, mask, torch.arange(len(ids), device=ids.device), max_tokens=0))
+            padded = [torch.stack(layer) for layer in self._prompts.take_layers()]
+            # A negative number of zeros cuts the additional padding off.
+            layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded])
+        return torch.cat(logits), [torch.cat(parts, dim=1) for parts in zip(*layers, strict=True)]
+
     def extend(self, token_B: Tensor) -> Tensor:
         """See `Decoder`."""
         here, self._length = self._length, self._length + 1
@@ -99,7 +148,6 @@ class LlamaDecoder:
         rows, num_heads = len(token_B), self._num_query + self._num_key
         cosine_B1K, sine_B1K = self._cosine_TK[self._position_B, None], self._sine_TK[self._position_B, None]
         self._position_B = self._position_B + 1
-        mask = None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, : self._length]
         stream_BD = functional.embedding(token_B, self._base.embed_tokens.weight)
         for layer, cache in zip(self._layers, self._cache, strict=True):
             normed_BD = self._norm(stream_BD, layer.norm)
@@ -110,13 +158,14 @@ class LlamaDecoder:
             swapped = turned.roll(self._width // 2, dims=-1)
             torch.addcmul(turned * cosine_B1K, swapped, sine_B1K, out=heads[:, :num_heads])
             cache[:, :, :, here] = heads[:, self._num_query :].unflatten(1, (2, self._num_key)).transpose(0, 1)
-            key_BHTK, value_BHTK = cache[:, :, :, : self._length]
+            seen = slice(0 if layer.window is None else max(0, self._length - layer.window), self._length)
+            key_BHTK, value_BHTK = cache[:, :, :, seen]
             # Query heads of one key head go into the query dimension, so that keys need not be copied for each.
             attended = self._attend(
                 heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK,
                 value_BHTK,
-                mask,
+                None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, seen],
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
             gate, up = _products(self._norm(stream_BD, layer.mlp_norm), layer.gate_up, 2)
@@ -148,20 +197,39 @@ class LlamaDecoder:
         return min(self._limit, length + max(GROW_TOKENS, length // 2))
 
 
-def is_llama_like(model: PreTrainedModel) -> bool:
-    """Whether `LlamaDecoder` supports the architecture of a model."""
+def why_unsupported(model: PreTrainedModel) -> str | None:
+    """Why `LlamaDecoder` does not support a model's architecture; None if it does."""
     config: Any = model.config
-    if config.model_type not in FAMILIES or config.hidden_act != "silu" or not is_plain(config):
-        return False
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        return f"there is one for {', '.join(FAMILIES)}, not for {config.model_type}"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
+    if not has_plain_rotation(config):
+        return "its rotations depend on the length of a row"
+    if not set(getattr(config, "layer_types", None) or ()) <= {_FULL, _SLIDING}:
+        return f"its layers are {', '.join(sorted(set(config.layer_types)))}"
+    layers: Any = model.base_model.layers
+    if any(hasattr(layer.self_attn, "q_norm") != family.has_head_norm for layer in layers):
+        return f"its attention is not that of {config.model_type}"
     # Other classes, such as adapters, compute more than the product with their weight.
     attention = [f"self_attn.{name}_proj" for name in "qkvo"]
     names = [*attention, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
-    layers: Any = model.base_model.layers
     linears = [model.get_output_embeddings(), *(layer.get_submodule(name) for layer in layers for name in names)]
-    return all(type(linear) in (nn.Linear, OneDnnLinear) for linear in linears)
+    kinds = {type(linear).__name__ for linear in linears if type(linear) not in (nn.Linear, OneDnnLinear)}
+    return f"its linear layers are {', '.join(sorted(kinds))}" if kinds else None
 
 
-def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
+def _windows(config: Any) -> list[int | None]:
+    """Window of each layer."""
+    number, window = config.num_hidden_layers, getattr(config, "sliding_window", None)
+    if not FAMILIES[config.model_type].has_window:
+        return [None] * number
+    kinds = getattr(config, "layer_types", None) or [_SLIDING] * number
+    return [window if kind == _SLIDING else None for kind in kinds]
+
+
+def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None, packs: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     head_norm = None
     if hasattr(attention, "q_norm"):
@@ -175,6 +243,7 @@ def _layer(layer: Any, num_query: int, num_key: int, *, packs: bool) -> _Layer:
         mlp_norm=layer.post_attention_layernorm.weight,
         gate_up=_joined(mlp.gate_proj, mlp.up_proj, packs=packs),
         down=_frozen(mlp.down_proj, packs=packs),
+        window=window,
     )
 
 
@@ -213,3 +282,17 @@ def _grown(buffer: Tensor, room: int) -> Tensor:
     grown = buffer.new_empty(*outer, room, width)
     grown[..., :length, :] = buffer
     return grown
+
+
+def prompt_parts(lengths: Sequence[int]) -> Iterator[slice]:
+    """Consecutive prompts that are encoded together: PART_TOKENS tokens at most, padding included, or one prompt."""
+    start = 0
+    while start < len(lengths):
+        end, width = start + 1, lengths[start]
+        while end < len(lengths) and (end + 1 - start) * max(width, lengths[end]) <= PART_TOKENS:
+            width = max(width, lengths[end])
+            end += 1
+        if end < len(lengths) and end - start > IMAGES:
+            end -= (end - start) % IMAGES  # a number of tokens for which products are fast
+        yield slice(start, end)
+        start = end

@@ -55,6 +55,11 @@ def is_plain(config: PreTrainedConfig) -> bool:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
         return False
+    return has_plain_rotation(config)
+
+
+def has_plain_rotation(config: PreTrainedConfig) -> bool:
+    """Whether a model's rotations depend only on the position."""
     return all(rotation.get("rope_type", "default") in _ROTATIONS for rotation in rotations(config))
 
 

@@ -81,11 +81,18 @@ class ModelDecoder:
         cache, self._cache = self._cache, None
         return [(layer.keys, layer.values) for layer in cache.layers]
 
+    def logits(self, input_BT: Tensor, *, num_kept: int) -> Tensor:
+        """logits_BTV behind the last `num_kept` tokens of whole rows, without a cache."""
+        return self._forward(num_kept, input_ids=input_BT, use_cache=False)
+
     def _logits(self, **inputs: Any) -> Tensor:
+        return self._forward(1, **inputs, use_cache=True)[:, -1]
+
+    def _forward(self, num_kept: int, **inputs: Any) -> Tensor:
         if self._wide_head is None:
-            logits: Tensor = self._model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
+            logits: Tensor = self._model(**inputs, logits_to_keep=num_kept).logits
             return logits
-        hidden = self._model.base_model(**inputs, use_cache=True).last_hidden_state[:, -1]
+        hidden = self._model.base_model(**inputs).last_hidden_state[:, -num_kept:]
         return functional.linear(widened(hidden), *self._wide_head)
 
 

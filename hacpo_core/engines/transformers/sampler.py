@@ -22,6 +22,10 @@ from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 
 _NOTHING = (np.empty(0, np.int32), np.empty(0, np.float32), False)
+BLOCK = 128
+"""number of neighbouring tokens whose probabilities are summed first"""
+NUCLEUS = 1024
+"""number of likeliest tokens that are searched for the smallest set; eight times as many if they do not hold it"""
 COMPACT_BELOW = 0.8  # drop finished rows from the cache when less than this share of its rows is unfinished
 
 
@@ -110,13 +114,16 @@ class TransformersSampler:
         row_C = torch.arange(num_rows, device=device)
         is_alive_C = torch.ones(num_rows, dtype=torch.bool, device=device)
         for t in range(max_tokens):
-            logprob_CV = (logits_BV.float() / (1.0 if limits.is_greedy else limits.temperature)).log_softmax(dim=1)
+            logits_CV = logits_BV.float()
+            if not limits.is_greedy and limits.temperature != 1.0:
+                logits_CV = logits_CV / limits.temperature
+            probability_CV = logits_CV.softmax(dim=1)
             if limits.is_greedy:
-                token_C = logprob_CV.argmax(dim=1)
+                token_C = logits_CV.argmax(dim=1)
             else:
-                token_C = choose(logprob_CV, uniform_BT[row_C, t], top_p=limits.top_p)
+                token_C = choose(probability_CV, uniform_BT[row_C, t], top_p=limits.top_p)
             token_BT[row_C, t] = token_C  # finished rows too: tokens after their end are cut off below
-            logprob_BT[row_C, t] = logprob_CV.gather(1, token_C[:, None])[:, 0]
+            logprob_BT[row_C, t] = probability_CV.gather(1, token_C[:, None])[:, 0].log()
             is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
             if most_B is not None:
                 is_alive_C &= most_B[row_C] > t + 1
@@ -162,22 +169,56 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(was_on)
 
 
-def choose(logprob_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:
-    """Inverse-CDF sampling, in float64, from the smallest set of tokens with a total probability of `top_p`.
+def choose(probability_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor:
+    """Inverse-CDF sampling from the smallest set of tokens with a total probability of `top_p`.
+
+    Probabilities are first summed over blocks of the vocabulary. These sums are accumulated in float64, and so are the
+    probabilities of the one block in which the cumulative distribution exceeds the uniform number: accumulating all in
+    float64 would take as long as a small model's layers (docs/performance.md#large-vocabularies).
 
     Args:
-        logprob_BV: normalised log-probabilities.
-        uniform_B: uniform numbers in [0, 1).
+        probability_BV: of each token, normalised.
+        uniform_B: uniform numbers in [0, 1), float64.
         top_p: in (0, 1]; 1 keeps every token.
 
     Returns:
         token_B.
     """
-    probability_BV = logprob_BV.double().exp()
     if top_p < 1.0:
-        ordered_BV, order_BV = probability_BV.sort(dim=1, descending=True, stable=True)
-        is_outside_BV = ordered_BV.cumsum(dim=1) - ordered_BV >= top_p
-        probability_BV = torch.zeros_like(probability_BV).scatter(1, order_BV, ordered_BV.masked_fill(is_outside_BV, 0))
-    cumulative_BV = probability_BV.cumsum(dim=1)
-    threshold_B1 = (uniform_B * cumulative_BV[:, -1])[:, None]
-    return torch.searchsorted(cumulative_BV, threshold_B1, right=True)[:, 0].clamp(max=logprob_BV.shape[1] - 1)
+        probability_BV = _nucleus(probability_BV, top_p)
+    size = probability_BV.shape[1]
+    if size <= BLOCK:
+        return _first_above(probability_BV.double(), uniform_B)
+    whole = size // BLOCK * BLOCK
+    blocks_BN = probability_BV[:, :whole].unflatten(1, (-1, BLOCK)) @ probability_BV.new_ones(BLOCK)
+    blocks_BN = torch.cat([blocks_BN, probability_BV[:, whole:].sum(dim=1, keepdim=True)], dim=1).double()
+    block_B1 = _first_above(blocks_BN, uniform_B)[:, None]
+    before_B1 = (blocks_BN.cumsum(dim=1) - blocks_BN).gather(1, block_B1)
+    token_BL = block_B1 * BLOCK + torch.arange(BLOCK, device=block_B1.device)
+    inside_BL = probability_BV.gather(1, token_BL.clamp(max=size - 1)).double().masked_fill(token_BL >= size, 0.0)
+    rest_B = (uniform_B * blocks_BN.sum(dim=1) - before_B1[:, 0]) / blocks_BN.gather(1, block_B1)[:, 0]
+    return block_B1[:, 0] * BLOCK + _first_above(inside_BL, rest_B)
+
+
+def _first_above(weight_BN: Tensor, share_B: Tensor) -> Tensor:
+    """Where the cumulative sum of weights exceeds a share of their total: always a place with a weight above 0."""
+    cumulative_BN = weight_BN.cumsum(dim=1)
+    total_B = cumulative_BN[:, -1]
+    threshold_B = torch.minimum(share_B * total_B, total_B.nextafter(torch.zeros_like(total_B))).clamp(min=0.0)
+    return torch.searchsorted(cumulative_BN, threshold_B[:, None], right=True)[:, 0]
+
+
+def _nucleus(probability_BV: Tensor, top_p: float) -> Tensor:
+    """Probabilities of the smallest set of tokens that holds `top_p`, 0 elsewhere; of equal ones any may be in it."""
+    size = probability_BV.shape[1]
+    number = NUCLEUS
+    while True:
+        if number >= size:
+            ordered_BK, token_BK = probability_BV.sort(dim=1, descending=True, stable=True)
+        else:
+            ordered_BK, token_BK = probability_BV.topk(number, dim=1)
+        cumulative_BK = ordered_BK.cumsum(dim=1, dtype=torch.float64)
+        if number >= size or bool((cumulative_BK[:, -1] >= top_p).all()):
+            is_outside_BK = cumulative_BK - ordered_BK >= top_p
+            return torch.zeros_like(probability_BV).scatter(1, token_BK, ordered_BK.masked_fill(is_outside_BK, 0.0))
+        number *= 8

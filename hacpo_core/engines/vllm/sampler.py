@@ -320,7 +320,7 @@ def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"
     if engine.device == "cpu":  # child processes use as many threads as this one, not bound to cores
-        os.environ |= {"OMP_NUM_THREADS": str(engine.num_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     try:
         import vllm.envs
         import vllm.platforms

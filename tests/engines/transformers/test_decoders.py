@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,16 +18,16 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
+    MistralConfig,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
     Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from hacpo_core.config import LoraConfig
 from hacpo_core.engines.cpu import llama_decoder
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
+from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder, prompt_parts
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch.lora import add_adapters
 from hacpo_core.engines.transformers.decoder_choice import decoder_of
@@ -51,10 +53,22 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+"""of the second layer alone"""
+ONE_KEY, ALL_KEYS = {"num_key_value_heads": 1}, {"num_key_value_heads": 4}
 MODELS: dict[str, PretrainedConfig] = {
     "qwen3": Qwen3Config(**SIZES, tie_word_embeddings=True),
-    "qwen3 untied, one key head": Qwen3Config(**SIZES | {"num_key_value_heads": 1}, tie_word_embeddings=False),
+    "qwen3 untied, one key head": Qwen3Config(**SIZES | ONE_KEY, tie_word_embeddings=False),
+    "qwen3 window": Qwen3Config(**SIZES, **WINDOW),
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen2 untied, one key head": Qwen2Config(**SIZES | ONE_KEY, tie_word_embeddings=False),
+    "qwen2 window": Qwen2Config(**SIZES, **WINDOW),
+    "mistral": MistralConfig(**SIZES, sliding_window=None, tie_word_embeddings=True),
+    "mistral untied, all key heads": MistralConfig(**SIZES | ALL_KEYS, sliding_window=None),
+    "mistral window": MistralConfig(**SIZES, sliding_window=4),
+    "mistral window longer than the rows": MistralConfig(**SIZES, sliding_window=4096),
     "llama": LlamaConfig(**SIZES),
+    "llama tied, all key heads": LlamaConfig(**SIZES | ALL_KEYS, tie_word_embeddings=True),
     "llama biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "llama scaled rotation": LlamaConfig(**SIZES, rope_parameters=LLAMA3),
 }
@@ -65,8 +79,7 @@ PROMPT_B = torch.tensor([2, 0, 0, 1, 2, 1])
 
 def model_of(config: PretrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     torch.manual_seed(0)
-    kind = LlamaForCausalLM if isinstance(config, LlamaConfig) else Qwen3ForCausalLM
-    model: PreTrainedModel = kind(config)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0) if parameter.dim() > 1 else parameter.add_(0.1 * torch.randn_like(parameter))
@@ -102,6 +115,51 @@ def test_logits_are_those_of_the_models_own_class(name: str, is_padded: bool, mo
     expected = logits_of(ModelDecoder(model), input_UT=input_UT)
     assert largest_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
     assert min(float(logits.std()) for logits in expected) > 0.1
+
+
+def test_prompts_are_encoded_in_parts_of_similar_length() -> None:
+    assert [(part.start, part.stop) for part in prompt_parts([3, 5, 5])] == [(0, 3)]
+    assert [(part.start, part.stop) for part in prompt_parts([10, 5000, 6000])] == [(0, 1), (1, 2), (2, 3)]
+    # 40 x 100 tokens fit, 41 do not; 32 are a multiple of 16
+    assert [(part.start, part.stop) for part in prompt_parts([100] * 45)] == [(0, 32), (32, 45)]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "mistral window"])
+def test_logits_do_not_depend_on_the_parts_of_the_prompts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(MODELS[name])
+    decoder = decoder_of(model)()
+    expected = logits_of(decoder)
+    monkeypatch.setattr(llama_decoder, "PART_TOKENS", 1)
+    calls: list[tuple[int, ...]] = []
+    start = ModelDecoder.start
+
+    def watched(decoder: ModelDecoder, input_UT: Tensor, *args: Any, **options: Any) -> Tensor:
+        calls.append(tuple(input_UT.shape))
+        return start(decoder, input_UT, *args, **options)
+
+    monkeypatch.setattr(ModelDecoder, "start", watched)
+    assert largest_error(logits_of(decoder), expected) < 2e-5
+    assert calls == [(1, 2), (1, 5), (1, 4)], "without the padding of longer prompts"
+
+
+@pytest.mark.parametrize("name", ["qwen2", "mistral window"])
+def test_many_prompt_tokens_are_padded_to_a_multiple_of_sixteen_where_that_is_fast(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(MODELS[name])
+    expected = logits_of(LlamaDecoder(model))
+    monkeypatch.setattr(llama_decoder, "OneDnnLinear", torch.nn.Linear)  # as if the model's layers were such
+    monkeypatch.setattr(llama_decoder, "FILLED_TOKENS", 15)  # of three prompts of at most five tokens
+    shapes: list[tuple[int, ...]] = []
+    start = ModelDecoder.start
+
+    def watched(decoder: ModelDecoder, input_UT: Tensor, *args: Any, **options: Any) -> Tensor:
+        shapes.append(tuple(input_UT.shape))
+        return start(decoder, input_UT, *args, **options)
+
+    monkeypatch.setattr(ModelDecoder, "start", watched)
+    assert largest_error(logits_of(LlamaDecoder(model)), expected) < 2e-5
+    assert shapes == [(3, 16)]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
@@ -158,9 +216,6 @@ def test_bf16_differs_by_its_own_noise(has_wide_head: bool) -> None:
 UNLIKE = {
     "another family": lambda: small_model("gpt_neox"),
     "another activation": lambda: model_of(LlamaConfig(**SIZES, hidden_act="gelu")),
-    "a sliding window": lambda: model_of(
-        Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=4, max_window_layers=0)
-    ),
     "a rotation that depends on the length": lambda: model_of(
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
     ),
@@ -179,15 +234,132 @@ def test_adapters_are_not_left_out() -> None:
     assert isinstance(decoder_of(model)(), ModelDecoder)
 
 
-def test_decoder_that_computes_something_else_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+DEEP: dict[str, Any] = SIZES | {
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 30,
+    "head_dim": 32,
+}
+DEEP_MODELS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**DEEP),
+    "qwen2": Qwen2Config(**DEEP, **WINDOW | {"max_window_layers": 15}),
+    "qwen3": Qwen3Config(**DEEP),
+    "mistral": MistralConfig(**DEEP, sliding_window=8),
+}
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def deep_model(family: str, dtype: torch.dtype) -> PreTrainedModel:
+    """30 layers, in each of which three channels of the MLP's output are 10 or 20 times as large as the others.
+
+    With 20 times, such a model is little more than noise in bfloat16.
+    """
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(DEEP_MODELS[family])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, parameter.shape[1] ** -0.5)
+            else:
+                parameter.normal_(*((1.0, 0.1) if "norm" in name else (0.0, 0.5)))
+        for layer in model.model.layers:
+            layer.mlp.down_proj.weight[:3] *= 20.0 if dtype == torch.float32 else 10.0
+        model.lm_head.weight.mul_(4.0)
+    return model.to(dtype).eval()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", DEEP_MODELS)
+def test_deep_model_with_outliers_is_decoded_fast_although_it_is_noisy(family: str, dtype: torch.dtype) -> None:
+    model = deep_model(family, dtype)
+    decoder = decoder_of(model)()
+    assert isinstance(decoder, LlamaDecoder)
+    expected, found = logits_of(ModelDecoder(model)), logits_of(decoder)
+    if dtype == torch.float32:  # over 32 eps of the largest logit, yet only noise
+        largest = max(float(logits.abs().max()) for logits in expected)
+        assert largest * 2**5 * torch.finfo(dtype).eps < largest_error(found, expected) < 1e-3 * largest
+
+
+def changed_layers(**columns: Any) -> Callable[[LlamaDecoder], None]:
+    def change(decoder: LlamaDecoder) -> None:
+        decoder._layers = [replace(layer, **columns) for layer in decoder._layers]
+
+    return change
+
+
+def without_bias(decoder: LlamaDecoder) -> None:
+    for layer in decoder._layers:
+        for part in layer.qkv:
+            part.bias = None
+
+
+def one_position_behind(decoder: LlamaDecoder) -> None:
+    decoder._position_B = decoder._position_B - 1
+
+
+def rotated_backwards(decoder: LlamaDecoder) -> None:
+    decoder._sine_TK = -decoder._sine_TK
+
+
+def padding_seen(decoder: LlamaDecoder) -> None:
+    decoder._hidden_B11T = None
+
+
+def rows_reversed(decoder: LlamaDecoder) -> None:
+    for layer in decoder._cache:
+        layer.copy_(layer.flip(1))
+
+
+MISTAKES: dict[str, tuple[str, Callable[[LlamaDecoder], None], str]] = {
+    "position": ("llama", one_position_behind, "start"),
+    "rotation": ("mistral", rotated_backwards, "start"),
+    "padding": ("llama", padding_seen, "start"),
+    "kept rows": ("llama", rows_reversed, "keep"),
+    "bias": ("qwen2", without_bias, "__init__"),
+    "ignored window": ("qwen2", changed_layers(window=None), "__init__"),
+    "narrow window": ("mistral", changed_layers(window=7), "__init__"),
+    "no head norm": ("qwen3", changed_layers(head_norm=None), "__init__"),
+    "other head norm": ("qwen3", changed_layers(head_norm=1.0), "__init__"),
+}
+"""family, what goes wrong, and after which method of the decoder"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_decoder_that_computes_something_else_is_not_taken_even_for_a_noisy_model(
+    mistake: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    extend = LlamaDecoder.extend
-    monkeypatch.setattr(LlamaDecoder, "extend", lambda decoder, token_B: 1.01 * extend(decoder, token_B))
+    family, change, at = MISTAKES[mistake]
+    inner = getattr(LlamaDecoder, at)
+
+    def wrong(decoder: LlamaDecoder, *args: Any, **options: Any) -> Any:
+        result = inner(decoder, *args, **options)
+        change(decoder)
+        return result
+
+    monkeypatch.setattr(LlamaDecoder, at, wrong)
     with caplog.at_level(logging.WARNING):
-        decoder = decoder_of(model_of(MODELS["llama"]))()
+        decoder = decoder_of(deep_model(family, dtype))()
     assert isinstance(decoder, ModelDecoder)
-    assert "using the model's own class" in caplog.text
+    assert len(caplog.messages) == 1
+    assert "its log-probabilities are off by" in caplog.text
+
+
+def test_who_is_decoded_slowly_reads_one_line_with_model_reason_and_cost(caplog: pytest.LogCaptureFixture) -> None:
+    model = UNLIKE["another activation"]()
+    model.config._name_or_path = model.name_or_path = "/models/gelu"
+    with caplog.at_level(logging.WARNING):
+        decoder_of(model)
+    assert caplog.messages == [
+        "LlamaForCausalLM /models/gelu: the fast decoder is not used (its activation is gelu, not silu), so sampling "
+        "takes about twice as long on a CPU and 3 to 5 times on a GPU (measured on other models, of 0.1 to 0.5 B "
+        "weights)"
+    ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        decoder_of(UNLIKE["another family"]())
+    assert "there is one for llama, mistral, qwen2, qwen3, not for gpt_neox" in caplog.text
 
 
 def test_weights_that_are_no_numbers_are_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,7 +375,7 @@ def test_weights_that_are_no_numbers_are_named_as_such(caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     ("family", "said"),
     [
-        ("rwkv", "logits token by token are off by"),  # its state is elsewhere, and starts anew with every token
+        ("rwkv", "log-probabilities token by token are off by"),  # its state is elsewhere, and new for every token
         ("mamba", "cannot be sampled token by token"),  # its state cannot be handed to several rows
     ],
 )

@@ -274,8 +274,8 @@ def test_sampling_never_leaves_the_nucleus(top_p: float) -> None:
 
 
 def chosen(probabilities: list[float], uniforms: list[float], *, top_p: float = 1.0) -> list[int]:
-    logprob_BV = torch.tensor(probabilities, dtype=torch.float64).log().expand(len(uniforms), -1)
-    return choose(logprob_BV, torch.tensor(uniforms, dtype=torch.float64), top_p=top_p).tolist()
+    probability_BV = torch.tensor(probabilities, dtype=torch.float64).expand(len(uniforms), -1)
+    return choose(probability_BV, torch.tensor(uniforms, dtype=torch.float64), top_p=top_p).tolist()
 
 
 def test_choice_inverts_the_cumulative_distribution() -> None:
@@ -298,6 +298,47 @@ def test_nucleus_is_the_smallest_set_that_holds_top_p() -> None:
 
 def test_nucleus_of_equal_probabilities_is_cut_by_their_order() -> None:
     assert set(chosen([0.25] * 4, [n / 50 for n in range(50)], top_p=0.5)) == {0, 1}
+
+
+@pytest.mark.parametrize("size", [257, 384])
+def test_large_vocabulary_is_searched_block_by_block(size: int) -> None:
+    probabilities = [0.0] * size
+    probabilities[3], probabilities[127], probabilities[128], probabilities[256] = 0.25, 0.25, 0.125, 0.375
+    uniforms = [0.0, 0.24, 0.25, 0.49, 0.5, 0.62, 0.63, 1 - 2**-53]
+    assert chosen(probabilities, uniforms) == [3, 3, 127, 127, 128, 128, 256, 256]
+    assert set(chosen(probabilities, uniforms, top_p=0.6)) == {3, 256}
+    assert set(chosen(probabilities, uniforms, top_p=0.7)) == {3, 127, 256}
+
+
+@pytest.mark.parametrize(("size", "block"), [(1000, 128), (1024, 128), (1000, 7)])
+def test_blocks_choose_what_the_plain_cumulative_distribution_chooses(
+    size: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers_sampler, "BLOCK", block)
+    random = torch.Generator().manual_seed(0)
+    probability_BV = (3 * torch.randn(2000, size, generator=random)).softmax(dim=1)
+    uniform_B = torch.rand(2000, generator=random, dtype=torch.float64)
+    cumulative_BV = probability_BV.double().cumsum(dim=1)
+    exact_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
+    found_B = choose(probability_BV, uniform_B, top_p=1.0)
+    gap_B = (cumulative_BV / cumulative_BV[:, -1:] - uniform_B[:, None]).abs().amin(dim=1)
+    assert torch.equal(found_B[gap_B > 1e-6], exact_B[gap_B > 1e-6])
+    assert int((gap_B > 1e-6).sum()) > 1980
+    assert bool((probability_BV.gather(1, found_B[:, None]) > 0).all())
+
+
+def test_nucleus_of_a_large_vocabulary_is_found_however_flat_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_sampler, "NUCLEUS", 2)  # then 16, 128 and all
+    random = torch.Generator().manual_seed(0)
+    for spread in (8.0, 2.0, 0.1):
+        probability_V = (spread * torch.randn(200, generator=random)).softmax(dim=0)
+        ordered_V, token_V = probability_V.sort(descending=True)
+        inside = token_V[ordered_V.double().cumsum(0) - ordered_V < 0.9]
+        uniforms = [n / 5000 for n in range(5000)]
+        counts = Counter(chosen(probability_V.tolist(), uniforms, top_p=0.9))
+        assert set(counts) <= set(inside.tolist())
+        share = float(probability_V[inside[0]] / probability_V[inside].sum())
+        assert abs(counts[int(inside[0])] - 5000 * share) < 2
 
 
 @every_family

@@ -182,6 +182,15 @@ def test_findings_of_the_distant_pair_name_agents_and_remedies(probe: Callable[.
     assert "<h2>Findings</h2>" in html and "http" not in html.partition("</style>")[2].replace("http-equiv", "")
 
 
+def test_update_without_a_single_advantage_is_reckoned_with_all_rows(probe: Callable[..., str]) -> None:
+    words = ["rollout.num_samples=1", "--problems", "4", "--json"]  # a group of one has no advantage
+    found = json.loads(probe("gspo", *words))
+    for agent in found["agents"].values():
+        assert agent["signal_share"] == 0
+        assert agent["trained_tokens"] == pytest.approx(agent["mean_length"])
+    assert all(seconds > 0 for seconds in found["cost"]["updating_s"].values())
+
+
 def test_prompt_is_shown_with_its_control_tokens(probe: Callable[..., str]) -> None:
     text = probe("--problems", "2")
     assert "First prompt of qwen:" in text

@@ -31,8 +31,8 @@ _TAIL = """
 ## Why these thresholds
 
 Measured with the first pair of real models, SmolLM2-135M-Instruct and Qwen2.5-Coder-0.5B on GSM8K problems (64
-problems x 8 responses a step, one seed), and with the embedded pair of the demo (32 x 8, methods GRPO, Naive and HACPO,
-40 steps, none of which raises a finding):
+problems x 8 responses a step, one seed), and with the embedded pair of the demo (32 x 8, its five methods, 40 steps,
+none of which raises a finding):
 
 - *Cross rows*: HACPO's bounds stopped 100 % of the partner's rows in every step, Naive's 95 to 99 % for one agent and
   54 to 69 % for the other. In the demo they stop at most 79 %.
@@ -44,7 +44,7 @@ problems x 8 responses a step, one seed), and with the embedded pair of the demo
   step 12. Qwen's rose from .168 to .369. In the demo it rises by 0.2 with 0.07 of noise from step to step, so the rule
   does not ask whether a rise is certain, but whether a rise of 0.05 is excluded.
 - *Gradient's norm*: in the demo at most 2.1 times the median of the steps before.
-- *Entropy*: in the demo its last values are 0.57 to 0.67 of the first ones, because answers become certain as they
+- *Entropy*: in the demo its last values are 0.53 to 0.67 of the first ones, because answers become certain as they
   become right. So it counts as collapsed only where the reward has stopped to rise.
 - *Unscored*: by default 5 % stop a run; a fifth of that in three steps is no accident.
 """

@@ -56,7 +56,8 @@ class AgentProbe:
             nats.
         sampled_per_s, scored_per_s: tokens per second of sampling, and of the learner's forward pass.
         verified_per_s: responses per second.
-        trained_tokens: response tokens that the learner trains on, of all sources, per response of its own.
+        trained_tokens: response tokens that the learner trains on, of all sources, per response of its own; those of
+            all rows if none has an advantage.
         shape: of the model.
     """
 
@@ -133,18 +134,22 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
     estimate = _estimate(experiment, problems, responses)
     agents, pairs = {}, []
     for learner in experiment.agents:
-        num_trained = 0.0
+        num_tokens = num_trained = 0
         for source in experiment.sources(learner):
             rows = rows_of(experiment, learner, source, responses, estimate)
             is_trained_B = np.ones(len(rows.minibatch), bool)
             if config.engine.skip_zero_advantage:
                 is_trained_B = rows.minibatch.advantage_B * rows.minibatch.weight_B != 0
-            num_trained += float(rows.minibatch.tokens.responses.lengths[is_trained_B].sum())
+            lengths_B = rows.minibatch.tokens.responses.lengths
+            num_tokens, num_trained = (
+                num_tokens + int(lengths_B.sum()),
+                num_trained + int(lengths_B[is_trained_B].sum()),
+            )
             if source != learner:
                 tell(f"{learner} scores {source}'s responses")
                 pairs.append(pair_probe(experiment, learner, source, rows, responses[source]))
         own = sampled[learner]
-        agents[learner] = _agent(experiment, own, problems, num_trained / len(own.responses))
+        agents[learner] = _agent(experiment, own, problems, (num_trained or num_tokens) / len(own.responses))
     return Probe(agents, tuple(pairs))
 
 

@@ -26,7 +26,7 @@ MAX_NOISE_EPS = 16
 """mean |sampler - learner| log-probability, in eps of the data type. Measured in bfloat16 (eps 7.8e-3 nats): 0.9 to 3.3
 eps between one model's passes, 2.3 eps between vLLM and a learner; 174 eps with weights from before an update"""
 HARMLESS_NATS = 1e-3
-"""mean |sampler - learner| log-probability that is allowed in every data type. float32 has 1e-6"""
+"""mean |sampler - learner| log-probability that is allowed in every data type. float32 has 1e-6 to 1e-5"""
 EPS: Mapping[str, float] = {"float32": 2.0**-23, "bfloat16": 2.0**-7}
 """distance from 1 to the next larger number, by value of `engine.dtype`"""
 
@@ -220,8 +220,8 @@ RULES: Mapping[str, Rule] = {
             "cross_rows_stopped",
             ("clip_<source>/stopped_share", "ratio_<source>/mean"),
             f"bounds stop {MAX_STOPPED_SHARE:.0%} or more of another agent's rows {_ROW}",
-            "lower method.objective.cross_floor (method naive: raise sequence_low and sequence_high), choose agents "
-            "that are more alike, or train each alone, which costs less",
+            "lower method.objective.cross_floor (method naive: raise sequence_low and sequence_high), use method "
+            "hacpo_sn, choose agents that are more alike, or train each alone, which costs less",
             _cross_rows_stopped,
         ),
         Rule(

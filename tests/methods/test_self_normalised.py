@@ -123,15 +123,6 @@ def test_window_of_one_forgets_at_once() -> None:
     assert (centers, state) == ({"b": -1.0}, {"b": [-1.0]})
 
 
-def test_ratio_for_a_distribution_of_log_ratios_is_the_surrogates() -> None:
-    log_ratio_B = np.log([0.2, 0.4, 0.44])
-    objective, center = SelfNormalised(), math.log(0.4)
-    found, _ = surrogate(objective, [1.0, 0.2, 0.4, 0.44], [1.0] * 4, center=center)
-    assert objective.cross_ratio(log_ratio_B, log_center=center) == pytest.approx(found.ratio_B[1:].tolist())
-    plain, _ = surrogate(CrossClip(), [1.0, 0.2, 0.4, 0.44], [1.0] * 4, center=None)
-    assert CrossClip().cross_ratio(log_ratio_B) == pytest.approx(plain.ratio_B[1:].tolist())
-
-
 class Careless(SelfNormalised):
     """Gives a number for agents without rows."""
 

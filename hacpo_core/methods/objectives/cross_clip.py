@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
 from hacpo_core.methods.base import LossRows, Surrogate, without_others
@@ -58,17 +55,6 @@ class CrossClip(SequenceClip):
         if self.cross_bounds == "own":
             return algo.clipping.own_bounds(low=self.sequence_low, high=self.sequence_high)
         return algo.clipping.UNBOUNDED
-
-    def cross_ratio(self, log_ratio_B: NDArray[np.float64], *, log_center: float = 0.0) -> NDArray[np.float64]:
-        """Ratio to which `cross_limit` applies, without a model: exp(log s - c).
-
-        Args:
-            log_ratio_B: log s of another agent's rows (Eq. 11), nats per token.
-            log_center: c of that agent, see `log_centers`.
-        """
-        bound = algo.ratios.LOG_RATIO_BOUND
-        ratio_B: NDArray[np.float64] = np.exp(np.clip(log_ratio_B - log_center, -bound, bound))
-        return ratio_B
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GSPO's surrogate on own rows, HACPO's on foreign rows."""

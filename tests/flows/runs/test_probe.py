@@ -188,6 +188,15 @@ def test_finding_of_responses_without_an_answer_names_the_agent_and_a_remedy(pro
     assert "100% of llama's responses are cut at 4 tokens" in text or "no response of llama ends with its" in text
 
 
+def test_update_without_a_single_advantage_is_reckoned_with_all_rows(probe: Callable[..., str]) -> None:
+    words = ["rollout.num_samples=1", "--problems", "4", "--json"]  # a group of one has no advantage
+    found = json.loads(probe("gspo", *words))
+    for agent in found["agents"].values():
+        assert agent["signal_share"] == 0
+        assert agent["trained_tokens"] == pytest.approx(agent["mean_length"])
+    assert all(seconds > 0 for seconds in found["cost"]["updating_s"].values())
+
+
 def test_prompt_is_shown_with_its_control_tokens(probe: Callable[..., str]) -> None:
     text = probe("--problems", "2")
     assert "First prompt of qwen:" in text

@@ -6,15 +6,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.planning.plans import Plan
+from flows.records.progress import Progress
+from flows.records.watcher import Watcher
 from flows.runs import grid
 from flows.runs.experiment import run_experiment
 from flows.runs.grid import watch
 from flows.service.schedule import ScheduledRun
 from hacpo_core.errors import ServerError
+from hacpo_core.phases import metrics
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 
@@ -43,6 +47,14 @@ class FakeSchedule:
         self.started.append(priority)
         self.num_starts += 1
         return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "", priority, 0)
+
+
+class _StopsAfterThreeSteps(Watcher):
+    """Ctrl-C behind the third step."""
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == 3:
+            raise KeyboardInterrupt
 
 
 def trained(plan: Plan) -> Callable[[], str]:
@@ -99,3 +111,27 @@ def test_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], tmp_path
         raise ServerError("the Prefect server does not answer")
 
     assert watched(FakeSchedule(plan, [is_silent, trained(plan)])) == {}
+
+
+def test_grid_shows_a_finding_about_health_once(
+    small_plan: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inner = metrics.step_metrics
+
+    def measured(ledger: Any, step: int, **options: Any) -> dict[str, Any]:
+        values = inner(ledger, step, **options)
+        values["agents"]["qwen"]["response/cut_share"] = 0.5
+        return values
+
+    monkeypatch.setattr(metrics, "step_metrics", measured)
+    plan = small_plan("gspo", "train.num_steps=3", "evaluate.during=[]", "evaluate.final=[]", runs_dir=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(plan, DirectRunner(), _StopsAfterThreeSteps())
+    schedule = FakeSchedule(plan, [lambda: "Running", lambda: "Running", trained(plan)])
+    assert watched(schedule) == {}
+    shown = [line for line in capsys.readouterr().err.splitlines() if "responses cut" in line]
+    assert len(shown) == 1
+    assert f"{plan.id}: step 3, qwen: responses cut: 50% of the responses are cut at the token limit; raise" in shown[0]

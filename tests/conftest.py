@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """One thread, as agents run by default: these models are too small to share, and other counts give other bits."""
+    """One thread, as the embedded pairs run: these models are too small to share, and other counts give other bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -28,8 +28,6 @@ GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
 PART_TOKENS = 4096
 """largest number of prompt tokens that are encoded in one pass, padding included"""
-FILLED_TOKENS = 512
-"""number of prompt tokens from which a pass is padded to a multiple of IMAGES tokens, for which products are fast"""
 LARGEST_COPY = 2**18
 """largest number of weights that are copied into one matrix, so that one product replaces several; costs memory"""
 LARGEST_PACKED = 2**30
@@ -84,7 +82,6 @@ class LlamaDecoder:
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim
         self._epsilon = config.rms_norm_eps
-        self._fills = any(isinstance(module, OneDnnLinear) for module in model.modules())
         self._head = _frozen(head, packs=packs, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
         self._layers = [
@@ -127,14 +124,10 @@ class LlamaDecoder:
         """
         logits, layers = [], []
         for part in prompt_parts(lengths):
-            width, rows = max(lengths[part]), len(lengths[part])
-            if self._fills and rows * width >= FILLED_TOKENS:
-                width += next(extra for extra in range(IMAGES) if rows * (width + extra) % IMAGES == 0)
-            longer = max(0, width - self._length)
-            ids, mask = (functional.pad(each[part], (longer, 0))[:, -width:] for each in (input_UT, mask_UT))
+            width = max(lengths[part])
+            ids, mask = input_UT[part, -width:], mask_UT[part, -width:]
             logits.append(self._prompts.start(ids, mask, torch.arange(len(ids), device=ids.device), max_tokens=0))
             padded = [torch.stack(layer) for layer in self._prompts.take_layers()]
-            # A negative number of zeros cuts the additional padding off.
             layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded])
         return torch.cat(logits), [torch.cat(parts, dim=1) for parts in zip(*layers, strict=True)]
 

@@ -142,26 +142,6 @@ def test_logits_do_not_depend_on_the_parts_of_the_prompts(name: str, monkeypatch
     assert calls == [(1, 2), (1, 5), (1, 4)], "without the padding of longer prompts"
 
 
-@pytest.mark.parametrize("name", ["qwen2", "mistral window"])
-def test_many_prompt_tokens_are_padded_to_a_multiple_of_sixteen_where_that_is_fast(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = model_of(MODELS[name])
-    expected = logits_of(LlamaDecoder(model))
-    monkeypatch.setattr(llama_decoder, "OneDnnLinear", torch.nn.Linear)  # as if the model's layers were such
-    monkeypatch.setattr(llama_decoder, "FILLED_TOKENS", 15)  # of three prompts of at most five tokens
-    shapes: list[tuple[int, ...]] = []
-    start = ModelDecoder.start
-
-    def watched(decoder: ModelDecoder, input_UT: Tensor, *args: Any, **options: Any) -> Tensor:
-        shapes.append(tuple(input_UT.shape))
-        return start(decoder, input_UT, *args, **options)
-
-    monkeypatch.setattr(ModelDecoder, "start", watched)
-    assert largest_error(logits_of(LlamaDecoder(model)), expected) < 2e-5
-    assert shapes == [(3, 16)]
-
-
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
 def test_weights_multiply_one_by_one_where_a_joined_copy_would_be_large(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -289,7 +289,8 @@ def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
         assert 0.0 <= metrics_of(planned, step, agent)["update/kl_nats"] <= 10.0
     answered = store.read_table(0, "answer.dev.0-8.qwen", "answer.dev.0-8.qwen.parquet")
     assert set(answered["status"]) <= {"correct", "wrong"}
-    assert metrics_of(planned, 1, "qwen")["reward/mean"] > 0
+    rewards = [metrics_of(planned, *place)["reward/mean"] for place in itertools.product((1, 2), ("qwen", "llama"))]
+    assert max(rewards) > 0, "boxes are read"
 
 
 def test_advantage_metrics_are_over_scored_responses(

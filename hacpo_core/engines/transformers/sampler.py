@@ -197,7 +197,7 @@ def choose(probability_BV: Tensor, uniform_B: Tensor, *, top_p: float) -> Tensor
     token_BL = block_B1 * BLOCK + torch.arange(BLOCK, device=block_B1.device)
     inside_BL = probability_BV.gather(1, token_BL.clamp(max=size - 1)).double().masked_fill(token_BL >= size, 0.0)
     rest_B = (uniform_B * blocks_BN.sum(dim=1) - before_B1[:, 0]) / blocks_BN.gather(1, block_B1)[:, 0]
-    return block_B1[:, 0] * BLOCK + _first_above(inside_BL, rest_B)
+    return (block_B1[:, 0] * BLOCK + _first_above(inside_BL, rest_B)).clamp(max=size - 1)
 
 
 def _first_above(weight_BN: Tensor, share_B: Tensor) -> Tensor:
@@ -205,7 +205,8 @@ def _first_above(weight_BN: Tensor, share_B: Tensor) -> Tensor:
     cumulative_BN = weight_BN.cumsum(dim=1)
     total_B = cumulative_BN[:, -1]
     threshold_B = torch.minimum(share_B * total_B, total_B.nextafter(torch.zeros_like(total_B))).clamp(min=0.0)
-    return torch.searchsorted(cumulative_BN, threshold_B[:, None], right=True)[:, 0]
+    place_B = torch.searchsorted(cumulative_BN, threshold_B[:, None], right=True)[:, 0]
+    return place_B.clamp(max=weight_BN.shape[1] - 1)  # nan weights exceed nothing; the learner reports them
 
 
 def _nucleus(probability_BV: Tensor, top_p: float) -> Tensor:

@@ -355,3 +355,11 @@ def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(famil
         expected.append(Response(ids, response.logprobs[: len(ids)], "stop" if is_stopped else "length"))
     assert_same(found, expected)
     assert {response.finish_reason for response in found} == {"stop", "length"}
+
+
+@pytest.mark.parametrize("size", [30, 128, 300])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_probabilities_that_are_no_numbers_still_give_a_token(size: int, top_p: float) -> None:
+    """Training that diverged is reported by the learner; the sampler must not fail before."""
+    token_B = choose(torch.full((2, size), torch.nan), torch.tensor([0.0, 0.7], dtype=torch.float64), top_p=top_p)
+    assert ((token_B >= 0) & (token_B < size)).all()

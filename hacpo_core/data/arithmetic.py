@@ -10,16 +10,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 
-from hacpo_core.records import Gold, Message, Problem
+from hacpo_core.data.embedded import Split, embedded_problem, part_of
+from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed
 
-Split = Literal["train", "dev", "test"]
 LARGEST_OPERAND = 6
-NUM_DEV = NUM_TEST = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +81,14 @@ def _shuffled() -> tuple[Expression, ...]:
     return tuple(sorted(all_expressions(), key=lambda expression: derive_seed("arithmetic", str(expression))))
 
 
-def split_expressions(split: Split) -> tuple[Expression, ...]:
-    """Expressions of one split; the three splits are disjoint and the same in every experiment.
-
-    Returns:
-        256 for "test", 256 for "dev", the other 1,216 for "train", in a fixed shuffled order.
-    """
-    ordered = _shuffled()
-    parts = {
-        "test": ordered[:NUM_TEST],
-        "dev": ordered[NUM_TEST : NUM_TEST + NUM_DEV],
-        "train": ordered[NUM_TEST + NUM_DEV :],
-    }
-    return parts[split]
+def split_expressions(split: Split) -> Sequence[Expression]:
+    """Expressions of one split, in a fixed shuffled order: 256 for "test", 256 for "dev", 1,216 for "train"."""
+    return part_of(_shuffled(), split)
 
 
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
-    return [
-        Problem(
-            id=f"arithmetic/{expression}",
-            messages=(Message("user", str(expression)),),
-            gold=Gold(str(expression.work()[2])),
-            place=f"arithmetic/{split}",
-        )
-        for expression in split_expressions(split)
-    ]
+    return [embedded_problem("arithmetic", str(each), each.work()[2], split) for each in split_expressions(split)]
 
 
 def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np.random.Generator) -> str:

@@ -7,16 +7,14 @@ learns on them in minutes. The answer is the last number. Problems are generated
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
-from hacpo_core.records import Gold, Message, Problem
+from hacpo_core.data.embedded import Split, embedded_problem, part_of
+from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed
 
-Split = Literal["train", "dev", "test"]
-NUM_DEV = NUM_TEST = 256
 _PER_FORM = 120
 """problems of each question's form"""
 _SUMS = (
@@ -80,29 +78,11 @@ def _shuffled() -> tuple[WordProblem, ...]:
     return tuple(sorted(problems, key=lambda problem: derive_seed("word problems", problem.text)))
 
 
-def split_problems(split: Split) -> tuple[WordProblem, ...]:
-    """Problems of one split; the three splits are disjoint and the same in every experiment.
-
-    Returns:
-        256 for "test", 256 for "dev", the others for "train", in a fixed shuffled order.
-    """
-    ordered = _shuffled()
-    parts = {
-        "test": ordered[:NUM_TEST],
-        "dev": ordered[NUM_TEST : NUM_TEST + NUM_DEV],
-        "train": ordered[NUM_TEST + NUM_DEV :],
-    }
-    return parts[split]
+def split_problems(split: Split) -> Sequence[WordProblem]:
+    """Problems of one split, in a fixed shuffled order: 256 for "test", 256 for "dev", the others for "train"."""
+    return part_of(_shuffled(), split)
 
 
 def problems(split: Split) -> list[Problem]:
-    """The split as problems, without any prompt template; ids are their texts."""
-    return [
-        Problem(
-            id=f"word_problems/{problem.text}",
-            messages=(Message("user", problem.text),),
-            gold=Gold(str(problem.answer)),
-            place=f"word_problems/{split}",
-        )
-        for problem in split_problems(split)
-    ]
+    """The split as problems, without any prompt template."""
+    return [embedded_problem("word_problems", each.text, each.answer, split) for each in split_problems(split)]

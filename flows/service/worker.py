@@ -111,7 +111,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
         server = await_server(runs_dir)
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
         schedule = Schedule(server, runs_dir)
-        environment = _environment(runs_dir, server) | {SLOTS: str(num_slots)}
+        environment = worker_environment(runs_dir, server, num_slots)
         reconciler = TeamReconciler(runs_dir, environment)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         try:
@@ -137,12 +137,14 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
             )
 
 
-def _environment(runs_dir: Path, server: PrefectServer) -> dict[str, str]:
+def worker_environment(runs_dir: Path, server: PrefectServer, num_slots: int) -> dict[str, str]:
+    """Variables of the worker and of the experiments that it starts."""
     return {
         **os.environ,
         **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         RUNS_DIR: str(runs_dir.absolute()),
+        SLOTS: str(num_slots),
         "PREFECT_WORKER_QUERY_SECONDS": "2" if shared_server() is not None else "0.5",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
         "PREFECT_WORKER_ENABLE_CANCELLATION": "true",

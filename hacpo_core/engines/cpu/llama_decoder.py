@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.cpu.attention import by_products, is_precise
-from hacpo_core.engines.cpu.products import IMAGES, FrozenLinear, OneDnnLinear, pays
+from hacpo_core.engines.cpu.products import IMAGES, FrozenLinear, OneDnnLinear
 from hacpo_core.engines.logprobs import widened
 from hacpo_core.engines.transformers.attention import has_plain_rotation
 from hacpo_core.engines.transformers.decoders import ModelDecoder
@@ -28,8 +28,6 @@ GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
 PART_TOKENS = 4096
 """largest number of prompt tokens that are encoded in one pass, padding included"""
-LARGEST_COPY = 2**18
-"""largest number of weights that are copied into one matrix, so that one product replaces several; costs memory"""
 LARGEST_PACKED = 2**30
 """largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used. The copy lives
 while an agent samples, and takes as much as the gradient, which lives while it learns."""
@@ -56,7 +54,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights of one layer. Those with the same input are one matrix if the copy is small or needed anyway."""
+    """Weights of one layer."""
 
     norm: Tensor
     qkv: tuple[FrozenLinear, ...]
@@ -64,7 +62,8 @@ class _Layer:
     """norm weights of query and key heads, (heads, K)"""
     out: FrozenLinear
     mlp_norm: Tensor
-    gate_up: tuple[FrozenLinear, ...]
+    gate: FrozenLinear
+    up: FrozenLinear
     down: FrozenLinear
     window: int | None
     """number of last tokens to which the layer attends; None: all"""
@@ -88,9 +87,7 @@ class LlamaDecoder:
             _layer(layer, self._num_query, self._num_key, window=window, packs=packs)
             for layer, window in zip(base.layers, _windows(config), strict=True)
         ]
-        self._composes = is_precise(head.weight)
-        """whether several plain calls are at least as fast as torch's fused kernels here"""
-        self._attend = by_products if self._composes else functional.scaled_dot_product_attention
+        self._attend = by_products if is_precise(head.weight) else functional.scaled_dot_product_attention
         self._cache: list[Tensor] = []
         """stacked keys and values of each layer: (2, B, H, T, K)"""
 
@@ -144,7 +141,7 @@ class LlamaDecoder:
         stream_BD = functional.embedding(token_B, self._base.embed_tokens.weight)
         for layer, cache in zip(self._layers, self._cache, strict=True):
             normed_BD = self._norm(stream_BD, layer.norm)
-            heads = _product(normed_BD, layer.qkv).view(rows, num_heads + self._num_key, self._width)
+            heads = torch.cat([part(normed_BD) for part in layer.qkv], dim=1).view(rows, -1, self._width)
             turned = heads[:, :num_heads]
             if layer.head_norm is not None:
                 turned = self._norm(turned, None) * layer.head_norm
@@ -161,8 +158,8 @@ class LlamaDecoder:
                 None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, seen],
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
-            gate, up = _products(self._norm(stream_BD, layer.mlp_norm), layer.gate_up, 2)
-            stream_BD = stream_BD + layer.down(functional.silu(gate) * up)
+            normed_BD = self._norm(stream_BD, layer.mlp_norm)
+            stream_BD = stream_BD + layer.down(functional.silu(layer.gate(normed_BD)) * layer.up(normed_BD))
         last_BD = self._norm(stream_BD, self._base.norm.weight)
         return self._head(widened(last_BD) if self._has_wide_head else last_BD)
 
@@ -177,14 +174,7 @@ class LlamaDecoder:
             self._hidden_B11T = self._hidden_B11T[row_B]
 
     def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
-        if not self._composes:
-            return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
-        # As torch composes it on the CPU, except that the norm takes a single pass over the values.
-        length = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
-        normed: Tensor = value * length.square_().div_(value.shape[-1]).add_(self._epsilon).rsqrt_()
-        if weight is not None:
-            normed.mul_(weight)
-        return normed
+        return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)
 
     def _room(self, length: int) -> int:
         return min(self._limit, length + max(GROW_TOKENS, length // 2))
@@ -230,11 +220,12 @@ def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None, pack
         head_norm = torch.cat([query.expand(num_query, -1), key.expand(num_key, -1)])
     return _Layer(
         norm=layer.input_layernorm.weight,
-        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj, packs=packs),
+        qkv=tuple(_frozen(getattr(attention, f"{name}_proj"), packs=packs) for name in "qkv"),
         head_norm=head_norm,
         out=_frozen(attention.o_proj, packs=packs),
         mlp_norm=layer.post_attention_layernorm.weight,
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj, packs=packs),
+        gate=_frozen(mlp.gate_proj, packs=packs),
+        up=_frozen(mlp.up_proj, packs=packs),
         down=_frozen(mlp.down_proj, packs=packs),
         window=window,
     )
@@ -246,28 +237,6 @@ def _frozen(module: Any, *, packs: bool = False, is_wide: bool = False) -> Froze
     if is_wide:
         weight, bias = widened(weight), None if bias is None else widened(bias)
     return FrozenLinear(weight, bias, packs)
-
-
-def _joined(*modules: Any, packs: bool) -> tuple[FrozenLinear, ...]:
-    weights = [module.weight for module in modules]
-    biases = [module.bias for module in modules if module.bias is not None]
-    if sum(weight.numel() for weight in weights) > LARGEST_COPY and not (packs and pays(weights[0])):
-        return tuple(_frozen(module) for module in modules)
-    return (FrozenLinear(torch.cat(weights), torch.cat(biases) if biases else None, packs),)
-
-
-def _product(value: Tensor, parts: Sequence[FrozenLinear]) -> Tensor:
-    """Outputs of the layers for the same value, concatenated."""
-    if len(parts) == 1:
-        return parts[0](value)
-    return torch.cat([part(value) for part in parts], dim=-1)
-
-
-def _products(value: Tensor, parts: Sequence[FrozenLinear], number: int) -> Sequence[Tensor]:
-    """Outputs of `number` layers of equal width for the same value, one tensor each, without a copy."""
-    if len(parts) == 1:
-        return parts[0](value).chunk(number, dim=-1)
-    return [part(value) for part in parts]
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:

@@ -66,7 +66,10 @@ def with_ends(
     """
     tokenizer = zoo.byte_level()
     tokenizer.eos_token = eos
-    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}" + end + "{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.content }}" + end + "{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
     tokenizer.save_pretrained(folder)
     for name, tokens in (("config.json", config), ("generation_config.json", generation)):
         ids = tokenizer.convert_tokens_to_ids(tokens)

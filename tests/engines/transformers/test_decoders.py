@@ -142,16 +142,6 @@ def test_logits_do_not_depend_on_the_parts_of_the_prompts(name: str, monkeypatch
     assert calls == [(1, 2), (1, 5), (1, 4)], "without the padding of longer prompts"
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_weights_multiply_one_by_one_where_a_joined_copy_would_be_large(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = model_of(MODELS[name])
-    joined = logits_of(decoder_of(model)())
-    monkeypatch.setattr(llama_decoder, "LARGEST_COPY", 0)
-    assert largest_error(logits_of(decoder_of(model)()), joined) < 2e-5
-
-
 def assert_weights_are_read_for_every_decoder() -> None:
     model = model_of(MODELS["qwen3"])
     make = decoder_of(model)

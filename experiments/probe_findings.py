@@ -1,6 +1,6 @@
 """What a probe's figures say about a training that has not begun, in sentences with remedies.
 
-Thresholds that mean the same as those of `hacpo_core.phases.health_rules` are those.
+Where a finding means the same as a rule of `hacpo_core.phases.health_rules`, it has the rule's threshold.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _of_agent(config: ExperimentConfig, name: str, agent: AgentProbe) -> Iterato
 
 def _of_pair(config: ExperimentConfig, pair: PairProbe) -> Iterator[ProbeFinding]:
     if not pair.num_rows:
-        text = f"no response of {pair.source} is left for {pair.learner}"
-        yield ProbeFinding("no_rows", text, "they are unscored, or have no tokens after retokenisation")
+        text = f"all responses of {pair.source} are unscored or have no tokens for {pair.learner}"
+        yield ProbeFinding("no_rows", text, "read its first response; see verifier.style and the tokenizers")
         return
     bounds = f"median ratio {pair.ratios[1]:.2f}, bounds {pair.floor:.4g} to {pair.ceiling:.4g}"
     for share, when in ((pair.first_share, ""), (pair.last_share, " at the last update of a step")):
@@ -118,7 +118,7 @@ def _wider(config: ExperimentConfig, pair: PairProbe) -> str:
     """How the method could let more of a pair's rows through."""
     acting = {field.name for field in fields_of(config) if field.inert is None}
     ways = []
-    if "method.objective.cross_floor" in acting and config.method.objective.cross_bounds == "stepwise":
+    if "method.objective.cross_floor" in acting:
         at_half = f" (half of them would pass at {pair.half_floor:.2f})" if pair.half_floor is not None else ""
         ways.append(f"lower method.objective.cross_floor{at_half}")
     elif "method.objective.sequence_low" in acting:

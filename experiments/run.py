@@ -28,7 +28,7 @@ from flows.service.server import await_server, ensure_server, find_server, log_i
 from flows.service.slots import visible_devices
 from flows.service.worker import find_worker, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
-from hacpo_core.config.threads import num_threads
+from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.errors import EngineError, HacpoError, ServerError
 
 _log = logging.getLogger(__name__)
@@ -336,7 +336,7 @@ def default_workers(plans: Sequence[Plan]) -> int:
         return 1
     if uses_gpu(plans):
         return max(1, len(visible_devices()) // max(1, min(map(occupied_gpus, configs))))
-    return max(1, (os.cpu_count() or 1) // max(num_processes(config) * num_threads(config) for config in configs))
+    return max(1, usable_cores() // max(num_processes(config) * num_threads(config) for config in configs))
 
 
 def result_rows(grid: GridPlan) -> list[dict[str, Any]]:

@@ -78,9 +78,7 @@ class Experiment:
         if step == 1:
             return {}
         if self.opened_at is not None and self.opened_at.step == step - 1:
-            states = self.opened_at.states
-            # An earlier version's objectives had no state.
-            return decode(states.get(phase, {}) if phase.startswith("objective.") else states[phase])
+            return decode(self.opened_at.states[phase])
         return decode(self.ledger.state(step - 1, phase))
 
     def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:

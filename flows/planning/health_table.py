@@ -45,7 +45,7 @@ none of which raises a finding):
   does not ask whether a rise is certain, but whether a rise of 0.05 is excluded.
 - *Gradient's norm*: in the demo at most 2.1 times the median of the steps before.
 - *Entropy*: in the demo its last values are 0.53 to 0.67 of the first ones, because answers become certain as they
-  become right. So it counts as collapsed only where the reward has stopped to rise.
+  become right. So it counts as collapsed only where the reward no longer rises.
 - *Unscored*: by default 5 % stop a run; a fifth of that in three steps is no accident.
 """
 

@@ -15,6 +15,7 @@ from hacpo_core.config import SEAMS, ExperimentConfig
 from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
+from hacpo_core.config.threads import num_threads
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
 from hacpo_core.data.training import load_training
@@ -134,6 +135,8 @@ def initial_models(config: ExperimentConfig) -> dict[str, InitialModel]:
             data_dir=config.data.directory,
             device=config.engine.device,
             stops_at_turn_end=config.rollout.stops_at_turn_end,
+            num_threads=num_threads(config),
+            speedups=config.engine.speedups,
         )
         for name, agent in config.pair.agents.items()
     }

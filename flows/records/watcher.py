@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent, read_progress
@@ -61,7 +61,7 @@ class ProgressRecorder:
         self._health, self._judged_step = Health(config), 0
         before = read_progress(store.root)
         told = before.findings if before is not None else []
-        self._told = {own.key for finding in told for own in (finding, replace(finding, ended_at=None))}
+        self._told = {event.key for finding in told for event in finding.events}
         results = list(evaluations)
         for past in range(step + 1):
             if past:

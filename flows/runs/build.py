@@ -17,14 +17,12 @@ from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.loading import check_device
-from hacpo_core.engines.speedups import use_speedups
 from hacpo_core.errors import DataError, StoreError, first_line
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
-from hacpo_core.placement.initial_model import Progress
 from hacpo_core.placement.local import LocalPlacement
-from hacpo_core.records import Problem
+from hacpo_core.records import Problem, WarmUpProgress
 from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.ledger import Ledger
@@ -40,7 +38,7 @@ THREADS_FILE = "threads.json"
 
 @contextmanager
 def open_experiment(
-    plan: Plan, *, progress: Mapping[str, Progress] | None = None, has_lock: bool = False
+    plan: Plan, *, progress: Mapping[str, WarmUpProgress] | None = None, has_lock: bool = False
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 
@@ -63,10 +61,8 @@ def open_experiment(
         for leftover in plan.root.rglob(".*.tmp"):
             _log.info("removing %s, left by a process that was killed", leftover)
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-        use_speedups(config.engine.speedups)  # for warm-ups; agents, which may be in other processes, set it as well
         initial = {
-            name: model.make(progress=(progress or {}).get(name), num_threads=num_threads(config))
-            for name, model in initial_models(config).items()
+            name: model.make(progress=(progress or {}).get(name)) for name, model in initial_models(config).items()
         }
         with closing(placement_of(config, plan.root, initial)) as placement:
             store = StepStore(plan.root)
@@ -102,14 +98,13 @@ def with_threads(config: ExperimentConfig, root: Path) -> ExperimentConfig:
     if config.engine.num_threads != AUTO:
         return config
     number, file = num_threads(config), root / THREADS_FILE
-    try:
-        if file.is_file():
-            number = min(int(read_json(file)["num_threads"]), usable_cores())
-        else:
-            write_json(file, {"num_threads": number})
-    except (StoreError, KeyError, TypeError, ValueError) as error:
-        _log.warning("%s is damaged (%s); training goes on with %d threads", file, first_line(error), number)
-        write_json(file, {"num_threads": number})
+    if file.is_file():
+        try:
+            started = int(read_json(file)["num_threads"])
+            return replace(config, engine=replace(config.engine, num_threads=min(started, usable_cores())))
+        except (StoreError, KeyError, TypeError, ValueError) as error:
+            _log.warning("%s is damaged (%s); training goes on with %d threads", file, first_line(error), number)
+    write_json(file, {"num_threads": number})
     return replace(config, engine=replace(config.engine, num_threads=number))
 
 

@@ -6,23 +6,25 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
 from flows.planning.plans import Plan, initial_models
 from flows.records.failures import Failure
+from flows.records.progress import Progress
 from flows.records.states import standing_of
 from flows.runs.display import move
 from flows.service.processes import end_with_parent
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.config.threads import usable_cores
 from hacpo_core.errors import EngineError, ServerError
+from hacpo_core.phases.health import Finding
 from hacpo_core.placement.initial_model import InitialModel
 
 LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
@@ -30,30 +32,31 @@ _messages: Any = None
 
 
 def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
-    """Make the agents' missing initial models: tiny, converted or warmed up. In parallel on a CPU.
+    """Make the agents' missing initial models in parallel: tiny, converted or warmed up.
+
+    Those that are warmed up on a GPU are left to their runs, which take a GPU first.
 
     Raises:
         HacpoError: one of them could not be made.
         EngineError: its process died.
     """
-    missing: dict[Path, InitialModel] = {}
-    for planned in plans:
-        missing |= {model.folder: model for model in initial_models(planned.config).values()}
+    models = [model for planned in plans for model in initial_models(planned.config).values() if model.device == "cpu"]
+    missing = {model.folder: model for model in models}
     missing = {folder: model for folder, model in missing.items() if not folder.is_dir()}
     if not missing:
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hacpo_core.warm_up.training"])  # imported once for all processes
     messages = context.SimpleQueue()
-    on_cpu = all(model.device == "cpu" for model in missing.values())
-    num_processes = min(num_workers, len(missing)) if on_cpu else 1
+    num_processes = min(num_workers, len(missing))
     workers = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_process, initargs=(messages,))
-    num_threads = max(1, usable_cores() // num_processes)
+    max_threads = max(1, usable_cores() // num_processes)
     with workers, _Bars(len(missing)) as bars:
         waiting = {}
         for folder, model in missing.items():
             label = f"warm-up {model.name} {folder.name[-4:]}"
-            waiting[workers.submit(_make, label, model, num_threads)] = label
+            model = replace(model, num_threads=min(model.num_threads, max_threads))
+            waiting[workers.submit(_make, label, model)] = label
         while waiting:
             while not messages.empty():
                 bars.show(*messages.get())
@@ -73,12 +76,12 @@ def _start_process(messages: Any) -> None:
     end_with_parent()
 
 
-def _make(label: str, model: InitialModel, num_threads: int) -> None:
+def _make(label: str, model: InitialModel) -> None:
     def progress(step: int, num_steps: int, loss: float) -> None:
         if step % 10 == 0 or step == num_steps:
             _messages.put((label, step, num_steps, f"loss {loss:.3f}"))
 
-    model.make(progress=progress, num_threads=num_threads)
+    model.make(progress=progress)
 
 
 def watch(
@@ -108,6 +111,8 @@ def watch(
     failed: dict[str, str] = {}
     watched: dict[str, str] = {}
     told: set[Any] = set()
+    for planned in plans:  # findings of earlier attempts
+        told |= {(planned.id, event.key) for event in _health_events(standing_of(planned.root).progress)}
     runs: Mapping[str, ScheduledRun] = {}
     asked_at = -math.inf
     with _Bars(len(waiting)) as bars:
@@ -126,11 +131,10 @@ def watch(
                 if standing.state == "running" and standing.progress is not None:
                     now = standing.progress
                     bars.show(name, now.step, now.num_steps, now.brief_reward)
-                if standing.progress is not None:
-                    for finding in standing.progress.findings:
-                        if (name, finding.key) not in told:
-                            told.add((name, finding.key))
-                            tqdm.write(f"{name}: {finding.message}", file=sys.stderr)
+                for event in _health_events(standing.progress):
+                    if (name, event.key) not in told:
+                        told.add((name, event.key))
+                        tqdm.write(f"{name}: {event.message}", file=sys.stderr)
                 reason = None
                 if standing.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id
@@ -145,6 +149,11 @@ def watch(
                         failed[name] = reason
             time.sleep(LOOK_EVERY_S)
     return failed
+
+
+def _health_events(progress: Progress | None) -> Iterator[Finding]:
+    for finding in progress.findings if progress is not None else ():
+        yield from finding.events
 
 
 def _why_ended(run: ScheduledRun | None, failure: Failure | None) -> str | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.seeds import generator
+from hacpo_core.store.files import write_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,11 @@ class Probe:
     pairs: tuple[PairProbe, ...]
 
 
+def _tell_warm_up(tell: Callable[[str], None], agent: str, step: int, num_steps: int, loss: float) -> None:
+    if step % max(1, num_steps // 10) == 0:
+        tell(f"warm-up of {agent}: step {step} of {num_steps}, loss {loss:.3f}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Sampled:
     """An agent's verified responses, the learner's scores of them, and rates."""
@@ -115,10 +122,15 @@ def probe(plan: Plan, *, num_problems: int, tell: Callable[[str], None] = lambda
     Raises:
         HacpoError: a model, an engine or a file cannot be used.
     """
-    with tempfile.TemporaryDirectory(prefix="hacpo-probe-") as folder:
-        aside = replace(plan, root=Path(folder) / plan.id)
-        with open_experiment(aside) as (experiment, _):
-            return _measure(experiment, num_problems, tell)
+    aside = Path(plan.config.runtime.runs_dir) / "probes"  # a folder that all machines of a cluster share
+    with write_errors(aside):
+        aside.mkdir(parents=True, exist_ok=True)
+    warm_ups = {name: partial(_tell_warm_up, tell, name) for name in plan.config.pair.agents}
+    with (
+        tempfile.TemporaryDirectory(prefix=".", dir=aside) as folder,
+        open_experiment(replace(plan, root=Path(folder) / plan.id), progress=warm_ups) as (experiment, _),
+    ):
+        return _measure(experiment, num_problems, tell)
 
 
 def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], None]) -> Probe:

@@ -35,7 +35,7 @@ from flows.service.server import (
 )
 from flows.service.slots import visible_devices
 from hacpo_core.config.addresses import tracking_uri
-from hacpo_core.config.threads import SLOTS
+from hacpo_core.config.threads import SLOTS, usable_cores
 from hacpo_core.errors import EngineError, ServerError
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
 
 def default_slots() -> int:
     """Number of concurrent experiments: one per GPU; without GPUs, one per core."""
-    return len(visible_devices()) or os.cpu_count() or 1
+    return len(visible_devices()) or usable_cores()
 
 
 def find_worker(runs_dir: Path) -> psutil.Process | None:

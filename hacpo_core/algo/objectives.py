@@ -33,9 +33,6 @@ def cross_surrogate(
 
         clip(s) sg(clip(s))^alpha w A
 
-    # DEVIATION (Eq. 12, which has sg(s)^alpha): same gradient unless `is_pessimistic`, since clip(s) has none where the
-    # two differ; docs/decisions.md#cross-power.
-
     Args:
         ratio_B: s, with gradient.
         advantage_B: A, dimensionless.
@@ -49,6 +46,8 @@ def cross_surrogate(
     Source: HACPO Eq. 10, 12, 50; the power as in the official code.
     """
     surrogate_B = clipped_surrogate(ratio_B, advantage_B, bounds, is_pessimistic=is_pessimistic)
+    # DEVIATION (Eq. 12, which has sg(s)^alpha): see docs/decisions.md#cross-power. The gradient is the same unless
+    # `is_pessimistic`, since clip(s) has none where the two differ.
     return surrogate_B * ratio_B.detach().clamp(bounds.floor, bounds.ceiling) ** exponent * weight_B
 
 

@@ -51,14 +51,15 @@ class WordProblem:
 
 def _numbers(sign: str) -> list[tuple[int, int, int]]:
     """All (a, b, result) of an operation."""
-    small, large = range(2, 13), range(11, 100)
+    factors = list(itertools.product(range(2, 13), repeat=2))
+    terms = list(itertools.product(range(2, 21), repeat=2))
     if sign == "+":
-        return [(a, b, a + b) for a, b in itertools.product(large, repeat=2)]
+        return [(a, b, a + b) for a, b in terms]
     if sign == "-":
-        return [(a, b, a - b) for a, b in itertools.product(large, repeat=2) if a > b]
+        return [(a, b, a - b) for a, b in terms if a > b]
     if sign == "*":
-        return [(a, b, a * b) for a, b in itertools.product(small, range(3, 31))]
-    return [(a * b, b, a) for a, b in itertools.product(range(2, 31), small)]
+        return [(a, b, a * b) for a, b in factors]
+    return [(a * b, b, a) for a, b in factors]
 
 
 def _form(form: str, sign: str) -> Iterator[WordProblem]:

@@ -42,6 +42,11 @@ class Finding:
         return self.rule, self.agent, self.partner, self.begun_at, self.ended_at
 
     @property
+    def events(self) -> tuple[Finding, ...]:
+        """The finding as it began and, if it ended, as it ended."""
+        return (self,) if self.ended_at is None else (replace(self, ended_at=None), self)
+
+    @property
     def remedy(self) -> str:
         """What to do; "" if this version of hacpo does not have the rule."""
         return RULES[self.rule].remedy if self.rule in RULES else ""

@@ -211,7 +211,10 @@ def _sampler_differs(case: Case) -> str | None:
     return f"sampler and learner differ by {nats:.1e} nats a token, {expected}"
 
 
-_STALLED = f"and the mean reward, below {NEARLY_SOLVED}, has not risen by two standard errors in {RECENT} steps"
+_STALLED = (
+    f"and the mean reward, below {NEARLY_SOLVED}, has not risen by two standard errors in the last {MIN_STEPS} to "
+    f"{RECENT} steps"
+)
 _ROW = f"in {IN_A_ROW} steps in a row"
 RULES: Mapping[str, Rule] = {
     rule.name: rule
@@ -257,8 +260,8 @@ RULES: Mapping[str, Rule] = {
         Rule(
             "length_running_away",
             ("response/length_tokens", "reward/mean"),
-            f"responses (mean of {MEAN_OF} steps) are {LENGTH_FACTOR:g} times as long as {RECENT} steps before "
-            f"{_STALLED}",
+            f"responses (mean of {MEAN_OF} steps) are {LENGTH_FACTOR:g} times as long as {MIN_STEPS} to {RECENT} steps "
+            f"before {_STALLED}",
             "read what fills them (`hacpo samples`); lower optimizer.learning_rate, or penalise length with "
             "method.estimate.overlong_share",
             _length_running_away,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import AgentConfig, digest_of
 from hacpo_core.engines.models.folders import (
+    CONVERSION_VERSION,
     check_model_folder,
     find_model,
     find_weak_model,
-    is_gguf,
     model_fingerprint,
 )
 from hacpo_core.errors import DataError, ModelError
+from hacpo_core.records import WarmUpProgress
 from hacpo_core.store.files import make_folder, read_json, sha256_of, write_json
 from hacpo_core.tiny.folders import tiny_model_folder
 from hacpo_core.warm_up.solutions import read_solutions, solution_rows, solutions_file
@@ -42,9 +43,6 @@ MARKER_FILE = "warm_up.json"
 """file in a warmed-up model's folder with its inputs and the results of the warm-up"""
 _log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int, float], None]
-"""called during a warm-up with (step, steps, loss)"""
-
 
 @dataclass(frozen=True, slots=True)
 class InitialModel:
@@ -56,6 +54,8 @@ class InitialModel:
         data_dir: data folder, as for `data_path`, with a warm-up's file.
         device: for the warm-up, "cpu" or "cuda".
         stops_at_turn_end: `rollout.stops_at_turn_end`, which decides about the token that solutions end in.
+        num_threads: CPU threads of a warm-up; tiny models use one.
+        speedups: `engine.speedups`.
     """
 
     name: str
@@ -64,6 +64,8 @@ class InitialModel:
     data_dir: str | None = None
     device: str = "cpu"
     stops_at_turn_end: bool = True
+    num_threads: int = 1
+    speedups: bool = True
 
     @property
     def field(self) -> str:
@@ -93,10 +95,10 @@ class InitialModel:
         if self.agent.tiny is not None:
             return tiny_model_folder(self.agent.tiny, self.cache)
         assert self.agent.path is not None, "validate() requires path or tiny"
-        found = find_model(self.agent.path, agent=self.name)
-        if not is_gguf(found):
-            return found
-        return self.cache / f"{_short(found.stem)}-{model_fingerprint(found)[:10]}"
+        model = find_model(self.agent.path, agent=self.name)
+        if model.is_dir():
+            return model
+        return self.cache / f"{_short(model.stem)}-{digest_of([CONVERSION_VERSION, model_fingerprint(model)])[:10]}"
 
     @property
     def folder(self) -> Path:
@@ -135,9 +137,9 @@ class InitialModel:
             from hacpo_core.tiny.models import save_tiny_model
 
             return make_folder(folder, lambda target: save_tiny_model(tiny, target))
-        file = find_model(str(self.agent.path), agent=self.name)
-        if not is_gguf(file) or folder.is_dir():
+        if folder.is_dir():
             return folder
+        file = find_model(str(self.agent.path), agent=self.name)
         from hacpo_core.engines.models.gguf import convert
 
         try:
@@ -145,14 +147,13 @@ class InitialModel:
         except ModelError as error:
             raise ModelError(f"pair.agents.{self.name}.path: {error}") from error
 
-    def make(self, *, progress: Progress | None = None, num_threads: int = 1) -> Path:
+    def make(self, *, progress: WarmUpProgress | None = None) -> Path:
         """The folder of the initial model, made if it does not exist. Several processes may call this at the same time.
 
         A warm-up that was interrupted goes on from its last save.
 
         Args:
             progress: called during a warm-up.
-            num_threads: CPU threads of a warm-up; tiny models use one.
 
         Raises:
             HacpoError: a folder or file cannot be used, or the two models of a warm-up have different vocabularies.
@@ -161,8 +162,7 @@ class InitialModel:
         if self.agent.warm_up is None:
             return base
         folder = self.folder
-        threads = 1 if self.agent.tiny is not None else num_threads
-        make_folder(folder, lambda target: self._warm_up(base, target, folder, progress, threads))
+        make_folder(folder, lambda target: self._warm_up(base, target, folder, progress))
         marker = folder / MARKER_FILE
         if not marker.is_file() or read_json(marker).get("digest") != digest_of(self._inputs()):
             raise ModelError(f"{folder} is not the model of {self.field}; remove the folder to create it again")
@@ -174,21 +174,23 @@ class InitialModel:
         assert agent.warm_up is not None, "only agents with a warm_up are warmed up"
         return {
             "recipe": RECIPE_VERSION,
-            "base": self.base_folder.name if agent.tiny is not None else "",
+            "base": self.base_folder.name if agent.tiny is not None else CONVERSION_VERSION,
             "contents": self.contents(),
             "fields": {key: value for key, value in asdict(agent.warm_up).items() if key not in ("weak", "file")},
             "chat_template": agent.chat_template,
             "chat_template_kwargs": agent.chat_template_kwargs,
             "device": self.device,
-            "stops_at_turn_end": self.stops_at_turn_end,
+            "stops_at_turn_end": self.stops_at_turn_end
+            or agent.tiny is not None,  # whose templates write no such token
         }
 
-    def _warm_up(self, base: Path, target: Path, folder: Path, progress: Progress | None, num_threads: int) -> None:
+    def _warm_up(self, base: Path, target: Path, folder: Path, progress: WarmUpProgress | None) -> None:
         """Warm up the model in `base` and write it into `target`, which becomes `folder`."""
         import torch
         from transformers.utils import logging as transformers_logging
 
         from hacpo_core.engines.models.loading import check_vocabulary, load_model
+        from hacpo_core.engines.speedups import use_speedups
         from hacpo_core.engines.torch.lora import save_model
         from hacpo_core.engines.torch.offload import release_unused
         from hacpo_core.placement.agent_tokenizer import AgentTokenizer
@@ -201,7 +203,8 @@ class InitialModel:
         unfinished = folder.with_name(f".{folder.name}.unfinished")
         try:
             tokens = AgentTokenizer(self.name, agent, initial=base, stops_at_turn_end=self.stops_at_turn_end)
-            with _repeatable(self.device, num_threads):
+            with _repeatable(self.device, 1 if agent.tiny is not None else self.num_threads):
+                use_speedups(self.speedups)
                 model = load_model(base, device=self.device, trust_remote_code=trust)
                 check_vocabulary(model, tokens.tokenizer, agent=self.name)
                 if warm_up.kind == "weak_driven":

@@ -28,7 +28,7 @@ import torch.distributed
 from hacpo_core.columns import Ragged
 from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
-from hacpo_core.config.threads import num_threads
+from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
@@ -386,7 +386,7 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
         wanted = num_processes(config) * num_threads(config)
-        options.setdefault("num_cpus", min(wanted, os.cpu_count() or wanted))
+        options.setdefault("num_cpus", min(wanted, usable_cores()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if config.engine.device != "cpu" and visible:  # Ray counts physical GPUs, not MIG devices
             options["num_gpus"] = len(visible.split(","))

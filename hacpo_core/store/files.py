@@ -83,7 +83,7 @@ def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:
 
     Args:
         folder: its name.
-        make: writes the contents into the folder that it is given.
+        make: writes the contents into the folder that it is given; its errors pass through.
 
     Returns:
         the folder.
@@ -95,17 +95,20 @@ def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:
         return folder
     with write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():
-                temporary = folder.with_name(f".{folder.name}.tmp")
-                shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
-                try:
+        lock = (folder.parent / f".{folder.name}.lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            temporary = folder.with_name(f".{folder.name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+            try:
+                with write_errors(folder):
                     temporary.mkdir()
-                    make(temporary)
+                make(temporary)
+                with write_errors(folder):
                     temporary.rename(folder)
-                finally:
-                    shutil.rmtree(temporary, ignore_errors=True)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 

@@ -359,8 +359,8 @@ class Ledger:
                 trace=_trace(value["trace"]),
                 counts=BatchCounts(**value["counts"]),
                 state=value["state"],
-                objective_state=value.get("objective_state", {}),  # an earlier version's objectives had no state
-                log_centers=value.get("log_centers", {}),
+                objective_state=value["objective_state"],
+                log_centers=value["log_centers"],
                 cost=PhaseCost(**value["cost"]),
             )
 

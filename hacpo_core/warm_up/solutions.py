@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # see hacpo_core.data.prompts
     from transformers import PreTrainedTokenizerBase
 
 _CALCULATION = re.compile(r"<<.*?>>")
-_FINAL_ANSWER = re.compile(r"\n####[ \t]*(\S.*?)\s*\Z")
+_FINAL_ANSWER = re.compile(r"(?:\A|\n)####[ \t]*(\S.*?)\s*\Z")
 _log = logging.getLogger(__name__)
 
 
@@ -103,7 +103,8 @@ def without_hashes(text: str) -> str:
     '2+3=5 eggs\nThe answer is \\boxed{1005}.'
     """
     plain = _CALCULATION.sub("", text)
-    return _FINAL_ANSWER.sub(lambda end: f"\nThe answer is \\boxed{{{end.group(1).replace(',', '')}}}.", plain)
+    boxed = _FINAL_ANSWER.sub(lambda end: f"\nThe answer is \\boxed{{{end.group(1).replace(',', '')}}}.", plain)
+    return boxed.removeprefix("\n")
 
 
 def _demonstrations(config: WarmUpConfig) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from hacpo_core.engines.models.tensor_files import TensorFile, TensorPart, write
 from hacpo_core.engines.scoring import ScoringHead, scoring_head
 from hacpo_core.engines.torch.optimizer import adamw, learning_rate
 from hacpo_core.errors import EngineError, first_line
+from hacpo_core.records import WarmUpProgress
 from hacpo_core.seeds import generator
 from hacpo_core.store.files import write_errors
 
@@ -38,9 +39,6 @@ SAVE_EVERY_S = 120.0
 """seconds between saves of an unfinished warm-up"""
 _CHUNK_MB = 64
 _log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int, float], None]
-"""called with (step, steps, loss)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def train(
     *,
     weak: PreTrainedModel | None = None,
     unfinished: Path | None = None,
-    progress: Progress | None = None,
+    progress: WarmUpProgress | None = None,
 ) -> WarmUpFigures:
     """Train a model in place. On one machine, the result depends only on the arguments and the number of threads.
 

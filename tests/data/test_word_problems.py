@@ -33,4 +33,7 @@ def test_first_problems_are_the_same_in_every_experiment() -> None:
     assert [(p.text, p.answer) for p in split_problems("test")[:2]] == FIRST
 
 
-FIRST = [("Chen needs 28 eggs and has 17. How many eggs are missing?", 11), ("What is 70 - 27?", 43)]
+FIRST = [
+    ("A shop sold 15 cards on Monday and 20 on Tuesday. How many cards did it sell in all?", 35),
+    ("Dara needs 17 coins and has 5. How many coins are missing?", 12),
+]

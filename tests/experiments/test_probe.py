@@ -133,7 +133,7 @@ def test_bfloat16_is_allowed_its_own_noise() -> None:
         ({"length_drift": -0.6}, "smol's responses change their length by -60% in qwen's tokens"),
         ({"length_drift": 0.5}, None),
         ({"num_control_dropped": 3}, "3 control tokens in smol's texts are dropped for qwen"),
-        ({"num_rows": 0}, "no response of smol is left for qwen"),
+        ({"num_rows": 0}, "all responses of smol are unscored or have no tokens for qwen"),
     ],
 )
 def test_threshold_of_a_pairs_figure(changes: dict[str, float], text: str | None) -> None:

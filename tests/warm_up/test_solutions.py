@@ -29,6 +29,7 @@ def write(folder: Path, *solutions: str) -> None:
         (GSM8K, "Natalia sold 48/2 = 24 clips in May.\nIn all 48+24 = 72.\nThe answer is \\boxed{72}."),
         ("a\n#### 1,234,567 \n", "a\nThe answer is \\boxed{1234567}."),
         ("#### Step 1\nb\n#### -3", "#### Step 1\nb\nThe answer is \\boxed{-3}."),
+        ("#### 5", "The answer is \\boxed{5}."),
         ("no mark at all", "no mark at all"),
     ],
 )

@@ -14,6 +14,8 @@ from typing import Any
 from hacpo_core.errors import ModelError
 from hacpo_core.store.files import sha256_of
 
+CONVERSION_VERSION = 1
+"""of converted GGUF files; raise it when the same file would give another folder, so that old caches are not used"""
 PACKAGE = "package:"
 """beginning of a path inside an installed package"""
 _SAMPLE_BYTES = 4096
@@ -44,12 +46,8 @@ def find_model(path: str, *, agent: str) -> Path:
         raise ModelError(f"{field}: {path} is a file, expected a model folder or a .gguf file; {remedy}")
     if not is_hub_name(path):
         raise ModelError(f"{field}: {path} is not a folder; {remedy}")
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(
-            snapshot_download(path, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"])
-        )
+        return _downloaded(path)
     except (OSError, ValueError) as error:  # no connection, or an invalid hub name such as `../model`
         raise ModelError(
             f"{field}: {path} is not a folder here and cannot be downloaded from the hub; "
@@ -57,15 +55,24 @@ def find_model(path: str, *, agent: str) -> Path:
         ) from error
 
 
+@cache
+def _downloaded(name: str) -> Path:
+    """Copy of a hub model, asked for once in a process."""
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
+    return Path(snapshot_download(name, allow_patterns=patterns))
+
+
 def _file_in_package(path: str, field: str) -> Path:
     """The folder or file that package:NAME/FILE names; the package is not imported."""
     package, _, file = path.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier() or not file:
         raise ModelError(f"{field}: got {path}, expected package:NAME/FILE with the name by which Python imports it")
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"{field}: the package {package} is not installed; install it, or set another path")
-    folder = Path(next(iter(found.submodule_search_locations)))
+    folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / file).exists():
         models = ", ".join(sorted(each.name for each in folder.glob("*.gguf"))) or "no .gguf file"
         raise ModelError(f"{field}: the package {package} has no {file}; it has {models}")
@@ -152,7 +159,7 @@ def model_fingerprint(folder: Path) -> str:
     """Digest of a model: of a GGUF file completely; of a folder's small files and code completely, of its weight files
     the size, the header, and the beginning, middle and end of each tensor.
     """
-    if is_gguf(folder):
+    if folder.is_file():
         return _digest_of_file(folder, folder.stat().st_mtime_ns, folder.stat().st_size)
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):

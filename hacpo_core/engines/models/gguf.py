@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -42,7 +41,9 @@ def convert(file: Path, folder: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, IndexError, RuntimeError, NotImplementedError, SafetensorError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # converters of single architectures raise anything
         architecture = metadata.get("general.architecture", "without a name")
         raise ModelError(
             f"{file}: transformers cannot convert this GGUF file of architecture {architecture} "
@@ -70,21 +71,21 @@ def _metadata(file: Path) -> dict[str, Any]:
         from gguf import GGUFReader
     except ImportError as error:
         raise ModelError(f"{file}: reading GGUF files needs the extra gguf; pip install 'hacpo[gguf]'") from error
-    with file.open("rb") as opened:
-        start = opened.read(4)
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(4)
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read ({error.strerror}); make it readable") from error
     if start != b"GGUF":
         raise ModelError(f"{file} is not a GGUF file: it begins with {start!r}, expected b'GGUF'; get the file again")
     try:
-        reader = GGUFReader(file)
-        return {key: field.contents() for key, field in reader.fields.items()}
+        return {key: field.contents() for key, field in GGUFReader(file).fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError, OSError, UnicodeDecodeError) as error:
-        raise ModelError(
-            f"{file} is damaged or incomplete ({first_line(error)}); download it again, all of it"
-        ) from error
+        raise ModelError(f"{file} is damaged or incomplete ({first_line(error)}); download it again") from error
 
 
 def _set_special_tokens(tokenizer: PreTrainedTokenizerBase, metadata: dict[str, Any], file: Path) -> None:
-    """Set special tokens and chat template as the metadata say; what they leave out stays as transformers has it."""
+    """Set the special tokens and the chat template that the metadata name; keep transformers' own for the others."""
     for name, key in _SPECIAL_TOKENS.items():
         token_id = metadata.get(key)
         if token_id is None:

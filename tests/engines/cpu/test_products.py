@@ -150,7 +150,7 @@ def test_products_of_packed_and_of_transposed_weights(num_rows: int, has_bias: b
 
 @pytest.mark.usefixtures("slow_mkl")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("limit", ["LARGEST_COPY", "LARGEST_PACKED", "LARGEST_TWICE", None])
+@pytest.mark.parametrize("limit", ["LARGEST_PACKED", "LARGEST_TWICE", None])
 def test_decoder_computes_the_models_logits_with_packed_weights(
     name: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

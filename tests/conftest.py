@@ -42,7 +42,7 @@ pair:
       tiny:
         {family: qwen3, tokenizer: character, hidden_size: 48, num_layers: 2}
       warm_up: &sums
-        {source: arithmetic, template: "{problem}", num_steps: 250, batch_size: 32, learning_rate: 6.0e-3,
+        {source: arithmetic, template: "{problem}", num_steps: 400, batch_size: 32, learning_rate: 1.0e-2,
          num_demonstrations: 4000}
     llama:
       tiny:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from flows.planning.compose import to_yaml
-from flows.planning.plans import CONTENTS_FILE, Plan
+from flows.planning.plans import CONTENTS_FILE, Plan, initial_models
 from flows.runs.results import read_final
 from hacpo_core.config import AgentConfig
 from hacpo_core.config.addresses import without_password
@@ -20,7 +20,6 @@ from hacpo_core.methods.registry import trains_alone
 from hacpo_core.store.checkpoints import SavedModel
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import StepStore
-from hacpo_core.tiny.folders import tiny_model_folder
 from hacpo_core.versions import version_tags
 
 _COMMIT = "mlflow.source.git.commit"
@@ -150,8 +149,8 @@ def _recorded(plan: Plan) -> dict[str, str]:
 
 def _initial(plan: Plan, agent: str, recorded: Mapping[str, str]) -> str:
     """The recorded fingerprint of the initial model; for a tiny model its name, which contains its recipe's digest."""
-    tiny = plan.config.pair.agents[agent].tiny
-    return recorded.get(agent, "not recorded") if tiny is None else tiny_model_folder(tiny, plan.root).name
+    model = initial_models(plan.config)[agent]
+    return recorded.get(agent, "not recorded") if model.agent.tiny is None else model.folder.name
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

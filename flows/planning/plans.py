@@ -133,7 +133,7 @@ def initial_models(config: ExperimentConfig) -> dict[str, InitialModel]:
             agent,
             models_dir(config),
             data_dir=config.data.directory,
-            device=config.engine.device,
+            device="cpu" if agent.tiny is not None else config.engine.device,
             stops_at_turn_end=config.rollout.stops_at_turn_end,
             num_threads=num_threads(config),
             speedups=config.engine.speedups,

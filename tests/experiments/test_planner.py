@@ -238,7 +238,7 @@ def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "visible_devices", lambda: [str(i) for i in range(8)])
-    monkeypatch.setattr(run.os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(run, "usable_cores", lambda: 6)
     plans = list(plan_grid("table1", runs_dir=tmp_path).plans.values())
     assert default_workers(plans) == 2, "two trainings of one agent on four GPUs each"
     assert default_workers([one for one in plans if len(one.config.pair.agents) == 2]) == 1

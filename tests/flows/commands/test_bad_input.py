@@ -143,7 +143,7 @@ def test_relative_paths_mean_the_folder_in_which_the_experiment_was_planned(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["data.directory=data", f"pair.agents.one.path=one/{folders['one'].name}", "tracking.uri=sqlite:///own.db"]
+    words = ["data.directory=data", "pair.agents.one.path=one", "tracking.uri=sqlite:///own.db"]
     config = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=words)).config
     assert config.data.directory == str(tmp_path / "data")
     assert config.pair.agents["one"].path == str(folders["one"])

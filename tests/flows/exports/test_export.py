@@ -200,8 +200,9 @@ def test_two_agents_are_exported_and_name_each_other(trained: Plan, tmp_path: Pa
         done = export_agent(trained, name, tmp_path / name)
         check_same_logits(trained, name, done.folder, 2)
         cards[name] = (done.folder / CARD_FILE).read_text(encoding="utf-8")
-    assert "trained together with `llama` (a tiny llama model made by hacpo), and learned from their" in cards["qwen"]
-    assert "trained together with `qwen` (a tiny qwen3 model made by hacpo), and learned from their" in cards["llama"]
+    for name, other, family in (("qwen", "llama", "llama"), ("llama", "qwen", "qwen3")):
+        start = f"`{other}` (a tiny {family} model made by hacpo, after a supervised warm-up)"
+        assert f"trained together with {start}, and learned from their" in cards[name]
 
 
 def test_card_is_honest_about_partners_and_base_models(trained: Plan) -> None:

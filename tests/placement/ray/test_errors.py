@@ -170,7 +170,7 @@ def test_ray_that_does_not_start_here_is_one_clear_error(
 def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machines(
     small_plan: Callable[..., Plan], asked_of_ray: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(ray_actors, "usable_cores", lambda: 64)
     for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
         with pytest.raises(EngineError, match="enough"):
             ray_actors.start_ray(small_plan("hacpo", *RAY, *words).config)

@@ -234,7 +234,7 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
         return inner(arguments, title=title, **options)
 
     monkeypatch.setattr(ray_actors, "place_process", noting)
-    monkeypatch.setattr(ray_actors.os, "cpu_count", lambda: 3)  # Ray is told of a third processor
+    monkeypatch.setattr(ray_actors, "usable_cores", lambda: 3)  # Ray is told of a third processor
     shared = ("placement.num_ranks=auto", "placement.total_ranks=3")
     planned = small_plan("hacpo", *words, *RAY, *shared)
     found = finish(planned)

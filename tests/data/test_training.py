@@ -255,7 +255,10 @@ def test_development_problems_are_held_out_of_training_and_are_a_benchmark(tmp_p
     ("words", "message"),
     [
         (["data.train=[]"], r"data.train: got none, expected at least one training set"),
-        (["data.train=[absent]"], r"train_set: got 'absent', expected one of arithmetic, gsm8k, math or a path"),
+        (
+            ["data.train=[absent]"],
+            r"train_set: got 'absent', expected one of arithmetic, gsm8k, math, word_prob",
+        ),
         (["data.sets.math.template=x"], r"data.sets.math.template cannot take effect: math is not in data.train"),
         (["data.sets.arithmetic.share=2"], r"data.sets.arithmetic.share cannot take effect: data.train names one set"),
         (["data.sets.arithmetic.template=x"], r"data.sets.arithmetic.template: got 'x'; write \{problem\}"),

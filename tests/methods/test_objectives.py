@@ -121,9 +121,9 @@ def test_objective_keeps_own_and_cross_rows_apart() -> None:
         row_weight=0.5,
     )
     found = rows.value(HACPO, logprob_BT, update=0)
-    # own: 0.5 (2 + 1.0004 * 2); cross: 0.5 (0.9 * 0.9 * 1.5 * 2 - 1 * 1.2 * 1.5 * 2)
+    # own: 0.5 (2 + 1.0004 * 2); cross: 0.5 (0.9 * 0.9 * 1.5 * 2 - 1 * 1 * 1.5 * 2)
     assert found.own.item() == pytest.approx(2.0004, abs=1e-12)
-    assert found.cross.item() == pytest.approx(-0.585, abs=1e-12)
+    assert found.cross.item() == pytest.approx(-0.285, abs=1e-12)
     assert found.surrogate.ratio_B.tolist() == pytest.approx([1.0, 2.0, 0.9, 1.2], abs=1e-12)
     assert found.surrogate.stopped_share_B.tolist() == [0.0, 1.0, 0.0, 1.0]
     (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
@@ -158,7 +158,7 @@ def test_floor_rises_within_the_step() -> None:
     rows, logprob_BT = one_token_rows([0.85], [2.0], is_own=[False], weights=[1.0], row_weight=1.0)
     for update, floored, is_stopped in [(0, 0.85, 0.0), (1, 0.85, 0.0), (3, 0.875, 1.0), (20, 1.0, 1.0)]:
         found = rows.value(HACPO, logprob_BT, update=update)
-        assert found.cross.item() == pytest.approx(floored * 0.85 * 2.0, abs=1e-12)
+        assert found.cross.item() == pytest.approx(floored * floored * 2.0, abs=1e-12)
         assert found.surrogate.stopped_share_B.tolist() == [is_stopped]
 
 

@@ -107,7 +107,8 @@ def test_estimator_remembers_from_step_to_step(small_plan: Callable[..., Plan]) 
 def test_plan_with_two_tags_samples_both_and_only_ordinary_rows_count_in_means(
     small_plan: Callable[..., Plan],
 ) -> None:
-    planned = small_plan("hacpo", *PLUGINS["plan"], *SHORT, "train.num_steps=1")
+    words = ("train.num_steps=1", "engine.skip_zero_advantage=false")
+    planned = small_plan("hacpo", *PLUGINS["plan"], *SHORT, *words)
     store = trained(planned)
     table = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
     assert table.groupby("tag").size().to_dict() == {"": 16, "short": 4}

@@ -67,9 +67,9 @@ def surrogate(
 def test_rows_of_a_distant_model_are_stopped_by_hacpo_and_learnt_from_here() -> None:
     ratios, center = [1.0, 0.4, 0.36, 0.2], math.log(0.4)
     found, gradient = surrogate(SelfNormalised(cross_exponent=1.0), ratios, [0.0, 2.0, 2.0, 2.0], center=center)
-    # s~ = 1, 0.9, 0.5: value clip(s~) s~ A, gradient s~ s~ A inside of [0.8, 1.2]
+    # s~ = 1, 0.9, 0.5: value clip(s~) clip(s~) A, gradient s~ s~ A inside of [0.8, 1.2]
     assert found.ratio_B.tolist() == pytest.approx([1.0, 1.0, 0.9, 0.5])
-    assert found.value_B.tolist() == pytest.approx([0.0, 2.0, 0.81 * 2, 0.8 * 0.5 * 2])
+    assert found.value_B.tolist() == pytest.approx([0.0, 2.0, 0.81 * 2, 0.8 * 0.8 * 2])
     assert gradient[1:] == pytest.approx([2.0, 0.81 * 2, 0.0])
     assert found.stopped_share_B.tolist() == [0.0, 0.0, 0.0, 1.0]
     assert found.floor_B[1:].tolist() == [0.8] * 3

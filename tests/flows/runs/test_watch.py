@@ -128,9 +128,13 @@ def test_grid_shows_a_finding_about_health_once(
 
     monkeypatch.setattr(metrics, "step_metrics", measured)
     plan = small_plan("gspo", "train.num_steps=3", "evaluate.during=[]", "evaluate.final=[]", runs_dir=tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(plan, DirectRunner(), _StopsAfterThreeSteps())
-    schedule = FakeSchedule(plan, [lambda: "Running", lambda: "Running", trained(plan)])
+
+    def begin() -> str:
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(plan, DirectRunner(), _StopsAfterThreeSteps())
+        return "Running"
+
+    schedule = FakeSchedule(plan, [lambda: "Running", begin, lambda: "Running", trained(plan)])
     assert watched(schedule) == {}
     shown = [line for line in capsys.readouterr().err.splitlines() if "responses cut" in line]
     assert len(shown) == 1

@@ -76,13 +76,13 @@ def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> N
     """Across tokenizers: what the teacher finds less likely at first is sampled less often later."""
     words = ("train.num_steps=24", "train.problems=8", "method.build.problems=4", "rollout.num_samples=8")
     name = f"method.estimate.name={__name__}:LlamaTeaches"
-    behind = "pair.agents.qwen.warm_up.num_steps=150"
-    planned = small_plan("distil", name, *SHORT, *words, behind, "optimizer.learning_rate=3e-4")
+    behind = "pair.agents.qwen.warm_up.num_steps=250"
+    planned = small_plan("distil", name, *SHORT, *words, behind, "optimizer.learning_rate=1e-3")
     run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)
     found = [store.metrics(step)["agents"]["qwen"]["teacher/difference_mean"] for step in range(1, 25)]
     assert np.mean(found[:5]) < -0.2
-    assert np.mean(found[-5:]) > 0.85 * np.mean(found[:5]), found
+    assert np.mean(found[-5:]) > 0.95 * np.mean(found[:5]), found
     assert "teacher/difference_mean" not in store.metrics(1)["agents"]["llama"]
     assert store.read_value(1, "teach.qwen", "taught.qwen.json")["teacher"] == "llama"
     assert store.read_value(1, "teach.llama", "taught.llama.json")["teacher"] is None

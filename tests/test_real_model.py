@@ -50,11 +50,11 @@ def test_real_model_is_trained_killed_and_resumed_to_the_same_bits(tmp_path: Pat
     assert killed.id == undisturbed.id
 
     process = train(killed)
-    wait_until(lambda: "update.smol-early" in StepStore(killed.root).committed(1), "no update", limit_s=300)
+    wait_until(lambda: "update.smol-early" in StepStore(killed.root).committed(1), "no update", limit_s=600)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert read_final(killed) is None
-    assert train(killed).wait(timeout=300) == 0
+    assert train(killed).wait(timeout=600) == 0
     assert outcome(killed) == expected
 
     digests = {model.folder.name for model in initial_models(killed.config).values()}

@@ -102,7 +102,7 @@ def _of_pair(config: ExperimentConfig, pair: PairProbe) -> Iterator[ProbeFinding
             text = (
                 f"{passing} of {pair.source} {'passes' if share == 0 else 'pass'} the bounds for {pair.learner}{when}"
             )
-            yield ProbeFinding("cross_rows_stopped", f"{text}: {bounds}", _wider(config, pair))
+            yield ProbeFinding("cross_rows_stopped", f"{text}: {bounds}", _remedy_of_stopped_rows(config, pair))
             break
     if abs(pair.length_drift) > MAX_DRIFT:
         text = f"{pair.source}'s responses change their length by {pair.length_drift:+.0%} in {pair.learner}'s tokens"
@@ -114,7 +114,7 @@ def _of_pair(config: ExperimentConfig, pair: PairProbe) -> Iterator[ProbeFinding
         )
 
 
-def _wider(config: ExperimentConfig, pair: PairProbe) -> str:
+def _remedy_of_stopped_rows(config: ExperimentConfig, pair: PairProbe) -> str:
     """How the method could let more of a pair's rows through."""
     acting = {field.name for field in fields_of(config) if field.inert is None}
     ways = []

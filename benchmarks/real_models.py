@@ -2,7 +2,7 @@
 
     sampling    64 rows of 48 tokens, with --long also 256 of 128: ours and transformers' `generate` in turn
     choice      what it takes to draw a token for each of these rows, as a share of ours' step
-    update      8 rows of one problem against the floor of benchmarks/update.py
+    update      8 rows of one problem, short and long ones, against the floor of benchmarks/update.py
     evaluation  200 word problems, 96 tokens, greedy, against sampling the same responses without anything else
 
 Usage: python -m benchmarks.real_models [--rounds 1] [--long] [--only sampling ...]; writes
@@ -45,7 +45,8 @@ from hacpo_core.records import SamplingLimits
 THREADS, PROMPT_TOKENS, SAMPLES = 2, 16, 8
 SHORT, LONG = (64, 48), (256, 128)
 """rows, and tokens of each"""
-UPDATE = Shape(vocabulary=49_152, width=0, layers=0, problems=1, prompt=100, response=(200, 300))
+UPDATES = {"short": (220, (30, 80)), "long": (100, (200, 300))}
+"""prompt's length and the responses' minimum and maximum"""
 PROBLEMS, ANSWER_TOKENS = 200, 96
 PAIR = f"""
 pair: {{{{name: benchmark, agents: {{{{smol: {{{{path: "{SMOLLM2}"}}}}}}}}}}}}
@@ -122,7 +123,7 @@ def _choice_s(model: PreTrainedModel, rows: int) -> float:
 
 
 def update(rounds: int) -> list[dict[str, Any]]:
-    """Times of an update of SmolLM2 and of the floor."""
+    """Times of an update of SmolLM2 and of the floor, for each of UPDATES."""
 
     def new_model() -> PreTrainedModel:
         model = real_model(NAMES[0])
@@ -130,7 +131,12 @@ def update(rounds: int) -> list[dict[str, Any]]:
         return model
 
     peak = max(matmul_peaks().values())
-    return [{"model": NAMES[0], **compare(new_model, rows_of(UPDATE), rounds, peak)}]
+    results = []
+    for kind, (prompt, response) in UPDATES.items():
+        shape = Shape(vocabulary=49_152, width=0, layers=0, problems=1, prompt=prompt, response=response)
+        title = {"model": NAMES[0], "rows of": kind, "prompt": prompt, "response": response}
+        results.append(title | compare(new_model, rows_of(shape), rounds, peak))
+    return results
 
 
 def evaluation(num_problems: int) -> list[dict[str, Any]]:

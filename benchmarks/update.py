@@ -34,7 +34,7 @@ from hacpo_core.engines.torch.learner import TorchLearner
 from hacpo_core.engines.torch.optimizer import adamw
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
-THREADS = 2
+THREADS, RESPONSES = 2, 8
 KEPT = str(2**32)
 """bytes of freed memory that the allocator keeps for both: with glibc's settings the floor waits for page faults"""
 OBJECTIVE = SequenceClip(sequence_low=10.0, sequence_high=10.0)
@@ -42,7 +42,7 @@ OBJECTIVE = SequenceClip(sequence_low=10.0, sequence_high=10.0)
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of the model and its rows; each problem has eight responses of different lengths."""
+    """Size of the model and its rows; each problem has a prompt and eight responses of different lengths."""
 
     vocabulary: int
     width: int
@@ -82,11 +82,14 @@ def rows_of(shape: Shape) -> Minibatch:
     """Rows with old log-probabilities close to those of random weights."""
     random = torch.Generator().manual_seed(0)
     prompts, responses = [], []
-    for _ in range(8 * shape.problems):
-        length = int(torch.randint(shape.response[0], shape.response[1] + 1, (1,), generator=random))
-        ids = torch.randint(shape.vocabulary, (shape.prompt + length,), generator=random).tolist()
-        prompts.append(ids[: shape.prompt])
-        responses.append(ids[shape.prompt :])
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(shape.vocabulary, (length,), generator=random).tolist()
+
+    for _ in range(shape.problems):
+        prompts += [ids(shape.prompt)] * RESPONSES
+        lengths = torch.randint(shape.response[0], shape.response[1] + 1, (RESPONSES,), generator=random)
+        responses += [ids(length) for length in lengths.tolist()]
     tokens = TokenRows.of(prompts, responses)
     old = np.full(len(tokens.responses.value_N), -math.log(shape.vocabulary), np.float32)
     advantages = [1.0 if n % 2 else -1.0 for n in range(len(tokens))]
@@ -154,8 +157,9 @@ def compare(new_model: Callable[[], PreTrainedModel], minibatch: Minibatch, roun
     head = embedding.weight.numel()
     body = sum(p.numel() for p in model.parameters()) - head
     targets = minibatch.num_tokens
+    tokens = targets + sum(map(len, minibatch.tokens.prompts))  # a prompt counts once for all its responses
     # 2 FLOP per weight and token forward, 4 backward; the head's forward product is computed twice.
-    flop = 6 * body * int(minibatch.tokens.lengths_B.sum()) + 8 * head * targets
+    flop = 6 * body * tokens + 8 * head * targets
     return {
         "vocabulary": len(embedding.weight),
         "weights": body + head,

@@ -52,6 +52,8 @@ _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|
 _SCRIPT = re.compile(r"\^\{?(\w)\}?")
 _WHOLE_LIST = re.compile(r"(?:\\left ?)?\\?[({\[](.*?)(?:\\right ?)?\\?[)}\]]")
 _BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b")
+_SEPARATOR = re.compile(r",(?:\\!\s*)+(?=\d{3}(?!\d))")  # of thousands: 11,\! 111
+_BETWEEN_FORMULAS = re.compile(r"(?<!\\)\$\s*,\s*\$")
 _IDLE = r"\\\\|\\noindent|\\newline|\\par|[\s.,;:]"
 _LAYOUT = re.compile(rf"(?:{_IDLE})+$")
 _LAYOUT_AND_END = re.compile(rf"(?:{_IDLE}|\\end\{{[A-Za-z*]{{1,20}}\}})+$")
@@ -89,7 +91,7 @@ def normalise(answer: str) -> str:
 
     Answers that are equal after this count as equal; no algebra is needed.
     """
-    bare = answer.replace("\\$", "").replace("$", "").replace("\\!", "").strip()
+    bare = _BETWEEN_FORMULAS.sub(", ", _SEPARATOR.sub(",", answer)).replace("\\$", "").replace("$", "").replace("\\!", "").strip()
     # \end of a matrix belongs to the answer; \end of an environment around the answer does not.
     ending = (_LAYOUT if "\\begin{" in bare else _LAYOUT_AND_END).search(bare[-200:])
     if ending is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from hacpo_core.verify.equality import answers_equal
+from hacpo_core.verify.equality import answers_equal, is_readable
 
 _PROC = Path("/proc/self")
 
@@ -15,10 +15,12 @@ if not answers_equal(r"\frac{1}{2}", "0.5"):
 
 
 def compare(candidate: str, gold: str, unit: str, tolerance: float, is_multiple: bool) -> tuple[str, str]:
-    """Status and reason of a verdict; unscored if a library raises."""
+    """Status and reason of a verdict; unscored if a library raises, or if the gold answer cannot be read."""
     forget_peak_memory()
     try:
         is_equal = answers_equal(candidate, gold, unit=unit, tolerance=tolerance, is_multiple=is_multiple)
+        if not is_equal and not is_readable(gold):
+            return "unscored", "gold: cannot be read"
     except MemoryError:
         return "unscored", "memory"
     except Exception as error:  # noqa: BLE001 - any failure of a library is data

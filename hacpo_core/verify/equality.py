@@ -1,20 +1,47 @@
 """Whether two answers are equal. The only file that imports math-verify; only worker processes import it.
 
+    canonical text ─▶ same text, option, yes or no, clock time, word        decided as text
+                   ─▶ lists, sets, points, intervals                        member by member
+                   ─▶ unit, percent sign                                    compared, then dropped
+                   ─▶ math-verify and sympy                                 what is left
+
 math-verify's own time limits use signals and are off; the pool kills a slow worker instead.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from functools import lru_cache
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Add, Eq, Expr, FiniteSet, Float, Interval, Mul, Pow, Union, oo, preorder_traversal
+from sympy import (
+    Add,
+    E,
+    Eq,
+    Expr,
+    FiniteSet,
+    Float,
+    I,
+    Interval,
+    Mul,
+    Pow,
+    Rational,
+    Symbol,
+    Union,
+    nan,
+    oo,
+    preorder_traversal,
+    zoo,
+)
 from sympy.logic.boolalg import Boolean
 
-from hacpo_core.verify.answers import list_parts, normalise, without_unit
+from hacpo_core.verify.answers import normalise, without_unit
+from hacpo_core.verify.lists import Listing, listing
+from hacpo_core.verify.spelling import canonical
+from hacpo_core.verify.units import NUMBER, different_units, without_last_unit
 
 _WITHOUT_UNITS = (LatexExtractionConfig(),)
 _AS_WRITTEN = (
@@ -24,100 +51,93 @@ _AS_WRITTEN = (
         )
     ),
 )
-_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm|textbf) ?\{([^{}]*)\}")
+_IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SENTENCE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:,? [A-Za-z]{2,}){3}")
-_UNIT_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textrm)\s?\{[^{}]*\}(?:\^\{?\d\}?)?$")
-_UNICODE = str.maketrans(
-    {
-        "\N{MINUS SIGN}": "-",
-        "\N{EN DASH}": "-",
-        "\N{MULTIPLICATION SIGN}": r"\times ",
-        "·": r"\cdot ",
-        "÷": "/",
-        "\N{FRACTION SLASH}": "/",
-        "π": r"\pi ",
-        "θ": r"\theta ",
-        "∞": r"\infty ",
-        "≤": r"\le ",
-        "≥": r"\ge ",
-        "≠": r"\neq ",
-        "\N{UNION}": r"\cup ",
-        "∩": r"\cap ",
-        "∈": r"\in ",
-        "±": r"\pm ",
-        "°": r"^\circ ",
-        "²": "^2",
-        "³": "^3",
-        "≈": r"\approx ",
-        "½": r"\frac{1}{2}",
-        "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}",
-    }
-)
-_ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
+_UNIT_IN_TEXT = re.compile(r"\\text\{[^{}]*\}(?:\^\{?\d\}?)?$")
 _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})")  # sympy would write 1e999999999 out in full
 _POINT_OF_INTEGER = re.compile(r"(?<=\d)\.(?=/)")
-_BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
-_ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
-_APPROXIMATELY = re.compile(r" ?\\approx\b ?")
-_BOLD = re.compile(r"\\(?:mathbf|boldsymbol) ?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d+)\}")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
-_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
-_PLAIN_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
-_A_NUMBER = re.compile(_PLAIN_NUMBER)
-# After a number, these words are not a unit: they change its value.
-_CHANGES = (
-    r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth|(?:fif|six|seven|eigh|nin|ten)th"
-    r"|hundredth|thousandth|pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity|and|or|to|by|mod|times|plus|minus|over|squared"
-    r"|cubed|factorial|choose|base|is|are|not|if|more|less|than)s?\b"
-)
-_UNIT_WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?(?: |$)"
-_DEGREES = r"\^ ?\{?\\circ\}?|°"
-_WITH_UNIT = re.compile(rf"({_PLAIN_NUMBER}) ?(?:(?:{_UNIT_WORD}){{1,4}}|{_DEGREES})", re.IGNORECASE)
+_APPROXIMATELY = re.compile(r" ?\\approx\b ?")
 _AMOUNTS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
-_AMOUNT = re.compile(
-    rf"(?<=\d)((?: |~|\\,)*(?:\\(?:text|mathrm|mbox|textrm) ?\{{[ ~]?)?)({'|'.join(_AMOUNTS)})s?\b", re.IGNORECASE
-)
+_AMOUNT = re.compile(rf"(?<=\d)( *(?:\\text\{{ ?)?)({'|'.join(_AMOUNTS)})s?\b", re.IGNORECASE)
 _IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_(\d+)")
 _TERM = re.compile(r".*[\d})][a-z]", re.DOTALL)
-_NAME = re.compile(r"[A-Z]{3,}")
-_TEXT_OPENS = r"(?:\\(?:text|textbf|mathrm|mathbf)\s?\{)?"
-_OPTION = re.compile(_TEXT_OPENS + r"\(?([A-J])\)?\}?")
-_LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?" + _TEXT_OPENS + r"\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
+_WORD = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{3,}[A-Za-z]*|[A-Z][a-z]+[A-Za-z]*")
+_OPTION = re.compile(r"\(?([A-J])\)?")
+_LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\\text\{)?\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
 _TRUTH = re.compile(r"(yes|no|true|false)", re.IGNORECASE)
-_LEADING_TRUTH = re.compile(_TEXT_OPENS + r"(yes|no|true|false)\b", re.IGNORECASE)
+_LEADING_TRUTH = re.compile(r"(?:\\text\{)?(yes|no|true|false)\b", re.IGNORECASE)
+_NEGATION = re.compile(r"\\neq|\\not(?![A-Za-z])|\\notin|\bnot\b|n't\b|\b(?:never|neither|nor|except)\b", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
+_CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?- ?\\infty")
+_NAMED = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?|\\angle ?[A-Z](?:_\{?\w\}?)?) ?= ?(?P<value>[^=]+)")
+_PERCENT = re.compile(r" ?\\?%$| ?\\text\{ ?percent ?\}$| percent$")
+ROUNDING = 1e-6
+"""Numbers that math-verify calls equal may differ by this share: it rounds to six decimals."""
+_DRAWS = 24
+"""real points at which two expressions are compared"""
 
 
 def answers_equal(
     candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0, is_multiple: bool = False
 ) -> bool:
-    """Whether a candidate equals the gold answer, as text or by math-verify.
+    """Whether a candidate equals the gold answer, as text or by algebra.
 
-    Answers are equal if they agree after `normalise`, or without spaces and \\text. If the gold answer is a single
-    option letter, yes, no, true or false, a candidate that starts with it is correct. Otherwise both are parsed as
-    LaTeX. A candidate that cannot be parsed is wrong; if the gold answer cannot be parsed, or is a word in capitals,
-    every other candidate is wrong. Lists (1, 2) are compared as sets; an inequality in one variable equals the
-    interval it describes; a number in the candidate may have a unit. A letter right after the gold answer's number is
-    a variable, not a unit.
+    Both are first brought into one spelling (`canonical`). If the gold answer is a single option letter, yes, no, true
+    or false, a candidate that starts with it is correct. Words and clock times are compared as text. Members of lists
+    and sets may have any order, but none may be missing, added or repeated; those of points and intervals have their
+    places. An inequality in one variable equals the interval it describes. A number in the candidate may have a unit;
+    if the gold answer has one too, it must be the same. 28% equals 28 and 0.28. A letter right after the gold answer's
+    number is a variable, not a unit. A candidate that cannot be parsed is wrong.
 
     Args:
         candidate: the answer from the response.
         gold: the reference answer; the comparison is not symmetric (a gold 5 accepts x = 5).
         unit: unit that may follow the candidate, or each entry of a list; "": unknown.
-        tolerance: allowed absolute error if both are numbers; 0: none.
-        is_multiple: the gold answer is a list; if it repeats an entry, the candidate must have as many entries.
+        tolerance: allowed absolute error of numbers; 0: none.
+        is_multiple: the gold answer is a list, even if it is written as a single value.
 
     Raises:
         Exception: any exception of math-verify or sympy while they compare two parsed answers.
     """
     given, expected = normalise(candidate), normalise(gold)
     if unit:
-        given = without_unit(given, unit)
+        given, expected = without_unit(given, unit), without_unit(expected, unit)
+    return _equal(canonical(given), canonical(expected), tolerance)
+
+
+def is_readable(gold: str) -> bool:
+    """Whether spellings of a gold answer other than its own can be judged: it is text, or parsed and equal to itself.
+
+    Raises:
+        Exception: see `answers_equal`.
+    """
+    return _is_readable(canonical(gold))
+
+
+@lru_cache(maxsize=1024)
+def _is_readable(expected: str) -> bool:
+    whole = listing(expected)
+    if _is_text(expected):
+        return True
+    if whole is not None:
+        return all(map(_is_readable, whole.members))
+    value, _ = without_last_unit(_without_percent(expected)[0])
+    return _is_text(value) or _equal_by_algebra(value, value, 0.0)
+
+
+def _is_text(expected: str) -> bool:
+    """Whether a gold answer is decided by its text alone."""
+    letters = _letters(expected)
+    return any(pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, _CLOCK))
+
+
+def _equal(given: str, expected: str, tolerance: float) -> bool:
     if given == expected:
         return bool(expected)
     by_first_word = _first_words_agree(given, expected)
@@ -126,19 +146,107 @@ def answers_equal(
     letters, expected_letters = _letters(given), _letters(expected)
     if letters == expected_letters:
         return bool(expected)
-    if _NAME.fullmatch(expected_letters) or _has_another_base(letters, expected_letters):
-        return False  # math-verify reads the letters as factors and drops the base of a number
-    if is_multiple and not _has_as_many(given, expected):
+    if _WORD.fullmatch(expected_letters):
+        return letters.casefold() == expected_letters.casefold() and len(letters) > 1
+    if len(_NEGATION.findall(given)) != len(_NEGATION.findall(expected)):
         return False
-    with_unit = _WITH_UNIT.fullmatch(given) if _A_NUMBER.fullmatch(expected) else None
+    clock, expected_clock = _clock(given), _clock(expected)
+    if clock is not None and expected_clock is not None:
+        return clock[:3] == expected_clock[:3] and expected_clock[3] in ("", clock[3])
+    if _has_another_base(letters, expected_letters):
+        return False  # math-verify drops the base of a number
+    if len(_CLOSED_AT_INFINITY.findall(given)) > len(_CLOSED_AT_INFINITY.findall(expected)):
+        return False  # sympy opens such an interval
+    by_members = _members_agree(listing(given), listing(expected), tolerance)
+    if by_members is not None:
+        return by_members
+    one, other = _NAMED.fullmatch(given), _NAMED.fullmatch(expected)
+    if one and other and one["name"].split() == other["name"].split():
+        return _equal(one["value"].strip(), other["value"].strip(), tolerance)
+    return _values_agree(given, expected, tolerance)
+
+
+def _values_agree(given: str, expected: str, tolerance: float) -> bool:
+    """Whether two single values agree, with their percent signs and units."""
+    given, is_percent = _without_percent(given)
+    expected, expects_percent = _without_percent(expected)
+    given, unit = without_last_unit(given) if not _TERM.fullmatch(expected) else (given, None)
+    expected, expected_unit = without_last_unit(expected)
+    if different_units(unit, expected_unit):
+        return False
+    if given == expected or _equal_by_algebra(given, expected, tolerance):
+        return True
+    if is_percent == expects_percent:
+        return False
+    share, whole = (given, expected) if is_percent else (expected, given)
+    return _equal_by_algebra(rf"\frac{{{share}}}{{100}}", whole, tolerance)
+
+
+def _without_percent(answer: str) -> tuple[str, bool]:
+    bare = _PERCENT.sub("", answer)
+    return bare, bare != answer
+
+
+def _members_agree(given: Listing | None, expected: Listing | None, tolerance: float) -> bool | None:
+    """Whether the members of two answers agree; None if they are not both lists, or of kinds that algebra compares."""
+    if given is None or expected is None:
+        repeated = given or expected
+        return False if repeated is not None and len(set(repeated.members)) < len(repeated.members) else None
+    if "{}" in (given.brackets, expected.brackets) and given.has_order != expected.has_order:
+        return False
+    if given.has_order != expected.has_order:
+        return None
+    if len(given.members) != len(expected.members):
+        return False
+    if given.has_order:
+        same = given.brackets == expected.brackets or len(given.members) > 2
+        pairs = zip(given.members, expected.members, strict=True)
+        return same and all(_equal(one, other, tolerance) for one, other in pairs)
+    return _match(list(given.members), list(expected.members), tolerance)
+
+
+def _match(given: list[str], expected: list[str], tolerance: float) -> bool:
+    """Whether each member of one list has its own equal in the other."""
+    for member in [member for member in given if member in expected]:
+        if member in expected:
+            given.remove(member)
+            expected.remove(member)
+    for member in given:
+        found = next((other for other in expected if _members_equal(member, other, tolerance)), None)
+        if found is None:
+            return False
+        expected.remove(found)
+    return not expected
+
+
+def _members_equal(given: str, expected: str, tolerance: float) -> bool:
+    one, other = _NAMED.fullmatch(given), _NAMED.fullmatch(expected)
+    if one and other and one["name"].split() != other["name"].split():
+        return False  # of a list of several unknowns
+    given = one["value"].strip() if one else given
+    return _equal(given, other["value"].strip() if other else expected, tolerance)
+
+
+def _clock(answer: str) -> tuple[int, int, int, str] | None:
+    """Hours, minutes, seconds and "a", "p" or "" of a time."""
+    found = _CLOCK.fullmatch(_IN_TEXT.sub(r"\1", answer).strip())
+    if found is None:
+        return None
+    hours, minutes, seconds, half = found.groups(default="")
+    return int(hours), int(minutes), int(seconds or 0), half.lower()
+
+
+def _equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
     is_term = bool(_TERM.fullmatch(expected))
     expected_strings, expected_expressions = _parsed(expected, is_term)
-    strings, expressions = _parsed(with_unit.group(1) if with_unit else given, is_term)
+    strings, expressions = _parsed(given, is_term)
     if not (expressions and expected_expressions):
+        return False
+    one, other = _constants_of_both(expressions[0], expected_expressions[0])
+    if any(isinstance(side, Expr) and side.has(zoo, nan) for side in (one, other)):
         return False
     if set(strings) & set(expected_strings):
         return True
-    one, other = expressions[0], expected_expressions[0]
     if tolerance and _is_within(one, other, tolerance):
         return True
     if isinstance(one, Interval | Union) or isinstance(other, Interval | Union):
@@ -147,14 +255,45 @@ def answers_equal(
             return True
     if _computes_with_infinity(one) != _computes_with_infinity(other):
         return False  # sympy's verdict on 27 and 27**oo differs from process to process
-    is_equal = verify(list(expected_expressions), list(expressions), timeout_seconds=None, raise_on_error=True)
-    return not _is_rounded_away(one, other) if is_equal else _is_same_decimal(one, other)
+    golds, answers = [other, *expected_expressions[1:]], [one, *expressions[1:]]
+    if verify(golds, answers, timeout_seconds=None, raise_on_error=True):
+        return not _differ(one, other)
+    return _is_same_decimal(one, other) or _agree_on_real_numbers(one, other)
 
 
-def _has_as_many(given: str, expected: str) -> bool:
-    """False if the gold list repeats an entry (lost in a set) and the candidate has a different number of entries."""
-    wanted = list_parts(expected)
-    return len(set(wanted)) == len(wanted) or len(list_parts(given)) == len(wanted)
+def _constants_of_both(*sides: Any) -> Any:
+    """The letters i and e are numbers if neither side has other variables: math-verify takes some of them as names."""
+    letters = {symbol for side in sides for symbol in getattr(side, "free_symbols", ())}
+    if not letters or not {str(symbol) for symbol in letters} <= {"i", "e"}:
+        return sides
+    numbers = {symbol: I if str(symbol) == "i" else E for symbol in letters}
+    return tuple(side.subs(numbers) if isinstance(side, Expr) else side for side in sides)
+
+
+def _agree_on_real_numbers(given: Any, expected: Any) -> bool:
+    """Whether two expressions in the same variables are equal at random real points at which both are real.
+
+    sympy takes variables for complex numbers: for it, sqrt(1/n) is not 1/sqrt(n).
+    """
+    if not (isinstance(given, Expr) and isinstance(expected, Expr)) or isinstance(given, Eq) or isinstance(expected, Eq):
+        return False
+    names = given.free_symbols
+    if not names or names != expected.free_symbols or len(names) > 4:
+        return False
+    draw = random.Random(0)
+    num_real = 0
+    for number in range(_DRAWS):
+        sign = -1 if number % 3 == 0 else 1
+        point = {name: Rational(sign * draw.randint(1, 999), draw.randint(100, 300)) for name in sorted(names, key=str)}
+        one, other = (side.subs(point).evalf(20) for side in (given, expected))
+        if not (one.is_real and other.is_real):
+            if bool(one.is_real) != bool(other.is_real):
+                return False
+            continue
+        num_real += 1
+        if abs(one - other) > 1e-12 * max(1, abs(other)):
+            return False
+    return num_real >= _DRAWS // 4
 
 
 def _is_within(given: object, expected: object, tolerance: float) -> bool:
@@ -163,15 +302,10 @@ def _is_within(given: object, expected: object, tolerance: float) -> bool:
     return one is not None and other is not None and abs(float(one) - float(other)) <= tolerance * (1 + 1e-9)
 
 
-def _is_rounded_away(given: object, expected: object) -> bool:
-    """Whether two numbers differ by more than a millionth, but only in decimals that math-verify rounds away (the sixth
-    and later); without this, all numbers near zero would be equal.
-    """
+def _differ(given: object, expected: object) -> bool:
+    """Whether two numbers that math-verify calls equal differ by more than `ROUNDING`."""
     one, other = _value(given), _value(expected)
-    if one is None or other is None:
-        return False
-    distance = abs(one - other)
-    return bool(distance < 1e-5) and bool(distance > abs(other) * 1e-6)
+    return one is not None and other is not None and bool(abs(one - other) > abs(other) * ROUNDING)
 
 
 def _is_same_decimal(given: object, expected: object) -> bool:
@@ -258,18 +392,13 @@ def _letters(answer: str) -> str:
 
 
 def _as_latex(answer: str) -> str:
-    """The answer in LaTeX that math-verify can read, also if it is Unicode or plain text (1e8, 3./2, 3 1/2, 10 000)."""
+    """A canonical answer as math-verify can read it (1e8, 3./2, 3 1/2, 28 million)."""
     answer = _AMOUNT.sub(lambda found: rf"\cdot {_AMOUNTS[found.group(2).lower()]}{found.group(1)}", answer)
     scientific = _SCIENTIFIC.fullmatch(answer)
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"
-    bold = _BOLD.fullmatch(answer)
-    spaced = _BLANK.sub(" ", _ROW_SPACING.sub(r"\\\\", bold.group(1) if bold else answer))
-    grouped = _THOUSANDS.sub(lambda number: number.group().replace(" ", ""), spaced)
-    mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", grouped)
-    rooted = _ROOT.sub(r"\\sqrt{\1}", mixed).replace("√", r"\sqrt")
-    multiplied = _FACTOR.sub(r"\1\\cdot ", rooted)
-    latex = _POINT_OF_INTEGER.sub("", multiplied).translate(_UNICODE).replace(r"\varnothing", r"\emptyset")
+    mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", answer)
+    latex = _POINT_OF_INTEGER.sub("", _FACTOR.sub(r"\1\\cdot ", mixed))
     exact = _APPROXIMATELY.sub("", latex, count=1) if _APPROXIMATELY.match(latex) else latex
     return _REPEATING.sub(_as_fraction, exact)
 

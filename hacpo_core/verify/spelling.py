@@ -1,0 +1,191 @@
+r"""One spelling for answers that are written in many ways: text only, no algebra.
+
+    \dfrac\pi2          -> \frac{\pi}{2}            layout, braces of fractions and roots, Unicode
+    11,\!111,\!100      -> 11111100                 thousands separators
+    \textbf{7}, \boxed7 -> 7                        decoration around an answer or a part without letters
+    m \in [2,+\infty)   -> [2,\infty)               the variable of an interval
+    \sin 30^\circ       -> \sin(\frac{30\pi}{180})  degrees inside a function
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from hacpo_core.verify.answers import normalise
+
+_SIGNS = {
+    "\N{MULTIPLICATION SIGN}": r"\times ",
+    "·": r"\cdot ",
+    "÷": "/",
+    "\N{FRACTION SLASH}": "/",
+    "π": r"\pi ",
+    "θ": r"\theta ",
+    "∞": r"\infty ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "≠": r"\neq ",
+    "\N{UNION}": r"\cup ",
+    "∩": r"\cap ",
+    "∈": r"\in ",
+    "±": r"\pm ",
+    "°": r"^\circ ",
+    "≈": r"\approx ",
+    "∅": r"\emptyset ",
+    "\N{NO-BREAK SPACE}": " ",
+}
+_SIGNS |= dict.fromkeys("€£¥", "")
+_SIGNS |= dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "-")
+_UNICODE = str.maketrans(_SIGNS)
+_RAISED = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+_PLAIN_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
+
+_NO_LETTER = r"(?![A-Za-z])"
+_LAYOUT = re.compile(
+    rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?){_NO_LETTER}"
+    r"|\\!|\\\(|\\\)|(?<!\\)\\\[|(?<!\\)\\\]"
+)
+_ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
+_BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
+_SPELLINGS = (
+    (re.compile(rf"\\[dtc]frac{_NO_LETTER}"), r"\\frac"),
+    (re.compile(rf"\\[dt]binom{_NO_LETTER}"), r"\\binom"),
+    (re.compile(rf"\\leq{_NO_LETTER}"), r"\\le"),
+    (re.compile(rf"\\geq{_NO_LETTER}"), r"\\ge"),
+    (re.compile(rf"\\ne{_NO_LETTER}"), r"\\neq"),
+    (re.compile(rf"\\(?:varnothing){_NO_LETTER}"), r"\\emptyset"),
+    (re.compile(rf"\\langle{_NO_LETTER}"), "("),
+    (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
+    (re.compile(r"\^ ?\{ ?\\circ ?\}|\\degree\b|\\deg\b"), r"^\\circ"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"([_^]) ?\{ ?(\w) ?\}"), r"\1\2"),
+    (re.compile(rf"\+ ?\\infty{_NO_LETTER}"), r"\\infty"),
+    (re.compile(rf"\\(?:pounds|euro|yen){_NO_LETTER}"), ""),
+)
+_DECORATION = re.compile(
+    r"\\(?P<name>boxed|fbox|underline|mathbf|boldsymbol|bm|mathit|mathsf|text|textbf|textit|textrm|textup|mbox|mathrm)"
+    rf"{_NO_LETTER} ?(?:\{{|(?P<bare>\w))"
+)
+_TEXTS = ("text", "textbf", "textit", "textrm", "textup", "mbox", "mathrm")
+_LETTER = re.compile(r"[A-Za-z]")
+_ARGUMENT = r"(?:\{|(?P<{}>\\[A-Za-z]+|[^\s{{}}\\]))"
+_FRACTION = re.compile(r"\\frac(?![A-Za-z])")
+_SQRT_OF_SIGN = re.compile(r"\\sqrt ?(?=[^\s{\[\\]|\\[A-Za-z])(\\[A-Za-z]+|.)")
+_LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))?")
+_SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d|,\d)")
+_SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
+_VARIABLE_OF = re.compile(r"^[A-Za-z](?:_\w)? ?\\in ?(?=[(\[\\{])")
+_FOR_ALL = re.compile(r",? ?(?:\\text ?\{ ?)?\(?\bfor (?:all|any|every|each) [^{}]*\}?.*$", re.DOTALL)
+_TRIGONOMETRIC = re.compile(r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_ANGLE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?\^ ?\\circ")
+_IDLE_END = re.compile(r"[\s.,;:\\]+$")
+
+
+def canonical(answer: str) -> str:
+    """The answer in one spelling; answers that differ in spelling alone become equal texts."""
+    answer = normalise(answer)
+    answer = _SEPARATED.sub(_without_separators, answer)
+    answer = _with_latex_signs(answer)
+    answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
+    answer = _FOR_ALL.sub("", answer)
+    for pattern, spelling in _SPELLINGS:
+        answer = pattern.sub(spelling, answer)
+    answer = _undecorated(_BLANK.sub(" ", answer)).strip()
+    answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
+    answer = _SQRT_OF_SIGN.sub(r"\\sqrt{\1}", _with_braces(answer))
+    answer = _LOG_BASE.sub(_log_with_braces, answer)
+    answer = _VARIABLE_OF.sub("", answer)
+    if _TRIGONOMETRIC.search(answer):
+        answer = _ANGLE.sub(r"(\\frac{\1\\pi}{180})", answer)
+    return " ".join(_IDLE_END.sub("", answer).split())
+
+
+def _without_separators(number: re.Match[str]) -> str:
+    """Digits of a number; in brackets, (100,200) has two."""
+    before = number.string[: number.start()].replace("\\{", "(").replace("\\}", ")")
+    is_inside = sum(map(before.count, "([")) > sum(map(before.count, ")]"))
+    return number.group() if is_inside and "{" not in number.group() else re.sub(r"\D", "", number.group())
+
+
+def _with_latex_signs(answer: str) -> str:
+    """Unicode signs, fractions and exponents as LaTeX."""
+    if answer.isascii():
+        return answer
+    answer = _ROOT.sub(r"\\sqrt{\1}", answer).replace("√", r"\sqrt")
+    answer = _RAISED.sub(lambda found: f"^{{{found.group().translate(_PLAIN_RAISED)}}}", answer)
+    signs = []
+    for sign in answer.translate(_UNICODE):
+        kind, _, spelled = unicodedata.decomposition(sign).partition(" ")
+        if kind == "<fraction>":
+            top, _, bottom = "".join(chr(int(code, 16)) for code in spelled.split()).partition("\N{FRACTION SLASH}")
+            sign = rf"\frac{{{top}}}{{{bottom}}}"
+        elif kind in ("<wide>", "<narrow>", "<compat>"):
+            sign = unicodedata.normalize("NFKC", sign)
+        signs.append(sign)
+    return "".join(signs)
+
+
+def _undecorated(answer: str) -> str:
+    """Without boxes, bold type and the like; \\text{} goes if it holds the whole answer or no letters."""
+    parts, position = [], 0
+    while (found := _DECORATION.search(answer, position)) is not None:
+        if found["bare"]:
+            end, content = found.end(), found["bare"]
+        else:
+            end = closing(answer, found.end() - 1)
+            if end is None:
+                break
+            content = answer[found.end() : end]
+            end += 1
+        inner = _undecorated(content)
+        is_whole = not answer[: found.start()].strip() and not answer[end:].strip(" .,;:\\")
+        keeps = found["name"] in _TEXTS and not is_whole and _LETTER.search(content)
+        parts += [answer[position : found.start()], rf"\text{{{inner}}}" if keeps else inner]
+        position = end
+    return "".join(parts) + answer[position:]
+
+
+def closing(text: str, opening: int) -> int | None:
+    """Position of the brace that closes the one at `opening`; None if there is none."""
+    depth = 0
+    for position in range(opening, len(text)):
+        if text[position] in "{}" and (position == 0 or text[position - 1] != "\\"):
+            depth += 1 if text[position] == "{" else -1
+            if depth == 0:
+                return position
+    return None
+
+
+def _with_braces(answer: str) -> str:
+    """Both arguments of each \\frac in braces."""
+    parts, position = [], 0
+    while (found := _FRACTION.search(answer, position)) is not None:
+        parts += [answer[position : found.start()], r"\frac"]
+        position = found.end()
+        for _ in range(2):
+            argument, position = _argument(answer, position)
+            parts.append(argument)
+    return "".join(parts) + answer[position:]
+
+
+def _argument(text: str, start: int) -> tuple[str, int]:
+    """A LaTeX command's next argument with braces, itself spelled with braces, and where it ends."""
+    here = start + (len(text) - start - len(text[start:].lstrip(" ")))
+    if here >= len(text) or text[here] == "}":
+        return "", start
+    if text[here] == "{":
+        end = closing(text, here)
+        if end is None:
+            return "", start
+        return "{" + _with_braces(text[here + 1 : end]) + "}", end + 1
+    command = re.compile(r"\\[A-Za-z]+").match(text, here)
+    end = command.end() if command else here + 1
+    if command and text[end : end + 1] == "{" and (close := closing(text, end)) is not None:
+        end = close + 1  # \frac\sqrt{3}2
+    return "{" + text[here:end] + "}", end
+
+
+def _log_with_braces(found: re.Match[str]) -> str:
+    base = found.group(1).strip("{}")
+    return rf"\log_{{{base}}}" + (f"{{{found.group(2)}}}" if found.group(2) else "")

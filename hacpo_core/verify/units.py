@@ -1,0 +1,69 @@
+r"""Units behind an answer, as text: 18 dollars, 5\sqrt{3}\text{ cm}^2, 4^\circ."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
+# After a number, these words are not a unit: they change its value.
+_CHANGES = (
+    r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth"
+    r"|(?:fif|six|seven|eigh|nin|ten)th|hundredth|thousandth|pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity|and|or|to|by"
+    r"|mod|times|plus|minus|over|squared|cubed|factorial|choose|base|is|are|not|if|more|less|than|in|or)s?\b"
+)
+_WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?"
+_POWER = r"(?:\^ ?\{?(?P<power>\d)\}?)?"
+_BEHIND_NUMBER = re.compile(
+    rf"(?P<value>{NUMBER}) ?(?P<unit>{_WORD}(?: {_WORD}){{0,3}}){_POWER}", re.IGNORECASE
+)
+_IN_TEXT = re.compile(
+    rf"(?P<value>.*?[\d)}}a-z]) ?\\text\{{ ?(?P<unit>[^{{}}]*[A-Za-z][^{{}}]*)\}}{_POWER}", re.DOTALL
+)
+_DEGREES = re.compile(r"(?P<value>.*?) ?(?:\^ ?\\circ ?[CF]?|\\text\{ ?degrees?(?: (?:Celsius|Fahrenheit))? ?\})", re.DOTALL)
+_SPELLED = {
+    "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
+    "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram",
+    "lb": "pound", "oz": "ounce", "ms": "millisecond", "s": "sec second", "min": "minute", "h": "hr hour",
+    "d": "day", "wk": "week", "mo": "month", "yr": "year", "l": "liter litre", "ml": "milliliter millilitre",
+    "usd": "dollar", "c": "cent", "rad": "radian", "mph": "", "n": "newton", "j": "joule", "w": "watt", "hz": "hertz",
+}  # fmt: skip
+_KEYS = {name: key for key, names in _SPELLED.items() for name in (key, *names.split())}
+_POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Words of a unit in lower case, one spelling each, and its exponent."""
+
+    words: tuple[str, ...]
+    power: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all words are units of `_SPELLED`."""
+        return all(word in _SPELLED or word == "per" for word in self.words)
+
+
+def without_last_unit(answer: str) -> tuple[str, Unit | None]:
+    """A canonical answer without the unit behind it, and this unit."""
+    if (degrees := _DEGREES.fullmatch(answer)) is not None and degrees["value"]:
+        return degrees["value"], Unit(("degree",), "1")
+    found = _BEHIND_NUMBER.fullmatch(answer) or _IN_TEXT.fullmatch(answer)
+    if found is None or re.match(_CHANGES, found["unit"].strip(), re.IGNORECASE):
+        return answer, None
+    words = re.findall(r"[a-z]+", found["unit"].lower().replace("/", " per "))
+    power = found["power"] or next((_POWERS[word] for word in words if word in _POWERS), "1")
+    kept = tuple(_key(word) for word in words if word not in _POWERS)
+    return found["value"], Unit(kept, power)
+
+
+def different_units(one: Unit | None, other: Unit | None) -> bool:
+    """Whether both are given and differ in their exponent, or are well known and differ."""
+    if one is None or other is None or one == other:
+        return False
+    return one.power != other.power or (one.is_known and other.is_known)
+
+
+def _key(word: str) -> str:
+    return next((_KEYS[name] for name in (word, word.removesuffix("s"), word.removesuffix("es")) if name in _KEYS), word)

@@ -1,0 +1,81 @@
+"""Gold answers written differently (equal by construction), and changed (unequal by construction)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+_DIGITS = re.compile(r"(?<![\d.,{])\d{4,}(?![\d.,])")
+_SPACED = re.compile(r"(?<=[\w)}]) ?([+=<>]) ?(?=[\w(\\{])")
+_FRACTIONS = {r"\frac{1}{2}": "½", r"\frac{1}{4}": "¼", r"\frac{3}{4}": "¾", r"\frac{1}{3}": "⅓", r"\frac{2}{3}": "⅔"}
+_NUMBER = re.compile(r"(?<![\d.^_{,])\d+(?![\d.,}])")
+_MEMBERS = re.compile(r"(?P<open>^|\(|\\\{)(?P<inner>[^(){}\[\]]*,[^(){}\[\]]*)(?P<close>$|\)|\\\})")
+
+
+def _thousands(gold: str, comma: str) -> str:
+    return _DIGITS.sub(lambda found: f"{int(found.group()):,}".replace(",", comma), gold)
+
+
+REWRITTEN: dict[str, Callable[[str], str]] = {
+    "dollars": lambda gold: f"${gold}$",
+    "parentheses": lambda gold: rf"\({gold}\)",
+    "brackets": lambda gold: rf"\[{gold}\]",
+    "displaystyle": lambda gold: rf"\displaystyle {gold}",
+    "dfrac": lambda gold: gold.replace(r"\frac", r"\dfrac"),
+    "tfrac": lambda gold: gold.replace(r"\frac", r"\tfrac"),
+    "boxed": lambda gold: rf"\boxed{{{gold}}}",
+    "thin space": lambda gold: _SPACED.sub(r"\\,\1\\,", gold),
+    "negative space": lambda gold: _SPACED.sub(r"\\!\1\\!", gold),
+    "minus": lambda gold: gold.replace("-", "\N{MINUS SIGN}") if not re.search("[A-Za-z]-", gold) else gold,
+    "fraction": lambda gold: _FRACTIONS.get(gold, gold),
+    "text": lambda gold: rf"\text{{{gold}}}",
+    "mathrm": lambda gold: rf"\mathrm{{{gold}}}",
+    "textbf": lambda gold: rf"\textbf{{{gold}}}",
+    "mathbf": lambda gold: rf"\mathbf{{{gold}}}",
+    "full stop": lambda gold: f"{gold}.",
+    "thousands": lambda gold: _thousands(gold, ","),
+    "thousands in LaTeX": lambda gold: _thousands(gold, r",\!"),
+    "thousands in braces": lambda gold: _thousands(gold, "{,}"),
+}
+
+
+def changes(gold: str) -> Iterator[tuple[str, str]]:
+    """Kind and text of answers that differ from a gold answer."""
+    if (value := _as_number(gold)) is not None:
+        if value != 0:
+            yield "sign", gold[1:].strip() if gold.startswith("-") else f"-{gold}"
+            yield "factor ten", f"{value * 10:g}" if abs(value) < 1e5 else f"{gold}0"
+        yield "doubled", f"{gold}, {gold}"
+        yield "not", rf"\text{{not }} {gold}"
+        yield "unequal", rf"\neq {gold}"
+    found = _NUMBER.search(gold)
+    if found is not None:
+        yield "another number", f"{gold[: found.start()]}{int(found.group()) + 1}{gold[found.end() :]}"
+    yield from _other_members(gold)
+    if (power := re.search(r"\\(?:text|mathrm|mbox) ?\{[^{}]*\}\^\{?(\d)\}?$", gold)) is not None:
+        yield "unit's exponent", gold[: power.start(1)] + str(int(power[1]) + 1) + gold[power.end(1) :]
+
+
+def _as_number(gold: str) -> float | None:
+    try:
+        return float(gold)
+    except ValueError:
+        return None
+
+
+def _other_members(gold: str) -> Iterator[tuple[str, str]]:
+    bare = gold.replace(r"\left", "").replace(r"\right", "").strip()
+    pair = re.fullmatch(r"(?P<open>[(\[])(?P<one>[^,()\[\]]*),(?P<other>[^,()\[\]]*)(?P<close>[)\]])", bare)
+    if pair is not None:
+        one, other = pair["one"].strip(), pair["other"].strip()
+        if one != other:
+            yield "swapped", f"{pair['open']}{other}, {one}{pair['close']}"
+        if pair["open"] != pair["close"].replace(")", "(").replace("]", "["):
+            yield "other bounds", f"{'[' if pair['open'] == '(' else '('}{one}, {other}{pair['close']}"
+        return
+    if re.fullmatch(r"-?\d{1,3}(?:,\d{3})+|.*\\!.*", bare) or re.search(r"[A-Za-z]{2}", re.sub(r"\\[a-z]+", "", bare)):
+        return
+    whole = _MEMBERS.fullmatch(bare)
+    if whole is not None and len(members := whole["inner"].split(",")) > 1:
+        yield "dropped", f"{whole['open']}{','.join(members[:-1])}{whole['close']}"
+        yield "repeated", f"{whole['open']}{','.join([*members, members[-1]])}{whole['close']}"

@@ -11,7 +11,20 @@ import sys
 
 import typer
 
-from flows.commands import dashboard, doctor, evaluate, export, grid, probe, report, samples, show, train, worker
+from flows.commands import (
+    audit_verifier,
+    dashboard,
+    doctor,
+    evaluate,
+    export,
+    grid,
+    probe,
+    report,
+    samples,
+    show,
+    train,
+    worker,
+)
 from flows.commands.options import EXIT_RUN
 from flows.commands.server import server_app
 from flows.process import configure_process
@@ -37,7 +50,14 @@ for command in (
         report.report,
         show.show,
     ),
-    *(evaluate.evaluate, export.export, samples.samples, doctor.doctor, dashboard.dashboard),
+    *(
+        evaluate.evaluate,
+        export.export,
+        samples.samples,
+        audit_verifier.audit_verifier,
+        doctor.doctor,
+        dashboard.dashboard,
+    ),
 ):
     app.command()(command)
 app.add_typer(server_app, name="server")

@@ -23,14 +23,12 @@ class Message:
 class Gold:
     """A reference answer as given by its source, with its properties.
 
-    `unit` is a unit that a response may append. `tolerance` is the allowed absolute error. With `is_multiple`, the
-    answer is a list in any order.
+    `unit` is a unit that a response may append. `tolerance` is the allowed absolute error.
     """
 
     answer: str
     unit: str = ""
     tolerance: float = 0.0
-    is_multiple: bool = False
 
 
 @dataclass(frozen=True, slots=True)

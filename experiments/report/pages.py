@@ -23,6 +23,7 @@ from experiments.report.document import to_html, to_markdown
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
 from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
 from flows.planning.compose import to_yaml
+from flows.runs.golds import gold_lines, known_unreadable_golds
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.phases.health import findings_of
 from hacpo_core.store.files import write_atomically
@@ -67,6 +68,7 @@ def report_content(grid: GridPlan) -> Mapping[str, Any]:
         "versions": versions,
         "is_dirty": any(version.endswith("-dirty") for version in versions),
         "questions": _questions(results),
+        "golds": _golds(results.runs),
         "comparisons": comparisons(results, printed, benchmarks, grid.config.report.against or [])
         if results.runs
         else [],
@@ -118,6 +120,14 @@ def _versions(runs: Sequence[Run]) -> dict[str, list[str]]:
     for run in runs:
         by_version.setdefault(run.version, set()).add(run.plan.id)
     return {version: sorted(names) for version, names in by_version.items()}
+
+
+def _golds(runs: Sequence[Run]) -> list[str]:
+    """A sentence for each data set with gold answers that the verifier cannot read."""
+    found: dict[str, list[str]] = {}
+    for root in dict.fromkeys(run.plan.root for run in runs):
+        found |= known_unreadable_golds(root)
+    return gold_lines(found)
 
 
 def _questions(results: Results) -> list[str]:

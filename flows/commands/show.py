@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.options import AsJson, Hardware, Overrides, RunsDir, stay_offline
-from hacpo_core.errors import ConfigError, ModelError, first_line
+from hacpo_core.errors import ConfigError, DataError, ModelError, first_line
 
 if TYPE_CHECKING:
     from hacpo_core.config import ExperimentConfig
@@ -57,13 +57,17 @@ def show(
         raise ConfigError("show: got a pair without a method; try `hacpo show tiny hacpo`")
     config = compose(pair, method, hardware=hardware, overrides=overrides or [])
     stay_offline()
-    ends = _end_tokens(config)
+    ends, unreadable = _end_tokens(config), _unreadable_golds(config)
     if as_json:
-        print(json.dumps({**as_dict(config), "end_tokens": ends}))
+        print(json.dumps({**as_dict(config), "end_tokens": ends, "unreadable_golds": unreadable}))
         return
     print(to_yaml(config), end="")
     for agent, tokens in ends.items():
         print(f"# responses of {agent} end with {tokens}")
+    from flows.runs.golds import gold_lines
+
+    for line in gold_lines(unreadable):
+        print(f"# {line}")
 
 
 def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
@@ -89,3 +93,19 @@ def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
         ids = [tokens.end_id, *sorted(tokens.eos_ids - {tokens.end_id})]
         ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(each)} ({each})" for each in ids)
     return ends
+
+
+def _unreadable_golds(config: ExperimentConfig) -> dict[str, list[str]]:
+    """Gold answers that the verifier cannot read, of each data set whose file is there."""
+    from flows.planning.plans import load_benchmarks
+    from flows.runs.build import verifier_pool
+    from flows.runs.golds import unreadable_golds
+    from hacpo_core.data.training import load_training
+
+    try:
+        benchmarks = {name: benchmark.problems for name, benchmark in load_benchmarks(config).items()}
+        sets = {**load_training(config.data).sets, **benchmarks}
+    except DataError:
+        return {}
+    with verifier_pool(config, config.verifier.equality) as pool:
+        return unreadable_golds(sets, pool)

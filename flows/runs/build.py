@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flows.planning.plans import Plan, check_contents, initial_models, load_benchmarks
+from flows.runs.golds import check_golds
 from flows.service.slots import gpu_slots
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
@@ -85,6 +86,8 @@ def open_experiment(
                     rewards=rewards,
                     opened_at=checkpoint,
                 )
+                named = {name: benchmark.problems for name, benchmark in benchmarks.items()}
+                check_golds(plan.root, {**train_sets, **named}, pool)
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
 

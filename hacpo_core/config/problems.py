@@ -72,9 +72,6 @@ class ProblemSetConfig:
     tolerance_field: str | None = setting(
         None, "column of the allowed absolute error, empty for exact answers; null: none", inert=_NOT_READ
     )
-    multiple_field: str | None = setting(
-        None, "column that is true if the answer is a list in any order; null: none", inert=_NOT_READ
-    )
     template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text")
     system: str | None = setting(None, "system message; null: none")
 

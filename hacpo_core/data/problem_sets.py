@@ -101,7 +101,6 @@ def _problem(row: DataRow, config: ProblemSetConfig, columns: ProblemSetConfig |
             answer=_answer(row, columns.answer_field, columns.answer_form),
             unit=str(row.optional(config.unit_field) or ""),
             tolerance=_tolerance(row, config.tolerance_field),
-            is_multiple=_truth(row, config.multiple_field),
         ),
         place=row.place,
     )
@@ -140,13 +139,6 @@ def _tolerance(row: DataRow, name: str | None) -> float:
     if not 0 <= tolerance < math.inf:
         raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or no value")
     return tolerance
-
-
-def _truth(row: DataRow, name: str | None) -> bool:
-    value = row.optional(name)
-    if value is not None and not isinstance(value, bool):
-        raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected true or false")
-    return bool(value)
 
 
 def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 from hacpo_core.data.boxed import boxed
 
 AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
+STYLES: tuple[AnswerStyle, ...] = get_args(AnswerStyle)
 
 MAX_TEXT_CHARS = 200_000
 """Only the last MAX_TEXT_CHARS characters of a response are searched."""
@@ -26,6 +27,9 @@ MAX_TEXT_CHARS = 200_000
 MAX_ANSWER_CHARS = 2_000
 """A longer candidate is wrong unless it equals the gold answer as text; the longest gold answer in MATH, GSM8K,
 OlympiadBench and Minerva has 210 characters."""
+
+UNREADABLE = "the gold answer cannot be read"
+"""Reason of a verdict on an answer that is spelled otherwise than such a gold answer."""
 
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}.])-[ ]?)?(?:\\?\$(?P<minus>-)?)?"
@@ -74,8 +78,8 @@ def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
     Raises:
         ValueError: unknown style.
     """
-    if style not in get_args(AnswerStyle):
-        raise ValueError(f"style: got {style!r}, expected one of {', '.join(get_args(AnswerStyle))}")
+    if style not in STYLES:
+        raise ValueError(f"style: got {style!r}, expected one of {', '.join(STYLES)}")
     tail = text[-MAX_TEXT_CHARS:]
     if style == "boxed":
         return last_boxed(tail)
@@ -91,7 +95,13 @@ def normalise(answer: str) -> str:
 
     Answers that are equal after this count as equal; no algebra is needed.
     """
-    bare = _BETWEEN_FORMULAS.sub(", ", _SEPARATOR.sub(",", answer)).replace("\\$", "").replace("$", "").replace("\\!", "").strip()
+    bare = (
+        _BETWEEN_FORMULAS.sub(", ", _SEPARATOR.sub(",", answer))
+        .replace("\\$", "")
+        .replace("$", "")
+        .replace("\\!", "")
+        .strip()
+    )
     # \end of a matrix belongs to the answer; \end of an environment around the answer does not.
     ending = (_LAYOUT if "\\begin{" in bare else _LAYOUT_AND_END).search(bare[-200:])
     if ending is not None:

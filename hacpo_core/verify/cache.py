@@ -16,7 +16,6 @@ class Pair:
     gold: str
     unit: str = ""
     tolerance: float = 0.0
-    is_multiple: bool = False
 
 
 class DecisionCache:

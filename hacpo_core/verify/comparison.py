@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+from hacpo_core.verify.answers import UNREADABLE
 from hacpo_core.verify.equality import answers_equal, is_readable
 
 _PROC = Path("/proc/self")
@@ -14,13 +15,13 @@ if not answers_equal(r"\frac{1}{2}", "0.5"):
     raise ImportError(r"math-verify does not find \frac{1}{2} equal to 0.5")
 
 
-def compare(candidate: str, gold: str, unit: str, tolerance: float, is_multiple: bool) -> tuple[str, str]:
+def compare(candidate: str, gold: str, unit: str, tolerance: float) -> tuple[str, str]:
     """Status and reason of a verdict; unscored if a library raises, or if the gold answer cannot be read."""
     forget_peak_memory()
     try:
-        is_equal = answers_equal(candidate, gold, unit=unit, tolerance=tolerance, is_multiple=is_multiple)
+        is_equal = answers_equal(candidate, gold, unit=unit, tolerance=tolerance)
         if not is_equal and not is_readable(gold):
-            return "unscored", "gold: cannot be read"
+            return "unscored", UNREADABLE
     except MemoryError:
         return "unscored", "memory"
     except Exception as error:  # noqa: BLE001 - any failure of a library is data

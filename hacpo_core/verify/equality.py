@@ -29,7 +29,6 @@ from sympy import (
     Mul,
     Pow,
     Rational,
-    Symbol,
     Union,
     nan,
     oo,
@@ -41,7 +40,7 @@ from sympy.logic.boolalg import Boolean
 from hacpo_core.verify.answers import normalise, without_unit
 from hacpo_core.verify.lists import Listing, listing
 from hacpo_core.verify.spelling import canonical
-from hacpo_core.verify.units import NUMBER, different_units, without_last_unit
+from hacpo_core.verify.units import different_units, without_last_unit
 
 _WITHOUT_UNITS = (LatexExtractionConfig(),)
 _AS_WRITTEN = (
@@ -83,9 +82,7 @@ _DRAWS = 24
 """real points at which two expressions are compared"""
 
 
-def answers_equal(
-    candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0, is_multiple: bool = False
-) -> bool:
+def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0) -> bool:
     """Whether a candidate equals the gold answer, as text or by algebra.
 
     Both are first brought into one spelling (`canonical`). If the gold answer is a single option letter, yes, no, true
@@ -100,7 +97,6 @@ def answers_equal(
         gold: the reference answer; the comparison is not symmetric (a gold 5 accepts x = 5).
         unit: unit that may follow the candidate, or each entry of a list; "": unknown.
         tolerance: allowed absolute error of numbers; 0: none.
-        is_multiple: the gold answer is a list, even if it is written as a single value.
 
     Raises:
         Exception: any exception of math-verify or sympy while they compare two parsed answers.
@@ -132,9 +128,9 @@ def _is_readable(expected: str) -> bool:
 
 
 def _is_text(expected: str) -> bool:
-    """Whether a gold answer is decided by its text alone."""
+    """Whether a gold answer is decided by its text alone: an option, yes or no, a few words, a clock time."""
     letters = _letters(expected)
-    return any(pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, _CLOCK))
+    return _SENTENCE.search(expected) is None and any(pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, _CLOCK))
 
 
 def _equal(given: str, expected: str, tolerance: float) -> bool:
@@ -275,7 +271,11 @@ def _agree_on_real_numbers(given: Any, expected: Any) -> bool:
 
     sympy takes variables for complex numbers: for it, sqrt(1/n) is not 1/sqrt(n).
     """
-    if not (isinstance(given, Expr) and isinstance(expected, Expr)) or isinstance(given, Eq) or isinstance(expected, Eq):
+    if (
+        not (isinstance(given, Expr) and isinstance(expected, Expr))
+        or isinstance(given, Eq)
+        or isinstance(expected, Eq)
+    ):
         return False
     names = given.free_symbols
     if not names or names != expected.free_symbols or len(names) > 4:

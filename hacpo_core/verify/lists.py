@@ -1,8 +1,8 @@
 r"""Answers with several members, as text: a list, a set, a point, an interval.
 
-    3, \{1, 2\} and (4, 5)  ->  list of "3", "\{1, 2\}", "(4, 5)"
-    \{2 \pm 1\}             ->  set of "2 + 1", "2 - 1"
-    [2, \infty)             ->  "[)" of "2", "\infty"
+3, \{1, 2\} and (4, 5)  ->  list of "3", "\{1, 2\}", "(4, 5)"
+\{2 \pm 1\}             ->  set of "2 + 1", "2 - 1"
+[2, \infty)             ->  "[)" of "2", "\infty"
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import Literal, Self
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold, Verdict, VerdictStatus
-from hacpo_core.verify.answers import MAX_ANSWER_CHARS, AnswerStyle, extract_answer, normalise
+from hacpo_core.verify.answers import MAX_ANSWER_CHARS, UNREADABLE, AnswerStyle, extract_answer, normalise
 from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.process import Reply, Worker
@@ -115,6 +115,19 @@ class VerifierPool:
                 verdicts[pair] = replace(verdicts[pair], seconds=0.0)
         return found
 
+    def unreadable(self, golds: Iterable[str]) -> list[str]:
+        """Gold answers of which spellings other than their own cannot be judged, each once.
+
+        Raises:
+            VerificationError: see `verify`.
+        """
+        if self._equality == "normalised":
+            return []
+        different = dict.fromkeys(gold for gold in golds if not _WHOLE_NUMBER.fullmatch(gold))
+        answered = self.verify([f"not {gold}" for gold in different], list(different), style="plain")
+        verdicts = zip(different, answered, strict=True)
+        return [gold for gold, verdict in verdicts if verdict.status == "unscored"]
+
     def close(self) -> None:
         """Kill the workers; safe to repeat."""
         with self._lock:
@@ -156,7 +169,7 @@ class VerifierPool:
                 except IndexError:
                     return
                 reply = replies[pair] = worker.call(*astuple(pair), timeout_s=self._timeout_s)
-                if reply.failure or reply.value[0] == "unscored":
+                if reply.failure or (reply.value[0] == "unscored" and reply.value[1] != UNREADABLE):
                     worker.end()  # its memory or its libraries may be in a bad state
 
         served: list[Future[None]] = []
@@ -199,7 +212,7 @@ def _verdict_of_text(text: str, gold: Gold | str) -> Verdict:
 def _pair(candidate: str, gold: Gold | str) -> Pair:
     if isinstance(gold, str):
         return Pair(candidate=candidate, gold=gold)
-    return Pair(candidate, gold.answer, unit=gold.unit, tolerance=gold.tolerance, is_multiple=gold.is_multiple)
+    return Pair(candidate, gold.answer, unit=gold.unit, tolerance=gold.tolerance)
 
 
 def decided_without_algebra(pair: Pair) -> VerdictStatus | None:

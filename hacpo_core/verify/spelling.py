@@ -1,10 +1,10 @@
 r"""One spelling for answers that are written in many ways: text only, no algebra.
 
-    \dfrac\pi2          -> \frac{\pi}{2}            layout, braces of fractions and roots, Unicode
-    11,\!111,\!100      -> 11111100                 thousands separators
-    \textbf{7}, \boxed7 -> 7                        decoration around an answer or a part without letters
-    m \in [2,+\infty)   -> [2,\infty)               the variable of an interval
-    \sin 30^\circ       -> \sin(\frac{30\pi}{180})  degrees inside a function
+\dfrac\pi2          -> \frac{\pi}{2}            layout, braces of fractions and roots, Unicode
+11,\!111,\!100      -> 11111100                 thousands separators
+\textbf{7}, \boxed7 -> 7                        decoration around an answer or a part without letters
+m \in [2,+\infty)   -> [2,\infty)               the variable of an interval
+\sin 30^\circ       -> \sin(\frac{30\pi}{180})  degrees inside a function
 """
 
 from __future__ import annotations

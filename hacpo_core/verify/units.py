@@ -14,13 +14,11 @@ _CHANGES = (
 )
 _WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?"
 _POWER = r"(?:\^ ?\{?(?P<power>\d)\}?)?"
-_BEHIND_NUMBER = re.compile(
-    rf"(?P<value>{NUMBER}) ?(?P<unit>{_WORD}(?: {_WORD}){{0,3}}){_POWER}", re.IGNORECASE
+_BEHIND_NUMBER = re.compile(rf"(?P<value>{NUMBER}) ?(?P<unit>{_WORD}(?: {_WORD}){{0,3}}){_POWER}", re.IGNORECASE)
+_IN_TEXT = re.compile(rf"(?P<value>.*?[\d)}}a-z]) ?\\text\{{ ?(?P<unit>[^{{}}]*[A-Za-z][^{{}}]*)\}}{_POWER}", re.DOTALL)
+_DEGREES = re.compile(
+    r"(?P<value>.*?) ?(?:\^ ?\\circ ?[CF]?|\\text\{ ?degrees?(?: (?:Celsius|Fahrenheit))? ?\})", re.DOTALL
 )
-_IN_TEXT = re.compile(
-    rf"(?P<value>.*?[\d)}}a-z]) ?\\text\{{ ?(?P<unit>[^{{}}]*[A-Za-z][^{{}}]*)\}}{_POWER}", re.DOTALL
-)
-_DEGREES = re.compile(r"(?P<value>.*?) ?(?:\^ ?\\circ ?[CF]?|\\text\{ ?degrees?(?: (?:Celsius|Fahrenheit))? ?\})", re.DOTALL)
 _SPELLED = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
     "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram",
@@ -66,4 +64,6 @@ def different_units(one: Unit | None, other: Unit | None) -> bool:
 
 
 def _key(word: str) -> str:
-    return next((_KEYS[name] for name in (word, word.removesuffix("s"), word.removesuffix("es")) if name in _KEYS), word)
+    return next(
+        (_KEYS[name] for name in (word, word.removesuffix("s"), word.removesuffix("es")) if name in _KEYS), word
+    )

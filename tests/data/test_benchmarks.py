@@ -32,9 +32,9 @@ COUNTS = {
     "olympiadbench": 675,
 }
 ROWS: list[dict[str, Any]] = [
-    {"id": "a", "problem": "1+1", "answer": "2", "unit": "cm", "error": None, "many": False},
-    {"id": "b", "problem": r"\frac{1}{2}", "answer": "27.0", "unit": None, "error": "1e-1", "many": False},
-    {"id": "c", "problem": "roots", "answer": "$1,2$", "unit": "", "error": "", "many": True},
+    {"id": "a", "problem": "1+1", "answer": "2", "unit": "cm", "error": None},
+    {"id": "b", "problem": r"\frac{1}{2}", "answer": "27.0", "unit": None, "error": "1e-1"},
+    {"id": "c", "problem": "roots", "answer": "$1,2$", "unit": "", "error": ""},
 ]
 CONFIG = BenchmarkConfig(
     file="b.jsonl",
@@ -42,7 +42,6 @@ CONFIG = BenchmarkConfig(
     template="Q: {problem}",
     unit_field="unit",
     tolerance_field="error",
-    multiple_field="many",
 )
 
 
@@ -66,7 +65,7 @@ def test_rows_become_problems_with_all_that_is_known_of_the_answer(tmp_path: Pat
     assert [problem.gold for problem in problems] == [
         Gold("2", unit="cm"),
         Gold("27.0", tolerance=0.1),
-        Gold("$1,2$", is_multiple=True),
+        Gold("$1,2$"),
     ]
     assert problems[1].messages[-1].content == r"Q: \frac{1}{2}"
     assert [problem.id for problem in load(tmp_path, replace(CONFIG, limit=2)).problems] == ["a", "b"]
@@ -135,7 +134,6 @@ HUB = replace(
     CONFIG,
     unit_field=None,
     tolerance_field=None,
-    multiple_field=None,
     hub=HubConfig("owner/set", "data/t.parquet", "v1", None, "question", "answer", "hashes"),
 )
 
@@ -222,9 +220,8 @@ def test_math_has_the_23_doubtful_test_problems_of_its_source(caplog: pytest.Log
     assert "23 solutions contain several boxed answers" in caplog.text
 
 
-def test_olympiadbench_says_units_tolerance_and_lists() -> None:
+def test_olympiadbench_says_units_and_tolerance() -> None:
     golds = {problem.id: problem.gold for problem in real("olympiadbench").problems}
-    assert sum(gold.is_multiple for gold in golds.values()) == 94
     assert sum(bool(gold.unit) for gold in golds.values()) == 8
     assert golds["olympiadbench/2592"] == Gold("4.2", unit="%", tolerance=0.1)
 

@@ -295,4 +295,4 @@ def test_tolerance_is_an_absolute_error_of_numbers(candidate: str, is_near: bool
     ],
 )
 def test_list_of_answers_has_no_order_but_a_number(candidate: str, gold: str, is_equal: bool) -> None:
-    assert answers_equal(candidate, gold, is_multiple=True) is is_equal
+    assert answers_equal(candidate, gold) is is_equal

@@ -1,0 +1,192 @@
+"""What each family of the verifier's rules decides: verdicts with all of them, without one, and of bare math-verify.
+
+    labelled   distinct answers of the 3,116 completions in model_outputs.jsonl, with their labels
+    rewritten  gold answers of the data sets in other spellings (right), and changed (wrong): tests/verify/rewritten.py
+    written    the pairs of tests/verify/test_equality.py
+
+Usage: HACPO_DATA_DIR=... python -m benchmarks.studies.verifier_rules [--every 50]; writes
+benchmarks/results/verifier_rules.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+from math_verify import parse, verify
+
+from benchmarks.measure import write_result
+from hacpo_core.data.rows import read_rows
+from hacpo_core.verify import equality, lists, spelling, units
+from hacpo_core.verify.answers import extract_answer
+from tests.verify.rewritten import REWRITTEN, changes
+from tests.verify.test_equality import RIGHT, WRONG, pairs
+
+Pair = tuple[str, str, bool]
+"""answer, gold, and whether they are equal"""
+NEVER = re.compile(r"(?!)")
+LIMIT_S = 10
+
+
+def _same(text: str, *_: Any) -> str:
+    return text
+
+
+PATTERNS = {
+    "words": (equality, "_WORD"),
+    "negation": (equality, "_NEGATION"),
+    "clock times": (equality, "_CLOCK"),
+    "other bases": (equality, "_IN_BASE"),
+    "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
+    "named values": (equality, "_NAMED"),
+    "percent": (equality, "_PERCENT"),
+    "terms": (equality, "_TERM"),
+    "sentences": (equality, "_SENTENCE"),
+    "two numbers": (equality, "_TWO_NUMBERS"),
+    "scientific": (equality, "_SCIENTIFIC"),
+    "point of an integer": (equality, "_POINT_OF_INTEGER"),
+    "repeating decimals": (equality, "_REPEATING"),
+    "mixed numbers": (equality, "_MIXED_NUMBER"),
+    "factors in brackets": (equality, "_FACTOR"),
+    "approximately": (equality, "_APPROXIMATELY"),
+    "amounts": (equality, "_AMOUNT"),
+    "thousands": (spelling, "_SEPARATED"),
+    "thousands with spaces": (spelling, "_SPACED_GROUPS"),
+    "layout": (spelling, "_LAYOUT"),
+    "row spacing": (spelling, "_ROW_SPACING"),
+    "decoration": (spelling, "_DECORATION"),
+    "braces of fractions": (spelling, "_FRACTION"),
+    "braces of roots": (spelling, "_SQRT_OF_SIGN"),
+    "bases of logarithms": (spelling, "_LOG_BASE"),
+    "variable of an interval": (spelling, "_VARIABLE_OF"),
+    "for all": (spelling, "_FOR_ALL"),
+    "degrees in functions": (spelling, "_ANGLE"),
+    "signs behind an answer": (spelling, "_IDLE_END"),
+    "degrees as a unit": (units, "_DEGREES"),
+    "thousands in lists": (lists, "_THOUSANDS"),
+}
+FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
+    "letters": (equality, "_letters", _same),
+    "members": (equality, "_members_agree", lambda *_: None),
+    "units": (equality, "without_last_unit", lambda answer: (answer, None)),
+    "different units": (equality, "different_units", lambda *_: False),
+    "intervals": (equality, "_numbers_of", lambda _: None),
+    "infinity": (equality, "_computes_with_infinity", lambda _: False),
+    "rounding": (equality, "_differ", lambda *_: False),
+    "decimals": (equality, "_is_same_decimal", lambda *_: False),
+    "real numbers": (equality, "_agree_on_real_numbers", lambda *_: False),
+    "e and i": (equality, "_constants_of_both", lambda *sides: sides),
+    "Unicode": (spelling, "_with_latex_signs", _same),
+}
+
+
+@contextmanager
+def without(family: str) -> Iterator[None]:
+    """Turn a family of rules off."""
+    with ExitStack() as stack:
+        if family in PATTERNS:
+            stack.enter_context(patch.object(*PATTERNS[family], NEVER))
+        elif family in FUNCTIONS:
+            stack.enter_context(patch.object(*FUNCTIONS[family]))
+        equality._parsed.cache_clear()
+        yield
+    equality._parsed.cache_clear()
+
+
+class _TooLongError(Exception):
+    pass
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _TooLongError
+
+
+def verdict(judge: Callable[[str, str], bool], answer: str, gold: str) -> str:
+    """The verdict correct or wrong, or the name of what stopped it."""
+    signal.alarm(LIMIT_S)
+    try:
+        return "correct" if judge(answer, gold) else "wrong"
+    except Exception as error:  # noqa: BLE001 - a failure of a library is data
+        return type(error).__name__
+    finally:
+        signal.alarm(0)
+
+
+def bare(answer: str, gold: str) -> bool:
+    """math-verify alone, as its documentation uses it."""
+    return bool(
+        verify(
+            parse(f"${gold}$", parsing_timeout=None), parse(f"${answer}$", parsing_timeout=None), timeout_seconds=None
+        )
+    )
+
+
+def cases(folder: Path, every: int) -> dict[str, list[Pair]]:
+    """Distinct pairs of each kind."""
+    found: dict[str, list[Pair]] = {"labelled": [], "rewritten": [], "written": []}
+    golds: dict[str, None] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for each in read_rows(path):
+            row = each.values
+            if "completion" not in row:
+                golds[row["answer"]] = None
+            elif (answer := extract_answer(row["completion"], style="auto")) is not None:
+                found["labelled"].append((answer, row["answer"], bool(row["label"])))
+    for gold in list(golds)[::every]:
+        found["rewritten"] += [(rewrite(gold), gold, True) for rewrite in REWRITTEN.values() if rewrite(gold) != gold]
+        found["rewritten"] += [(answer, gold, False) for _, answer in changes(gold)]
+    for lines, is_equal in ((RIGHT, True), (WRONG, False)):
+        found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(lines)]
+    return {kind: list(dict.fromkeys(each)) for kind, each in found.items()}
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=50, help="take each n-th gold answer of the data sets")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, _stop)
+    made = cases(Path(os.environ["HACPO_DATA_DIR"]), arguments.every)
+
+    def judged(judge: Callable[[str, str], bool]) -> dict[str, list[str]]:
+        return {kind: [verdict(judge, answer, gold) for answer, gold, _ in each] for kind, each in made.items()}
+
+    ours = judged(equality.answers_equal)
+    agreement: dict[str, Any] = {}
+    for name, verdicts in (("ours", ours), ("math-verify", judged(bare))):
+        agreement[name] = {
+            kind: sum((one == "correct") == case[2] for one, case in zip(verdicts[kind], each, strict=True)) / len(each)
+            for kind, each in made.items()
+        }
+    print(json.dumps(agreement), flush=True)
+    families: dict[str, Any] = {}
+    for family in (*PATTERNS, *FUNCTIONS):
+        with without(family):
+            others = judged(equality.answers_equal)
+        families[family] = {}
+        for kind, each in made.items():
+            changed = [n for n, (one, other) in enumerate(zip(ours[kind], others[kind], strict=True)) if one != other]
+            families[family][kind] = {
+                "decides": len(changed),
+                "rightly": sum((ours[kind][n] == "correct") == each[n][2] for n in changed),
+                "example": [*each[changed[0]][:2], ours[kind][changed[0]]] if changed else None,
+            }
+        print(family, json.dumps(families[family]), flush=True)
+    numbers = {kind: len(each) for kind, each in made.items()}
+    write_result("verifier_rules", {"pairs": numbers, "agreement": agreement, "families": families}, ["math-verify"])
+
+
+if __name__ == "__main__":
+    main()

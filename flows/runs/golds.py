@@ -1,0 +1,61 @@
+"""Gold answers that the verifier cannot read: an answer in another spelling than theirs is unscored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hacpo_core.errors import StoreError
+from hacpo_core.records import Problem
+from hacpo_core.store.files import read_json, write_json
+from hacpo_core.verify.pool import VerifierPool
+
+GOLDS_FILE = "unreadable_golds.json"
+"""the gold answers of an experiment that cannot be read, by data set"""
+_NUM_SHOWN = 3
+_log = logging.getLogger(__name__)
+
+
+def unreadable_golds(sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) -> dict[str, list[str]]:
+    """The gold answers that cannot be read, for each data set that has some.
+
+    Raises:
+        VerificationError: no worker can start.
+    """
+    found = {name: pool.unreadable(problem.gold.answer for problem in problems) for name, problems in sets.items()}
+    return {name: golds for name, golds in found.items() if golds}
+
+
+def check_golds(root: Path, sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) -> None:
+    """Write an experiment's unreadable gold answers into its folder and warn of them; a resumed run does not ask again.
+
+    Raises:
+        VerificationError: no worker can start.
+    """
+    if (root / GOLDS_FILE).is_file():
+        return
+    found = unreadable_golds(sets, pool)
+    write_json(root / GOLDS_FILE, found)
+    for line in gold_lines(found):
+        _log.warning("%s", line)
+
+
+def known_unreadable_golds(root: Path) -> dict[str, list[str]]:
+    """What `check_golds` wrote; empty if it wrote nothing yet, or if the file is damaged (logged)."""
+    try:
+        return dict(read_json(root / GOLDS_FILE)) if (root / GOLDS_FILE).is_file() else {}
+    except (StoreError, ValueError, TypeError) as error:
+        _log.warning("%s is damaged: %s", root / GOLDS_FILE, error)
+        return {}
+
+
+def gold_lines(found: Mapping[str, Sequence[str]]) -> list[str]:
+    """A sentence per data set."""
+    lines = []
+    for name, golds in found.items():
+        shown = ", ".join(map(repr, golds[:_NUM_SHOWN])) + (", ..." if len(golds) > _NUM_SHOWN else "")
+        lines.append(
+            f"{name}: {len(golds)} gold answers cannot be read, so answers spelled otherwise are unscored: {shown}"
+        )
+    return lines

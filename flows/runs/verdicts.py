@@ -1,0 +1,122 @@
+"""Verdicts of a run, or on the answers of a file, doubtful ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from flows.planning.plans import Plan
+from flows.runs.samples import benchmark_samples, step_samples
+from hacpo_core.data.rows import read_rows
+from hacpo_core.data.training import load_training
+from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.records import Verdict
+from hacpo_core.store.steps import StepStore
+from hacpo_core.verify.answers import UNREADABLE, AnswerStyle
+from hacpo_core.verify.doubts import DOUBTS, doubt
+from hacpo_core.verify.pool import VerifierPool
+
+
+def verdicts_of_run(plan: Plan) -> pd.DataFrame:
+    """Every verdict of a run as it was recorded, in training and in evaluations: the table of `sorted_verdicts`.
+
+    Raises:
+        ConfigError: nothing of the run has been judged.
+    """
+    golds = {problem.id: problem.gold.answer for problem in load_training(plan.config.data).problems}
+    frames = []
+    for step in range(1, StepStore(plan.root).last_step() + 1):
+        if "advantage" in StepStore(plan.root).committed(step):
+            frame = step_samples(plan, step)
+            frames.append(frame.assign(gold=frame["problem_id"].map(golds), place=f"step {step}, "))
+    for step, benchmark in sorted({(row.step, row.benchmark) for row in read_evaluations(plan.root).itertuples()}):
+        frame = benchmark_samples(plan, str(benchmark), int(step)).rename(columns={"answer": "gold"})
+        frames.append(frame.assign(place=f"{benchmark} after step {step}, ", reason=""))
+    if not frames:
+        raise ConfigError(f"{plan.id}: no step is complete and no benchmark has been evaluated; train it first")
+    frame = pd.concat(frames, ignore_index=True)
+    frame["place"] += frame["agent"] + ", " + frame["problem_id"] + " #" + frame["sample"].astype(str)
+    return sorted_verdicts(frame)
+
+
+def verdicts_of_file(
+    path: Path, *, text_field: str | None, answer_field: str, style: AnswerStyle, timeout_s: float
+) -> pd.DataFrame:
+    """Verdicts on the responses in a JSONL or Parquet file: the table of `sorted_verdicts`.
+
+    Args:
+        path: the file.
+        text_field: column of the responses; None: there are none, and only gold answers that cannot be read are listed.
+        answer_field: column of the gold answers.
+        style: how to extract an answer from a response.
+        timeout_s: limit of one comparison, s.
+
+    Raises:
+        DataError: the file or a column is missing or broken.
+    """
+    rows = list(read_rows(path))
+    golds = [row.text(answer_field, numbers=True) for row in rows]
+    with VerifierPool(num_workers=2, timeout_s=timeout_s, memory_mb=1024, style=style) as pool:
+        if text_field is None:
+            unreadable = set(pool.unreadable(golds))
+            judged = [
+                Verdict("unscored", None, None, 0.0, UNREADABLE)
+                if gold in unreadable
+                else Verdict("correct", 1.0, gold, 0.0)
+                for gold in golds
+            ]
+        else:
+            judged = pool.verify([row.text(text_field, blanks=True) for row in rows], golds)
+    frame = pd.DataFrame(
+        {
+            "status": [verdict.status for verdict in judged],
+            "gold": golds,
+            "extracted": [verdict.extracted for verdict in judged],
+            "reason": [verdict.reason for verdict in judged],
+            "place": [row.place for row in rows],
+        }
+    )
+    return sorted_verdicts(frame)
+
+
+def sorted_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per different verdict, gold and extracted answer, doubtful ones first, then the most frequent.
+
+    Columns: doubt (one of DOUBTS or ""), status, gold, extracted, reason, num (of responses), place (of the first).
+    """
+    frame = frame.assign(extracted=frame["extracted"].astype(object).where(frame["extracted"].notna(), None))
+    frame["doubt"] = [doubt(*row) for row in zip(frame["status"], frame["extracted"], frame["gold"], strict=True)]
+    keys = ["doubt", "status", "gold", "extracted", "reason"]
+    grouped = frame.groupby(keys, dropna=False, sort=False)
+    table = grouped.agg(num=("place", "size"), place=("place", "first")).reset_index()
+    order = {name: rank for rank, name in enumerate((*DOUBTS, ""))}
+    table = table.sort_values(
+        ["doubt", "num"], key=lambda column: column.map(order) if column.name == "doubt" else -column, kind="stable"
+    )
+    return table.reset_index(drop=True)
+
+
+def summary_lines(table: pd.DataFrame) -> Iterator[str]:
+    """Counts of the table's responses by verdict and by doubt."""
+    by_status = table.groupby("status")["num"].sum()
+    yield f"{table['num'].sum()} responses: " + ", ".join(
+        f"{by_status[name]} {name}" for name in sorted(by_status.index)
+    )
+    by_doubt = table.groupby("doubt")["num"].sum()
+    for name in DOUBTS:
+        if name in by_doubt.index:
+            yield f"  {by_doubt[name]:6}  {name}"
+
+
+def print_verdicts(table: pd.DataFrame, num_rows: int) -> None:
+    """Print the counts and the first rows, doubtful ones first."""
+    for line in summary_lines(table):
+        print(line)
+    for row in table.head(num_rows).to_dict(orient="records"):
+        extracted = "no answer" if row["extracted"] is None else row["extracted"]
+        times = "" if row["num"] == 1 else f"  ({row['num']} responses)"
+        print(f"\n{row['doubt'] or row['status']}{times}  {row['reason']}".rstrip())
+        print(f"  gold   {row['gold']}\n  found  {extracted}\n  {row['place']}")

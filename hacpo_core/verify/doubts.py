@@ -1,0 +1,30 @@
+"""Which verdicts a reader should check first: a comparison of characters and digits that knows no algebra."""
+
+from __future__ import annotations
+
+import re
+
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_IDLE = re.compile(r"[^0-9a-z.+*/^<>=-]")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+SAME_LETTERS = "wrong, but the same letters"
+OTHER_NUMBERS = "correct, but other numbers"
+UNSCORED = "unscored"
+DOUBTS = (SAME_LETTERS, OTHER_NUMBERS, UNSCORED)
+"""in the order in which they are listed"""
+
+
+def doubt(status: str, extracted: str | None, gold: str) -> str:
+    """One of DOUBTS, or "" for a verdict that looks right.
+
+    Letters are what is left without LaTeX commands, spaces, brackets and commas; numbers are compared as sets.
+    """
+    if status == "unscored":
+        return UNSCORED
+    if extracted is None:
+        return ""
+    given, expected = (_IDLE.sub("", _COMMAND.sub("", answer).lower()).rstrip(".") for answer in (extracted, gold))
+    if status == "wrong" and given == expected and expected:
+        return SAME_LETTERS
+    numbers = [{float(number) for number in _NUMBER.findall(answer.replace(",", ""))} for answer in (extracted, gold)]
+    return OTHER_NUMBERS if status == "correct" and given != expected and numbers[0] != numbers[1] else ""

@@ -1,0 +1,161 @@
+"""Verdicts on pairs that readers brought up, and on gold answers of real data, rewritten and changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hacpo_core.data.rows import read_rows
+from hacpo_core.verify.answers import UNREADABLE
+from hacpo_core.verify.equality import answers_equal, is_readable
+from hacpo_core.verify.pool import VerifierPool
+from tests.verify.rewritten import REWRITTEN, changes
+
+RIGHT = r"""
+11,\! 111,\! 111,\! 100 <= 11111111100
+2007 + \frac\pi 2 <= 2007+\frac{\pi}{2}
+\frac\pi4 <= \frac{\pi}{4}
+\frac1{72} <= 1/72
+\frac{\sqrt3}3 <= \frac{\sqrt{3}}{3}
+7.2\% <= 7.2
+28\% <= 28
+28\% <= 0.28
+0.28 <= 28\%
+\text{4:30 p.m.} <= 4:30 p.m.
+\text{4:30 p.m.} <= 04:30 PM
+4^\circ, 20^\circ <= 4 \text{ degrees}, 20 \text{ degrees}
+m \in [\sqrt{2}, +\infty) <= m \geq \sqrt{2}
+\sqrt{1/n} <= \frac{1}{\sqrt{n}}
+x = \frac{1}{2}, x = \frac{-1 \pm \sqrt{13}}{4} <= \frac{1}{2}, \frac{-1+\sqrt{13}}{4}, \frac{-1-\sqrt{13}}{4}
+1 \pm \sqrt{2} <= 1-\sqrt{2}, 1+\sqrt{2}
+1000.99 <= 1,000.99€
+185 <= 185\
+\log_2 8 <= 3
+0.5 <= \sin 30^\circ
+\frac{1}{2} <= \cos(60^\circ)
+-1 <= e^{i\pi}
+7 <= \underline{7}
+7 <= \boxed{\text{7}}
+f(x)=2x <= f(x) = 2x \text{ for all } x
+10,\!080 <= \(10,\!080\)
+(1,3) <= (1, 3)
+\{1,3\} <= 3, 1
+\text{Evelyn} <= Evelyn
+\text{odd} <= Odd
+5 \text{ cm}^2 <= 5 \text{ square centimeters}
+5 \text{ cm} <= 5
+3:4 <= 6:8
+½ <= 0.5
+3\frac12 <= 3½
+x^{10} <= x¹⁰
+x=1, y=2 <= y = 2, x = 1
+(100,200) <= (100, 200)
+"""
+WRONG = r"""
+\frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
+0 <= \text{not } 0
+0 <= \neq 0
+0 <= isn't 0
+(1,3) <= \{1,3\}
+(1,3) <= \{3,1\}
+\{1,3\} <= (1,3)
+(1,3) <= [1,3]
+(2,\infty) <= (2,\infty]
+(-\infty,2) <= [-\infty,2)
+\cos 58^\circ <= \cos 58
+\sin 30 <= 0.5
+16,3,1,1 <= 16,3,1
+16,3,1 <= 16,3,1,1
+\{1,2\} <= \{1,2,2\}
+12:00 <= 1:00
+\text{4:30 p.m.} <= 4:30 a.m.
+2:30 <= 1:15
+28\% <= 2.8
+28\% <= 2800
+\sqrt{x^2} <= x
+|x| <= x
+\log(x^2) <= 2\log x
+5 \text{ cm}^2 <= 5 \text{ cm}^3
+5 \text{ cm} <= 5 \text{ m}
+5 \text{ dollars} <= 5 \text{ cents}
+\text{Evelyn} <= Evnyle
+x=1, y=2 <= x=2, y=1
+x = 1 <= x = -1
+(100,200) <= 100200
+1 \pm \sqrt{2} <= 1+\sqrt{2}
+7 <= 7, 7
+"""
+
+
+def pairs(lines: str) -> Iterator[tuple[str, str]]:
+    """Gold answer and answer of each line."""
+    for line in lines.strip().splitlines():
+        gold, _, answer = line.partition(" <= ")
+        yield gold, answer
+
+
+@pytest.mark.parametrize(("gold", "answer"), pairs(RIGHT))
+def test_right_answer_is_accepted(gold: str, answer: str) -> None:
+    assert answers_equal(answer, gold)
+
+
+@pytest.mark.parametrize(("gold", "answer"), pairs(WRONG))
+def test_wrong_answer_is_refused(gold: str, answer: str) -> None:
+    assert not answers_equal(answer, gold)
+
+
+@pytest.mark.parametrize("gold", [*(gold for gold, _ in (*pairs(RIGHT), *pairs(WRONG))), r"\begin{pmatrix}1\\2\end{pmatrix}"])
+def test_such_gold_answers_can_be_read(gold: str) -> None:
+    assert is_readable(gold)
+
+
+@pytest.mark.parametrize("gold", [r"\frac{1}{2", "There is no such number at all", r"\frac{1}{0}", "12 5"])
+def test_gold_answer_that_cannot_be_read_leaves_other_spellings_unscored(gold: str) -> None:
+    assert not is_readable(gold)
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=1024, style="plain") as pool:
+        same, other = pool.verify([gold, "0.5"], [gold, gold])
+        assert pool.unreadable([gold, "3", r"\frac{1}{2}", gold]) == [gold]
+    assert (same.status, other.status, other.reason) == ("correct", "unscored", UNREADABLE)
+
+
+def golds() -> list[str]:
+    """All different gold answers of the data sets, in order."""
+    folder = Path(os.environ.get("HACPO_DATA_DIR", ""))
+    if "HACPO_DATA_DIR" not in os.environ or not (folder / "math500.jsonl").is_file():
+        pytest.skip("set HACPO_DATA_DIR to a folder that holds math500.jsonl")
+    found: dict[str, None] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for each in read_rows(path):
+            row = each.values
+            if "completion" not in row:
+                found[row["answer"]] = None
+    return list(found)
+
+
+def judged(each: list[str]) -> tuple[int, list[tuple[str, str, str]]]:
+    """How many answers were made from these gold answers, and kind, gold and answer of those judged wrongly."""
+    made = [(kind, gold, rewrite(gold), True) for gold in each for kind, rewrite in REWRITTEN.items()]
+    made += [(kind, gold, answer, False) for gold in each for kind, answer in changes(gold)]
+    made = [case for case in made if case[2] != case[1]]
+    with VerifierPool(num_workers=os.cpu_count() or 1, timeout_s=10, memory_mb=1024, style="plain") as pool:
+        verdicts = pool.verify([case[2] for case in made], [case[1] for case in made])
+    pairs_of_each = zip(made, verdicts, strict=True)
+    return len(made), [case[:3] for case, one in pairs_of_each if one.status != ("correct" if case[3] else "wrong")]
+
+
+@pytest.mark.slow
+def test_rewritten_gold_answers_are_accepted_and_changed_ones_refused() -> None:
+    number, mistakes = judged(golds()[::50])
+    assert number > 1000
+    assert mistakes == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_all_rewritten_gold_answers_are_accepted_and_changed_ones_refused() -> None:
+    number, mistakes = judged(golds())
+    print(f"{number} answers, {len(mistakes)} judged wrongly: {mistakes[:20]}")
+    assert mistakes == []

@@ -140,7 +140,7 @@ def cases(folder: Path, every: int) -> dict[str, list[Pair]]:
         for each in read_rows(path):
             row = each.values
             if "completion" not in row:
-                golds[row["answer"]] = None
+                golds |= {row["answer"]: None} if row["answer"] else {}
             elif (answer := extract_answer(row["completion"], style="auto")) is not None:
                 found["labelled"].append((answer, row["answer"], bool(row["label"])))
     for gold in list(golds)[::every]:

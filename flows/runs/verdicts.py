@@ -32,9 +32,10 @@ def verdicts_of_run(plan: Plan) -> pd.DataFrame:
         if "advantage" in StepStore(plan.root).committed(step):
             frame = step_samples(plan, step)
             frames.append(frame.assign(gold=frame["problem_id"].map(golds), place=f"step {step}, "))
-    for step, benchmark in sorted({(row.step, row.benchmark) for row in read_evaluations(plan.root).itertuples()}):
-        frame = benchmark_samples(plan, str(benchmark), int(step)).rename(columns={"answer": "gold"})
-        frames.append(frame.assign(place=f"{benchmark} after step {step}, ", reason=""))
+    evaluated = read_evaluations(plan.root)
+    for step_after, benchmark in dict.fromkeys(zip(evaluated["step"], evaluated["benchmark"], strict=True)):
+        frame = benchmark_samples(plan, benchmark, step_after).rename(columns={"answer": "gold"})
+        frames.append(frame.assign(place=f"{benchmark} after step {step_after}, ", reason=""))
     if not frames:
         raise ConfigError(f"{plan.id}: no step is complete and no benchmark has been evaluated; train it first")
     frame = pd.concat(frames, ignore_index=True)

@@ -17,7 +17,8 @@ DOUBTS = (SAME_LETTERS, OTHER_NUMBERS, UNSCORED)
 def doubt(status: str, extracted: str | None, gold: str) -> str:
     """One of DOUBTS, or "" for a verdict that looks right.
 
-    Letters are what is left without LaTeX commands, spaces, brackets and commas; numbers are compared as sets.
+    Letters are what is left without LaTeX commands, spaces, brackets and commas; numbers are
+    compared as sets, where the gold answer has some.
     """
     if status == "unscored":
         return UNSCORED
@@ -26,5 +27,10 @@ def doubt(status: str, extracted: str | None, gold: str) -> str:
     given, expected = (_IDLE.sub("", _COMMAND.sub("", answer).lower()).rstrip(".") for answer in (extracted, gold))
     if status == "wrong" and given == expected and expected:
         return SAME_LETTERS
-    numbers = [{float(number) for number in _NUMBER.findall(answer.replace(",", ""))} for answer in (extracted, gold)]
-    return OTHER_NUMBERS if status == "correct" and given != expected and numbers[0] != numbers[1] else ""
+    is_other = status == "correct" and given != expected and not _numbers(extracted) & _numbers(gold)
+    return OTHER_NUMBERS if is_other and re.search(r"\d", gold) else ""
+
+
+def _numbers(answer: str) -> set[frozenset[float]]:
+    """The numbers in a text, with commas as separators of numbers and of thousands."""
+    return {frozenset(map(float, _NUMBER.findall(text))) for text in (answer, answer.replace(",", ""))}

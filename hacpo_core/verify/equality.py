@@ -130,7 +130,9 @@ def _is_readable(expected: str) -> bool:
 def _is_text(expected: str) -> bool:
     """Whether a gold answer is decided by its text alone: an option, yes or no, a few words, a clock time."""
     letters = _letters(expected)
-    return _SENTENCE.search(expected) is None and any(pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, _CLOCK))
+    return _SENTENCE.search(expected) is None and any(
+        pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, _CLOCK)
+    )
 
 
 def _equal(given: str, expected: str, tolerance: float) -> bool:

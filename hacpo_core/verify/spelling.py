@@ -44,8 +44,9 @@ _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 _NO_LETTER = r"(?![A-Za-z])"
 _LAYOUT = re.compile(
     rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?){_NO_LETTER}"
-    r"|\\!|\\\(|\\\)|(?<!\\)\\\[|(?<!\\)\\\]"
+    r"|\\!"
 )
+_MATH = re.compile(r"(?<!\\)\\[\[\]()]")
 _ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
 _BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
 _SPELLINGS = (
@@ -69,7 +70,6 @@ _DECORATION = re.compile(
 )
 _TEXTS = ("text", "textbf", "textit", "textrm", "textup", "mbox", "mathrm")
 _LETTER = re.compile(r"[A-Za-z]")
-_ARGUMENT = r"(?:\{|(?P<{}>\\[A-Za-z]+|[^\s{{}}\\]))"
 _FRACTION = re.compile(r"\\frac(?![A-Za-z])")
 _SQRT_OF_SIGN = re.compile(r"\\sqrt ?(?=[^\s{\[\\]|\\[A-Za-z])(\\[A-Za-z]+|.)")
 _LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))?")
@@ -84,7 +84,7 @@ _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 def canonical(answer: str) -> str:
     """The answer in one spelling; answers that differ in spelling alone become equal texts."""
-    answer = normalise(answer)
+    answer = normalise(_MATH.sub("", answer))
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)
     answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
@@ -130,14 +130,12 @@ def _undecorated(answer: str) -> str:
     """Without boxes, bold type and the like; \\text{} goes if it holds the whole answer or no letters."""
     parts, position = [], 0
     while (found := _DECORATION.search(answer, position)) is not None:
-        if found["bare"]:
-            end, content = found.end(), found["bare"]
-        else:
-            end = closing(answer, found.end() - 1)
-            if end is None:
+        end, content = found.end(), found["bare"]
+        if content is None:
+            close = closing(answer, found.end() - 1)
+            if close is None:
                 break
-            content = answer[found.end() : end]
-            end += 1
+            end, content = close + 1, answer[found.end() : close]
         inner = _undecorated(content)
         is_whole = not answer[: found.start()].strip() and not answer[end:].strip(" .,;:\\")
         keeps = found["name"] in _TEXTS and not is_whole and _LETTER.search(content)

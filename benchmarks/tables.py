@@ -95,16 +95,17 @@ def real_models(result: dict[str, Any]) -> str:
     ]
     head = ["model", "rows", "tokens", "decoder", "ours tok/s", "generate", "ours / generate", "choice of a token, ms"]
     tables = [table([*head, "share of a step"], rows)]
-    names = ("model", "rows", "ours s", "without oneDNN s", "floor s", "ours / floor")
     updates = [
         [
-            *(entry[name] for name in ("model", "rows")),
+            *(entry[name] for name in ("model", "rows", "prompt")),
+            "{} to {}".format(*entry["response"]),
             *(entry["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
-            entry["ours_over_floor"],
+            *(entry[name] for name in ("ours_over_floor", "share_of_peak")),
         ]
         for entry in result.get("update", [])
     ]
-    tables.append(table([f"update of {names[0]}", *names[1:]], updates))
+    head = ["update of model", "rows", "prompt", "responses", "ours s", "without oneDNN s", "floor s", "ours / floor"]
+    tables.append(table([*head, "share of the matmul peak"], updates))
     fields = ("model", "problems", "tokens", "evaluation_s", "sampling_s", "evaluation_over_sampling")
     answers = [[entry[name] for name in fields] for entry in result.get("evaluation", [])]
     tables.append(table(["evaluation of model", *(name.replace("_", " ") for name in fields[1:])], answers))

@@ -255,8 +255,8 @@ class VerifierConfig:
     )
     max_unscored_fraction: float = setting(
         0.05,
-        "largest share (rounded up to whole responses) of an agent's responses in a step that may be unscored; with "
-        "more, or with no verdict at all, the run stops",
+        "largest share (rounded up to whole responses) of an agent's responses in a step, or in a shard of an "
+        "evaluation, that may be unscored; with more, or with no verdict at all, the run stops",
         at_least=0,
         at_most=1,
         inert=_starts_no_worker,

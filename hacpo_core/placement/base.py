@@ -110,8 +110,8 @@ class Placement(ABC):
         """Folder of an agent's initial model."""
         return self._initial[name]
 
-    def turn(self) -> AbstractContextManager[object]:
-        """Context manager for work with an agent; agents that share devices wait here for each other."""
+    def turn(self, name: str) -> AbstractContextManager[object]:
+        """Context manager for work with an agent: phases in other threads that need it, or its devices, wait here."""
         return nullcontext()
 
     def open(self, *, at_most: int | None = None) -> Checkpoint | None:

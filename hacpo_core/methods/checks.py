@@ -30,6 +30,8 @@ from hacpo_core.methods.base import (
 from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
 from hacpo_core.responses import SEARCHED
 
+TORCH_OUT_OF_MEMORY = "OutOfMemoryError"
+"""name of torch's error, which is not imported here"""
 _T = TypeVar("_T")
 
 
@@ -294,12 +296,15 @@ def called(owner: str, call: Callable[[], Any]) -> Any:
 
     Raises:
         MethodError: it raised an error.
+        MemoryError, torch.OutOfMemoryError: the machine's memory was short, which a retry may survive.
     """
     try:
         return call()
-    except HacpoError:
+    except (HacpoError, MemoryError):
         raise
     except Exception as error:
+        if type(error).__name__ == TORCH_OUT_OF_MEMORY:
+            raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename}, line {last.lineno}"
         raise MethodError(f"{owner}: {type(error).__name__}: {error} ({where}); fix the class") from error

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.torch.lora import merged_weights
+from hacpo_core.engines.torch.lora import merged_parts, merged_weights
 from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
@@ -262,12 +262,13 @@ class VllmSampler:
 
     def copy_weights(self) -> None:
         """Copy the learner's weights, with adapters merged, to the engine."""
-        weights = merged_weights(self.model, self.model.named_parameters())
+        named = self.model.named_parameters()
         if self._engine.vllm.process == "shared":
+            weights = merged_weights(self.model, named)
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             assert self.exchange is not None, "_prepare creates it for process=own"
-            with self.exchange.copy(weights) as folder:
+            with self.exchange.copy(merged_parts(self.model, named)) as folder:
                 self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("pack_head")
 

@@ -90,7 +90,7 @@ class PlanTask:
         agent: the one that samples.
         problems: the step's.
         num_samples: `rollout.num_samples`.
-        limits: as configured; a spec must not exceed them.
+        limits: as configured; a spec may have a smaller `max_tokens`.
         seed: the experiment's.
         round: of sampling in this step, from 0.
         verified: all agents' verified responses of the step's earlier rounds, by agent; empty in the first round.

@@ -70,11 +70,14 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
             )
         seen.add(key)
         limits = spec.limits
-        is_valid = isinstance(limits, SamplingLimits) and type(limits.max_tokens) is int and limits.max_tokens >= 1
-        if not is_valid or not limits.temperature > 0 or not 0 < limits.top_p <= 1:
+        if not isinstance(limits, SamplingLimits) or type(limits.max_tokens) is not int or limits.max_tokens < 1:
             raise MethodError(
-                f"{owner}: got {limits} for {spec.problem.id!r}, expected SamplingLimits with temperature > 0, "
-                "top_p in (0, 1] and max_tokens >= 1"
+                f"{owner}: got {limits} for {spec.problem.id!r}, expected SamplingLimits with max_tokens >= 1"
+            )
+        if replace(limits, max_tokens=task.limits.max_tokens) != task.limits:
+            raise MethodError(
+                f"{owner}: got {limits} for {spec.problem.id!r}, expected the temperature and top_p of rollout, with "
+                "which the trained policy samples; change max_tokens alone: replace(task.limits, max_tokens=...)"
             )
         if limits.max_tokens > task.limits.max_tokens:
             raise MethodError(

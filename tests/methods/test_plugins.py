@@ -350,8 +350,15 @@ def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
         ((["x"], {}), "got 'x' of type str in a list, expected sample specs"),
         (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; give each one its own number"),
         (
-            lambda t: ([spec_of(t, limits=SamplingLimits(0.0, 1.0, 5))], {}),
-            "expected SamplingLimits with temperature >",
+            lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 0))], {}),
+            "expected SamplingLimits with max_tokens >= 1",
+        ),
+        *(
+            (
+                lambda t, other=other: ([spec_of(t, limits=replace(t.limits, **other))], {}),
+                "expected the temperature and top_p of rollout, .*; change max_tokens alone",
+            )
+            for other in ({"temperature": 0.5}, {"top_p": 0.9}, {"is_greedy": True})
         ),
         (lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 500))], {}), "asks for 500 tokens, expected at most"),
     ],

@@ -394,6 +394,8 @@ def _outcomes(positions: Sequence[int], value: LossValue, entropy_B: Tensor, upd
         ratio_B=column(surrogate.ratio_B),
         floor_B=column(surrogate.floor_B),
         ceiling_B=column(surrogate.ceiling_B),
+        below_B=column(surrogate.below_B),
+        above_B=column(surrogate.above_B),
         stopped_share_B=column(surrogate.stopped_share_B),
         kl_B=column(value.kl_B),
         correction_B=column(value.correction_B),

@@ -223,6 +223,7 @@ def test_peers_row_is_weighed_by_a_shaped_probability_and_own_rows_are_grpos() -
     # d/dlogp of p/(p + 0.1) = 0.1 p/(p + 0.1)^2, times A = 2
     assert logprob_BT.grad[1].tolist() == pytest.approx([2 * 0.01 / 0.04, 2 * 0.09 / 1.0])
     assert found.stopped_share_B.tolist() == [0.0, 0.0]
+    assert found.above_B.tolist() == found.below_B.tolist() == [0.0, 0.0], "peers' rows have no bounds"
 
 
 def test_grids_split_only_what_reads_no_partner() -> None:

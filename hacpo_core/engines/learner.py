@@ -85,6 +85,8 @@ class BaseLearner(ABC):
         self.num_updates = 0
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
+        self._position: float | None = None
+        """of the next update in the schedule of the learning rate, see `update`"""
         self._device = model.device
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
@@ -152,6 +154,7 @@ class BaseLearner(ABC):
         objective: Objective,
         *,
         measures_cosine: bool,
+        planned: range | None = None,
         recomputes_own: bool = False,
         objective_state: State | None = None,
     ) -> UpdateOutcome:
@@ -161,6 +164,8 @@ class BaseLearner(ABC):
             minibatches: rows of each update.
             objective: the method's.
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
+            planned: the updates that the schedule of the learning rate has for this step; None: as many as there are
+                mini-batches, after those of the earlier steps.
             recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
                 that train them; otherwise use those of the rows.
             objective_state: of the previous step; None: {}.
@@ -182,7 +187,9 @@ class BaseLearner(ABC):
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows_seen: list[RowOutcomes] = []
+        planned = planned or range(self.num_updates, self.num_updates + len(minibatches))
         for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
+            self._position = planned.start + m * len(planned) / len(minibatches)
             cosine = self._gradient_cosine(rows, objective, m) if measures_cosine and m == 0 else None
             totals = self.accumulate(rows, objective, m)
             stepped = self.optimizer_step()
@@ -326,7 +333,9 @@ class BaseLearner(ABC):
 
     def _rate(self) -> float:
         """Learning rate of the next update."""
-        return learning_rate(self._config, update=self.num_updates, total_updates=self._total_updates)
+        return learning_rate(
+            self._config, update=self.num_updates, total_updates=self._total_updates, position=self._position
+        )
 
     def _check_norm(self, norm: float) -> None:
         if not math.isfinite(norm):

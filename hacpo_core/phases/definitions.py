@@ -98,4 +98,6 @@ def definition(metric: str) -> str:
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    return [(re.compile(re.sub("<[a-z]+>", "[^/]+", re.escape(name))), text) for name, text in DEFINITIONS.items()]
+    """Names as patterns; the longest first, since `<benchmark>_best_at_<k>` also matches `..._bootstrap_best_at_30`."""
+    names = sorted(DEFINITIONS, key=len, reverse=True)
+    return [(re.compile(re.sub("<[a-z]+>", "[^/]+", re.escape(name))), DEFINITIONS[name]) for name in names]

@@ -8,12 +8,20 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
+from hacpo_core.phases.definitions import DEFINITIONS, definition
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
 
 
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_every_definition_is_that_of_its_own_metric(name: str) -> None:
+    metric = name.replace("<k>", "30").replace("<benchmark>", "math500").replace("<agent>", "qwen")
+    assert definition(metric.replace("<source>", "own")) == DEFINITIONS[name]
+
+
 def test_clip_shares_of_a_token_level_method_are_of_tokens(small_plan: Callable[..., Plan]) -> None:
-    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "method.build.problems=1")
+    words = ("train.num_steps=1", "train.problems=16", "evaluate.during=[]", "evaluate.final=[]")
+    words += ("method.build.problems=1", "engine.skip_zero_advantage=false", "optimizer.learning_rate=1e-2")
     planned = small_plan("grpo", *words, "method.objective.token_low=0.001", "method.objective.token_high=0.001")
     run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)

@@ -18,6 +18,7 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import DataError, StoreError, first_line
+from hacpo_core.evaluation.prompts import check_prompts
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
@@ -74,6 +75,8 @@ def open_experiment(
                 for name, problems in load_training(config.data).sets.items()
             }
             benchmarks = load_benchmarks(config)
+            for tokenizer in tokenizers:
+                check_prompts(benchmarks.values(), tokenizer, config, folder=initial[tokenizer.name])
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,29 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
             f"pair.agents.{agent}: the tokenizer has {len(tokenizer)} tokens, but the model only {rows} embeddings; "
             "use the model's own tokenizer"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLimits:
+    """Numbers of tokens of a sequence: the model's positions, and a limit beyond which it cannot be computed, or only
+    with other values for the whole forward pass. None: no limit.
+    """
+
+    positions: int | None
+    hard: int | None
+
+
+def length_limits(folder: Path, *, trust_remote_code: bool = False) -> LengthLimits:
+    """Limits of the model in a folder, whose weights are not read."""
+    text: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).get_text_config()
+    positions: int | None = getattr(text, "max_position_embeddings", None)
+    changing = [
+        first
+        for rotation in rotations(text)
+        if rotation.get("rope_type") in ("dynamic", "longrope")
+        and (first := rotation.get("original_max_position_embeddings") or positions)
+    ]
+    return LengthLimits(positions, min(changing, default=None) if rotations(text) else positions)
 
 
 def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:

@@ -113,13 +113,15 @@ def with_threads(config: ExperimentConfig, root: Path) -> ExperimentConfig:
 
 def _open(placement: Placement, store: StepStore) -> Checkpoint | None:
     """Load the agents from the newest checkpoint before which no step is missing: a missing step is trained again."""
-    num_complete, newest = store.num_complete(), latest_checkpoint(store.root)
-    if newest is not None and newest.step > num_complete:
+    num_complete, checkpoint = store.num_complete(), latest_checkpoint(store.root)
+    if checkpoint is not None and checkpoint.step > num_complete:
         _log.warning(
             "%s: step %d is missing or corrupt, before the checkpoint of step %d; training begins before it",
-            *(store.root.name, num_complete + 1, newest.step),
+            *(store.root.name, num_complete + 1, checkpoint.step),
         )
-    return placement.open(at_most=num_complete)
+        checkpoint = latest_checkpoint(store.root, at_most=num_complete)
+    placement.open(checkpoint)
+    return checkpoint
 
 
 def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:

@@ -75,8 +75,15 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
     bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(each), count=1) for each in overrides]
     try:
         return OmegaConf.from_dotlist(bracketed)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"cannot read {' '.join(overrides)!r}: {yaml_problem(error)}; quote the value") from error
+
+
+def _check_encoding(words: Sequence[str]) -> None:
+    """Raise a ConfigError for a word that Python could not decode: it is in no file's encoding, either."""
+    for word in words:
+        if any("\ud800" <= character <= "\udfff" for character in word):
+            raise ConfigError(f"{word!r}: not valid text in the locale of this process; set LC_ALL=C.UTF-8")
 
 
 def _quoted(override: str) -> str:
@@ -105,6 +112,7 @@ def compose(
     Raises:
         ConfigError: an unknown name or field, a value of the wrong type, a contradiction, or a field without effect.
     """
+    _check_encoding([pair, method, hardware, *overrides])
     override_layer = _read_overrides(overrides)
     entry = OmegaConf.create(entry or {})
     layers = [

@@ -77,7 +77,7 @@ def read_yaml(path: Any) -> DictConfig:
     """
     try:
         tree = OmegaConf.create(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {yaml_problem(error)}; fix it") from error
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{path}: expected a YAML mapping of sections, got a list or a scalar; rewrite it")

@@ -235,6 +235,20 @@ def test_both_presets_set_every_field_in_which_they_differ() -> None:
     assert names[0] == names[1] == {name for name, value in paper.items() if official[name] != value}
 
 
+def test_text_that_no_file_can_hold_is_refused_with_the_locale() -> None:
+    word = "pair.name=caf\udcc3\udca9"  # as Python reads é in a locale of ASCII
+    with pytest.raises(ConfigError, match=r"caf\\udcc3\\udca9': not valid text in the locale .*LC_ALL=C.UTF-8"):
+        compose("tiny", "hacpo", overrides=[word])
+
+
+def test_nested_yaml_without_an_end_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*quote the value"):
+        compose("tiny", "hacpo", overrides=[f"pair.name={'[' * 10_000}"])
+    (tmp_path / "deep.yaml").write_text("pair: " + "[" * 10_000, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"deep.yaml is not valid YAML: .*(nesting depth|recursion)"):
+        compose(str(tmp_path / "deep.yaml"), "hacpo")
+
+
 def test_range_without_a_lower_bound_is_said_in_words() -> None:
     declared = declaration(fields(make_dataclass("Section", [("share", float, setting(0.5, "a share", at_most=5))]))[0])
     declared.check("share", -3.0)

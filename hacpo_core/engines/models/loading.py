@@ -27,6 +27,7 @@ from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.transformers.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
+TIES = "tie_word_embeddings"
 _SAMPLE = "Janet has 3 eggs, so\n$x = 3$."
 _log = logging.getLogger(__name__)
 
@@ -129,10 +130,26 @@ def load_model(
     if missing:
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_noise(model)
+    _fix_tied_embeddings(model, folder)
     _fix_generation_settings(model, folder)
     model = model.to(device)
     speed_up(model)
     return model  # type: ignore[no-any-return]
+
+
+def _fix_tied_embeddings(model: PreTrainedModel, folder: Path) -> None:
+    """Let the configuration say that two different embeddings are not tied.
+
+    transformers loads both, but keeps `tie_word_embeddings: true`. In a checkpoint or an exported folder, other loaders
+    would obey it and drop one of them.
+    """
+    inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
+    configs = [each for each in (model.config, model.config.get_text_config()) if getattr(each, TIES, False)]
+    if not configs or outputs is None or inputs.weight is outputs.weight:
+        return
+    _log.warning("%s: %s is true, but input and output embeddings differ; they are trained as two", folder, TIES)
+    for each in configs:
+        setattr(each, TIES, False)
 
 
 def _fix_generation_settings(model: PreTrainedModel, folder: Path) -> None:

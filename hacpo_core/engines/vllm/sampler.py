@@ -28,6 +28,8 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import Sampled, SampleRequest
+from hacpo_core.engines.models.folders import read_settings
+from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.torch.lora import merged_parts, merged_weights
 from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
@@ -154,8 +156,11 @@ class VllmSampler:
         if engine.vllm.tensor_parallel_size > 1:
             # In an actor, vLLM would request GPUs from Ray that the actor already has.
             options["distributed_executor_backend"] = "mp"
-        if engine.head_dtype != "same":
-            options["hf_overrides"] = {"head_dtype": engine.head_dtype}
+        overrides: dict[str, Any] = {} if engine.head_dtype == "same" else {"head_dtype": engine.head_dtype}
+        if not getattr(model.config, TIES, False) and read_settings(initial / "config.json").get(TIES):
+            overrides[TIES] = False  # see load_model: the folder's two embeddings differ
+        if overrides:
+            options["hf_overrides"] = overrides
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
         resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's

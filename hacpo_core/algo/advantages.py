@@ -99,11 +99,11 @@ def pooled_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor)
 def guard_binary(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) -> Baseline:
     """Replace a baseline that no 0/1 reward can reach by the agent's own mean.
 
-        mu[k] <- mean of R[k, :]    where mu[k] > 1
+        mu[k] <- mean of R[k, :]    where mu[k] > 1 and k has a scored response
 
     Source: official code. DEVIATION (Eq. 7): see docs/decisions.md#binary-guard.
     """
-    is_over_PA = baseline.mean_PA > 1.0
+    is_over_PA = (baseline.mean_PA > 1.0) & is_scored_PAG.any(dim=2)
     mean_PA = torch.where(is_over_PA, agent_mean(reward_PAG, is_scored_PAG), baseline.mean_PA)
     return replace(baseline, mean_PA=mean_PA, num_guarded=int(is_over_PA.sum()))
 

@@ -67,6 +67,14 @@ def test_pooled_baseline_is_the_plain_mean_of_all_rewards() -> None:
     assert baseline.std_PA[0].tolist() == pytest.approx([0.5345224838248488] * 2, abs=1e-15)
 
 
+def test_pooled_baseline_counts_every_scored_reward_once() -> None:
+    group = rewards([[[1, 0, 0, 0], [1, NO_VERDICT, NO_VERDICT, NO_VERDICT]]])
+    assert pooled_baseline(*group, RATIO_AA).mean_PA[0].tolist() == pytest.approx([0.4, 0.4], abs=1e-15)
+    # the capability baseline is the mean of the agents' means, (0.25 + 1) / 2
+    scaled = capability_baseline(*group, torch.ones_like(RATIO_AA))
+    assert scaled.mean_PA[0].tolist() == pytest.approx([0.625, 0.625], abs=1e-15)
+
+
 def test_own_deviation_divides_unless_own_rewards_are_all_equal() -> None:
     reward_PAG, is_scored_PAG = rewards([*PAIR, [[1, 1, 1, 1], [0, 1, 0, 0]]])
     joint = joint_advantages(

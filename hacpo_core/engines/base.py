@@ -145,8 +145,9 @@ class RowOutcomes:
 class MinibatchOutcome:
     """One update: objective values, gradient norm before clipping, learning rate, rows and tokens.
 
-    `num_skipped` counts rows left out of the passes because their gradient is 0. `gradient_cosine` is the cosine
-    between the gradients of J_homo and J_hete; None if it was not measured.
+    In `cross_objective`, rows whose gradient clipping set to 0 count as 0. `num_skipped` counts rows left out of the
+    passes because their gradient is 0. `gradient_cosine` is the cosine between the gradients of J_homo and J_hete; None
+    if it was not measured.
     """
 
     update: int

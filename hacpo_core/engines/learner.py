@@ -50,7 +50,10 @@ COSINE_CHUNK = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """J_homo and J_hete of some rows, and the measurements of each row, in the order of the passes."""
+    """J_homo and J_hete of some rows, and the measurements of each row, in the order of the passes.
+
+    In J_hete, rows whose gradient clipping set to 0 count as 0.
+    """
 
     own: float
     cross: float
@@ -252,7 +255,7 @@ class BaseLearner(ABC):
             value, entropy_B = self._loss(rows.take(positions), scores, objective, update)
             differentiate(value.own + value.cross)
             own_value += float(value.own.detach())
-            cross_value += float(value.cross.detach())
+            cross_value += float(value.live_cross)
             outcomes.append(_outcomes(positions, value, entropy_B, update))
         return Totals(own_value, cross_value, RowOutcomes.joined(outcomes))
 

@@ -56,7 +56,7 @@ DEFINITIONS: Mapping[str, str] = {
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update/learning_rate": "learning rate of the step's last update",
     "update/own_objective": "J_homo, mean over the step's updates",
-    "update/cross_objective": "J_hete, mean over the step's updates",
+    "update/cross_objective": "J_hete, mean over the step's updates; rows whose gradient clipping set to 0 count as 0",
     "update/kl_nats": "KL to the reference, mean over own rows",
     "update/entropy_nats": "entropy of the learner's next-token distribution, mean over rows",
     "update/skipped_share": "share of rows left out of the forward and backward passes because their advantage is 0",

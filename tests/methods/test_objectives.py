@@ -162,6 +162,16 @@ def test_floor_rises_within_the_step() -> None:
         assert found.surrogate.stopped_share_B.tolist() == [is_stopped]
 
 
+def test_logged_objective_of_others_rows_leaves_out_those_without_gradient() -> None:
+    ratios, advantages = [0.9, 0.5, 1.2], [1.0, 2.0, 3.0]  # the bounds are [0.8, 1]
+    rows, logprob_BT = one_token_rows(ratios, advantages, is_own=[False] * 3, weights=[1.0] * 3, row_weight=1 / 3)
+    found = rows.value(CrossClip(cross_exponent=1.0), logprob_BT)
+    assert found.live_cross.item() == pytest.approx(0.9**2 / 3)
+    assert found.cross.item() == pytest.approx((0.9**2 + 2 * 0.8**2 + 3) / 3)
+    (gradient_BT,) = torch.autograd.grad(found.cross, logprob_BT)
+    assert gradient_BT.flatten().tolist() == pytest.approx([0.9**2 / 3, 0.0, 0.0])
+
+
 def test_token_ratios_are_clipped_one_by_one() -> None:
     logprob_BT = tensor([[math.log(0.5), math.log(0.5), math.log(0.5), 0.0]]).requires_grad_()
     rows = MicroBatch(

@@ -86,7 +86,7 @@ class Weighted(Estimator):
 
 @dataclass(frozen=True)
 class TwoTags(SamplingPlan):
-    """G ordinary responses to each problem, and a short, colder one; how often each was short is remembered."""
+    """G ordinary responses to each problem, and a short one; how often each was short is remembered."""
 
     short_tokens: int = setting(8, "limit of the short response", at_least=1, at_most=1e6)
 
@@ -94,7 +94,7 @@ class TwoTags(SamplingPlan):
         return num_samples + 1
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
-        short = replace(task.limits, max_tokens=self.short_tokens, temperature=0.5)
+        short = replace(task.limits, max_tokens=self.short_tokens)
         ordinary = range(task.num_samples)
         specs = [SampleSpec(problem, i, task.limits) for problem in task.problems for i in ordinary]
         specs += [SampleSpec(problem, task.num_samples, short, tag="short") for problem in task.problems]

@@ -159,7 +159,7 @@ def test_step_without_a_single_verdict_stops_the_run_whatever_is_allowed(
 ) -> None:
     unscored_after(0, monkeypatch)
     with pytest.raises(VerificationError, match=r"16 of 16 responses are unscored, expected not all"):
-        run(small_plan("hacpo", "train.num_steps=1", "verifier.max_unscored_fraction=1"))
+        run(small_plan("hacpo", "verifier.max_unscored_fraction=1", "evaluate.during=[]", "evaluate.final=[]"))
 
 
 def logprobs_off_by(error: float, monkeypatch: pytest.MonkeyPatch) -> None:

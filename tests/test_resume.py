@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from flows.planning.plans import Plan, find_plan
+from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
@@ -26,6 +27,7 @@ from hacpo_core.methods.base import History, State
 from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
+from hacpo_core.store import checkpoints
 from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.store.files import read_json
 from hacpo_core.store.lock import ExperimentLock
@@ -186,6 +188,19 @@ def test_checkpoint_never_survives_a_power_cut_that_its_steps_do_not(
     monkeypatch.setattr("hacpo_core.phases.checkpoint.save_checkpoint", saved)
     finish(plan)
     assert late == []
+
+
+def test_files_of_the_checkpoint_are_hashed_once_at_a_resume(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, hashed = small_plan("gspo"), []
+    break_off(planned, "update", 4)
+    inner = checkpoints.sha256_of
+    monkeypatch.setattr(checkpoints, "sha256_of", lambda path: hashed.append(path) or inner(path))
+    with open_experiment(planned) as (experiment, _):
+        assert experiment.first_version == 2
+    assert hashed
+    assert len(set(hashed)) == len(hashed)
 
 
 def test_flipped_byte_in_checkpoint_is_found_and_older_state_replayed(

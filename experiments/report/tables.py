@@ -93,7 +93,11 @@ def _accuracy_row(
 
 
 def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Notes on an accuracy: the share of unscored responses, which it excludes, and of truncated ones if large."""
+    """Notes on an accuracy: problems and unscored responses that it leaves out, and a large share of truncated ones."""
+    num_problems = sum(result.num_problems for result in evaluations)
+    num_left_out = num_problems - sum(result.headline_estimate.num_problems for result in evaluations)
+    if num_left_out:
+        yield f"{num_left_out} of {num_problems} problems left out"
     for share, least, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "truncated")):
         mean = sum(getattr(result, share) for result in evaluations) / max(1, len(evaluations))
         if mean > least:

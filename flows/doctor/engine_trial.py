@@ -39,7 +39,7 @@ from hacpo_core.placement.base import Placement
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
-from hacpo_core.store.checkpoints import save_checkpoint
+from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"
@@ -243,7 +243,8 @@ class _Trial:
             check_device(self._config.engine.device)
         initial = InitialModel(AGENT, self._config.pair.agents[AGENT], self._root / "models").make()
         self._placement = placement_of(self._config, root, {AGENT: initial})
-        checkpoint = self._placement.open()
+        checkpoint = latest_checkpoint(root)
+        self._placement.open(checkpoint)
         return checkpoint.step if checkpoint is not None else 0
 
     def _agent(self, version: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flows.planning.declarations import available, file_stem, read_declaration, read_yaml, section_of, yaml_problem
+from flows.planning.yaml_scalars import UNTYPED, quoted, typed
 from hacpo_core.config import (
     SEAMS,
     AgentConfig,
@@ -75,19 +75,28 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
     bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(each), count=1) for each in overrides]
     try:
         return OmegaConf.from_dotlist(bracketed)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"cannot read {' '.join(overrides)!r}: {yaml_problem(error)}; quote the value") from error
 
 
+def _check_encoding(words: Sequence[str]) -> None:
+    """Raise a ConfigError for a word that Python could not decode: it is in no file's encoding, either."""
+    for word in words:
+        if any("\ud800" <= character <= "\udfff" for character in word):
+            raise ConfigError(f"{word!r}: not valid text in the locale of this process; set LC_ALL=C.UTF-8")
+
+
 def _quoted(override: str) -> str:
-    """The override, with a template's value quoted: YAML would parse its braces."""
+    """The override, with a template's value quoted, whose braces YAML would parse, and other text as it is written."""
     name, _, value = override.partition("=")
     is_template = (
         name.endswith((".chat_template", ".template", ".system"))
         and value not in ("", "null")
         and value[:1] not in ("'", '"')
     )
-    return f"{name}={json.dumps(value)}" if is_template else override
+    if is_template:
+        return f"{name}={json.dumps(value)}"
+    return override if f".{UNTYPED}." in name else f"{name}={quoted(value)}"
 
 
 def compose(
@@ -105,6 +114,7 @@ def compose(
     Raises:
         ConfigError: an unknown name or field, a value of the wrong type, a contradiction, or a field without effect.
     """
+    _check_encoding([pair, method, hardware, *overrides])
     override_layer = _read_overrides(overrides)
     entry = OmegaConf.create(entry or {})
     layers = [
@@ -259,8 +269,9 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     tree = OmegaConf.structured(schema)
     for source, layer in layers:
         try:
-            tree = OmegaConf.unsafe_merge(tree, copy.deepcopy(layer))  # unsafe_merge reuses the nodes that it is given
-        except (OmegaConfBaseException, TypeError) as error:
+            plain = typed(schema, OmegaConf.to_container(layer), source=source)
+            tree = OmegaConf.unsafe_merge(tree, OmegaConf.create(plain))
+        except (OmegaConfBaseException, TypeError, OverflowError) as error:
             raise ConfigError(f"{_misfit(schema, layer, source, error)}; {remedy}") from error
     try:
         return OmegaConf.to_object(tree)
@@ -271,7 +282,7 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
 
 def _misfit(schema: type, layer: DictConfig, source: str, error: Exception) -> str:
     """What does not fit the schema, in our words where the field can be found, else in OmegaConf's."""
-    found = misfit(schema, OmegaConf.to_container(layer))
+    found = misfit(schema, typed(schema, OmegaConf.to_container(layer), source=source))
     if found is None:
         return f"{_key(error)} (in {source}): {first_line(error)}"
     return f"{found.name} (in {source}): {found.problem}"

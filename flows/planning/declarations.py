@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from flows.planning.yaml_scalars import quoted
 from hacpo_core.config import SEAMS
 from hacpo_core.errors import ConfigError, first_line
 
@@ -76,8 +77,8 @@ def read_yaml(path: Any) -> DictConfig:
         ConfigError: it is not YAML, or not a mapping.
     """
     try:
-        tree = OmegaConf.create(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        tree = OmegaConf.create(quoted(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {yaml_problem(error)}; fix it") from error
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{path}: expected a YAML mapping of sections, got a list or a scalar; rewrite it")

@@ -19,6 +19,7 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import DataError, StoreError, first_line
+from hacpo_core.evaluation.prompts import check_prompts
 from hacpo_core.experiment import Experiment
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
@@ -75,6 +76,8 @@ def open_experiment(
                 for name, problems in load_training(config.data).sets.items()
             }
             benchmarks = load_benchmarks(config)
+            for tokenizer in tokenizers:
+                check_prompts(benchmarks.values(), tokenizer, config, folder=initial[tokenizer.name])
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
@@ -113,13 +116,15 @@ def with_threads(config: ExperimentConfig, root: Path) -> ExperimentConfig:
 
 def _open(placement: Placement, store: StepStore) -> Checkpoint | None:
     """Load the agents from the newest checkpoint before which no step is missing: a missing step is trained again."""
-    num_complete, newest = store.num_complete(), latest_checkpoint(store.root)
-    if newest is not None and newest.step > num_complete:
+    num_complete, checkpoint = store.num_complete(), latest_checkpoint(store.root)
+    if checkpoint is not None and checkpoint.step > num_complete:
         _log.warning(
             "%s: step %d is missing or corrupt, before the checkpoint of step %d; training begins before it",
-            *(store.root.name, num_complete + 1, newest.step),
+            *(store.root.name, num_complete + 1, checkpoint.step),
         )
-    return placement.open(at_most=num_complete)
+        checkpoint = latest_checkpoint(store.root, at_most=num_complete)
+    placement.open(checkpoint)
+    return checkpoint
 
 
 def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:

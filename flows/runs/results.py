@@ -70,11 +70,15 @@ def result_values(result: EvaluationResult) -> dict[str, float]:
 
 
 def result_table(experiment: Experiment) -> pd.DataFrame:
-    """One row per agent: score on each final benchmark before and after training, tokens, wall and GPU seconds."""
+    """One row per agent: score on each final benchmark before and after training, tokens, wall and GPU seconds.
+
+    A benchmark with unscored responses has their largest share in a column of its own.
+    """
     import pandas as pd
 
     num_steps, store = experiment.config.train.num_steps, experiment.ledger.store
     metrics = [store.metrics(step) for step in range(1, num_steps + 1)]
+    final = dict.fromkeys(experiment.config.evaluate.final)
     rows = []
     for agent in experiment.agents:
         row: dict[str, Any] = {
@@ -83,9 +87,10 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
             "seed": experiment.config.seed,
             "agent": agent,
         }
-        for name in dict.fromkeys(experiment.config.evaluate.final):
-            for when, step in (("before", 0), ("after", num_steps)):
-                row[f"{name}_{when}"] = read_result(store, step, result_phase(name, agent)).value
+        for name in final:
+            before, after = (read_result(store, step, result_phase(name, agent)) for step in (0, num_steps))
+            row |= {f"{name}_before": before.value, f"{name}_after": after.value}
+            row[f"{name}_unscored"] = max(before.unscored_share, after.unscored_share)
         spent = Spent()
         own = [step_metrics["agents"][agent] for step_metrics in metrics]
         for values in own:
@@ -94,7 +99,8 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
         row["tokens_trained"] = int(sum(values["tokens/trained"] for values in own))
         row["seconds"], row["gpu_seconds"] = round(spent.seconds, 2), round(spent.gpu_s, 2)
         rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table.drop(columns=[f"{name}_unscored" for name in final if not table[f"{name}_unscored"].any()])
 
 
 def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:

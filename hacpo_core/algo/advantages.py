@@ -89,21 +89,31 @@ def capability_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Ten
 
 
 def pooled_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor, ratio_AA: Tensor) -> Baseline:
-    """Mean and standard deviation of all agents' rewards: the capability baseline with all ratios 1.
+    """Mean and standard deviation of all agents' scored rewards.
+
+        mu[k] = sum_j sum_i R[j, i] / (number of scored responses)
+
+    With equally many scored responses of each agent, it is the capability baseline with all ratios 1.
 
     Source: HACPO section 5, the Naive baseline.
     """
-    return capability_baseline(reward_PAG, is_scored_PAG, torch.ones_like(ratio_AA))
+    shape, num_P = reward_PAG.shape[:2], reward_PAG.shape[0]
+    pooled_P1 = own_baseline(reward_PAG.reshape(num_P, 1, -1), is_scored_PAG.reshape(num_P, 1, -1), ratio_AA)
+    return Baseline(
+        mean_PA=pooled_P1.mean_PA.expand(shape),
+        std_PA=pooled_P1.std_PA.expand(shape),
+        is_uniform_PA=pooled_P1.is_uniform_PA.expand(shape),
+    )
 
 
 def guard_binary(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) -> Baseline:
     """Replace a baseline that no 0/1 reward can reach by the agent's own mean.
 
-        mu[k] <- mean of R[k, :]    where mu[k] > 1
+        mu[k] <- mean of R[k, :]    where mu[k] > 1 and k has a scored response
 
     Source: official code. DEVIATION (Eq. 7): see docs/decisions.md#binary-guard.
     """
-    is_over_PA = baseline.mean_PA > 1.0
+    is_over_PA = (baseline.mean_PA > 1.0) & is_scored_PAG.any(dim=2)
     mean_PA = torch.where(is_over_PA, agent_mean(reward_PAG, is_scored_PAG), baseline.mean_PA)
     return replace(baseline, mean_PA=mean_PA, num_guarded=int(is_over_PA.sum()))
 

@@ -71,6 +71,23 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pe
     return (ratio * advantage).minimum(clipped) if is_pessimistic else clipped
 
 
+def dual_clipped_surrogate(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, limit: float) -> Tensor:
+    """The pessimistic `clipped_surrogate`, bounded from below where the advantage is negative.
+
+        max( min(r A, clip(r) A), c A )   where A < 0
+
+    Args:
+        ratio, advantage, bounds: as for `clipped_surrogate`.
+        limit: c > 1. A larger ratio has no gradient where A < 0.
+
+    Returns:
+        surrogate, shape of ratio.
+    Source: dual-clip PPO (1912.09729), Eq. 5; verl's `clip_ratio_c`.
+    """
+    surrogate = clipped_surrogate(ratio, advantage, bounds, is_pessimistic=True)
+    return surrogate.where(advantage >= 0, surrogate.maximum(limit * advantage))
+
+
 def is_stopped(ratio: Tensor, advantage: Tensor, bounds: Bounds, *, is_pessimistic: bool) -> Tensor:
     """True where clipping sets the gradient to 0.
 

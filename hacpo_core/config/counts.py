@@ -30,7 +30,7 @@ def measures_cosine(config: ExperimentConfig) -> bool:
 
 
 def num_minibatches(config: ExperimentConfig) -> int:
-    """Updates of one learner per step, according to the method's builder."""
+    """Planned updates of one learner per step: those of the first round of sampling, if no row is left out."""
     sources = num_sources(config)
     num_rows = sources * config.train.problems * num_samples(config)
     samples = config.rollout.num_samples
@@ -38,8 +38,14 @@ def num_minibatches(config: ExperimentConfig) -> int:
 
 
 def total_updates(config: ExperimentConfig) -> int:
-    """Updates of one learner over the whole training."""
+    """Planned updates of one learner over the whole training."""
     return config.train.num_steps * num_minibatches(config)
+
+
+def planned_updates(config: ExperimentConfig, step: int) -> range:
+    """Planned updates of a step, numbered over the whole training."""
+    each = num_minibatches(config)
+    return range((step - 1) * each, step * each)
 
 
 def num_ranks(config: ExperimentConfig, agent: str) -> int:

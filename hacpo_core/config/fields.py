@@ -61,6 +61,8 @@ class Declaration:
         if not self.is_bounded:
             return ""
         bracket, least = ("[", self.at_least) if self.above is None else ("(", self.above)
+        if least is None:
+            return f"a value of at most {self.at_most:g}"
         if self.at_most is not None:
             return f"a value in {bracket}{least:g}, {self.at_most:g}]"
         return f"a value of at least {least:g}" if bracket == "[" else f"a value above {least:g}"

@@ -77,7 +77,7 @@ def _holds(kind: Any, value: Any) -> bool:
     if kind in (int, float):
         try:
             return kind(value) == float(value) or kind is float  # nan differs from itself
-        except ValueError:
+        except (ValueError, OverflowError):  # int(inf), float(10**400)
             return False
     return True
 

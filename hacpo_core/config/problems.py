@@ -220,6 +220,15 @@ def _starts_no_worker(_: Any, config: Any) -> str | None:
     return "verifier.equality is normalised, which uses no workers"
 
 
+def _runs_no_function(reward: Any, _: Any) -> str | None:
+    own = [name for name in reward.functions if ":" in name]
+    return None if own else "reward.functions has no function of your own"
+
+
+def _scores_everything(verifier: Any, config: Any) -> str | None:
+    return _starts_no_worker(verifier, config) if _runs_no_function(config.reward, config) else None
+
+
 @dataclass(frozen=True)
 class VerifierConfig:
     """How answers are compared. math-verify runs in worker processes."""
@@ -252,17 +261,12 @@ class VerifierConfig:
     )
     max_unscored_fraction: float = setting(
         0.05,
-        "largest share (rounded up to whole responses) of an agent's responses in a step that may be unscored; with "
-        "more, or with no verdict at all, the run stops",
+        "largest share (rounded up to whole responses) of an agent's responses in a step, or to a benchmark, that may "
+        "be unscored; with more, or with no verdict at all, the run stops",
         at_least=0,
         at_most=1,
-        inert=_starts_no_worker,
+        inert=_scores_everything,
     )
-
-
-def _runs_no_function(reward: Any, _: Any) -> str | None:
-    own = [name for name in reward.functions if ":" in name]
-    return None if own else "reward.functions has no function of your own"
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class ExperimentConfig:
     conformance: str = setting(
         "paper",
         "preset that the configuration starts from; other fields may deviate from it",
-        choices={"paper": "as described in the paper", "official": "as in the authors' code"},
+        choices={"paper": "as described in the paper", "official": "as in the authors' code, branch V1"},
         identity=False,
     )
     old_logprobs: str = setting(

@@ -95,7 +95,7 @@ def asked(problems: Sequence[Problem], config: ProblemSetConfig) -> list[Problem
 
 def _problem(row: DataRow, config: ProblemSetConfig, columns: ProblemSetConfig | HubConfig, default_id: str) -> Problem:
     return Problem(
-        id=row.id(columns.id_field) if columns.id_field else default_id,
+        id=row.text(columns.id_field, numbers=True) if columns.id_field else default_id,
         messages=(Message("user", row.text(columns.problem_field)),),
         gold=Gold(
             answer=_answer(row, columns.answer_field, columns.answer_form),

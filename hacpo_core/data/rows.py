@@ -34,7 +34,7 @@ class DataRow:
         """Text of a column. With `numbers`, it may be a number, which is converted; with `blanks`, empty or null.
 
         Raises:
-            DataError: the column is missing, empty or of another type, or the number is not finite.
+            DataError: the column is missing, empty, of another type or not valid Unicode, or the number is not finite.
         """
         value = self.values.get(name)
         if numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -48,19 +48,13 @@ class DataRow:
             raise DataError(f"{self.place}: field {name!r} is missing or not text; the row has {columns}")
         if not blanks and not value.strip():
             raise DataError(f"{self.place}: field {name!r} is empty; fix or remove the row")
-        return value
-
-    def id(self, name: str) -> str:
-        """The row's id, as text, from this column.
-
-        Raises:
-            DataError: as for `text`, or the id is not valid Unicode.
-        """
-        value = self.text(name, numbers=True)
         try:
             value.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"{self.place}: field {name!r}: {value!r} is not valid Unicode; fix the id") from error
+        except UnicodeEncodeError as error:  # half of a pair, "\ud83d" in JSON: it could not be stored
+            part = value[max(0, error.start - 20) : error.end]
+            raise DataError(
+                f"{self.place}: field {name!r}: {part!r} is not valid Unicode; fix or remove the row"
+            ) from error
         return value
 
     def optional(self, name: str | None) -> Any:
@@ -123,7 +117,7 @@ def _json_rows(path: Path) -> Iterator[DataRow]:
                 values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: not UTF-8 ({error}); save the file as UTF-8") from error
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"{place}: not JSON ({error}), expected one object per line; fix or remove the line, or convert "
                     "the file to JSONL or Parquet"

@@ -102,7 +102,8 @@ class RowOutcomes:
         row_B: position of the row in its mini-batch.
         update_B: index m of that mini-batch.
         ratio_B: sequence importance ratio before the row's update, as `Surrogate.ratio_B`.
-        floor_B, ceiling_B: its bounds.
+        floor_B, ceiling_B: bounds, of the ratio or of each token's ratio.
+        below_B, above_B: share of the row beyond these bounds: 0 or 1, or a share of tokens.
         stopped_share_B: share of the row whose gradient clipping set to 0: 0 or 1, or a share of tokens.
         kl_B: mean KL divergence from the reference, nats.
         correction_B: mean correction weight of its tokens, see `Objective.correction`; 1 without correction.
@@ -114,6 +115,8 @@ class RowOutcomes:
     ratio_B: NDArray[np.float64]
     floor_B: NDArray[np.float64]
     ceiling_B: NDArray[np.float64]
+    below_B: NDArray[np.float64]
+    above_B: NDArray[np.float64]
     stopped_share_B: NDArray[np.float64]
     kl_B: NDArray[np.float64]
     correction_B: NDArray[np.float64]
@@ -126,7 +129,7 @@ class RowOutcomes:
     @classmethod
     def none(cls) -> RowOutcomes:
         """No rows."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(7)))
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(9)))
 
     @classmethod
     def joined(cls, parts: Sequence[RowOutcomes]) -> RowOutcomes:
@@ -142,8 +145,9 @@ class RowOutcomes:
 class MinibatchOutcome:
     """One update: objective values, gradient norm before clipping, learning rate, rows and tokens.
 
-    `num_skipped` counts rows left out of the passes because their gradient is 0. `gradient_cosine` is the cosine
-    between the gradients of J_homo and J_hete; None if it was not measured.
+    In `cross_objective`, rows whose gradient clipping set to 0 count as 0. `num_skipped` counts rows left out of the
+    passes because their gradient is 0. `gradient_cosine` is the cosine between the gradients of J_homo and J_hete; None
+    if it was not measured.
     """
 
     update: int

@@ -50,7 +50,10 @@ COSINE_CHUNK = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """J_homo and J_hete of some rows, and the measurements of each row, in the order of the passes."""
+    """J_homo and J_hete of some rows, and the measurements of each row, in the order of the passes.
+
+    In J_hete, rows whose gradient clipping set to 0 count as 0.
+    """
 
     own: float
     cross: float
@@ -85,6 +88,8 @@ class BaseLearner(ABC):
         self.num_updates = 0
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
+        self._position: float | None = None
+        """of the next update in the schedule of the learning rate, see `update`"""
         self._device = model.device
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
@@ -152,6 +157,7 @@ class BaseLearner(ABC):
         objective: Objective,
         *,
         measures_cosine: bool,
+        planned: range | None = None,
         recomputes_own: bool = False,
         objective_state: State | None = None,
     ) -> UpdateOutcome:
@@ -161,6 +167,8 @@ class BaseLearner(ABC):
             minibatches: rows of each update.
             objective: the method's.
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
+            planned: the updates that the schedule of the learning rate has for this step; None: as many as there are
+                mini-batches, after those of the earlier steps.
             recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
                 that train them; otherwise use those of the rows.
             objective_state: of the previous step; None: {}.
@@ -182,7 +190,9 @@ class BaseLearner(ABC):
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows_seen: list[RowOutcomes] = []
+        planned = planned or range(self.num_updates, self.num_updates + len(minibatches))
         for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
+            self._position = planned.start + m * len(planned) / len(minibatches)
             cosine = self._gradient_cosine(rows, objective, m) if measures_cosine and m == 0 else None
             totals = self.accumulate(rows, objective, m)
             stepped = self.optimizer_step()
@@ -245,7 +255,7 @@ class BaseLearner(ABC):
             value, entropy_B = self._loss(rows.take(positions), scores, objective, update)
             differentiate(value.own + value.cross)
             own_value += float(value.own.detach())
-            cross_value += float(value.cross.detach())
+            cross_value += float(value.live_cross)
             outcomes.append(_outcomes(positions, value, entropy_B, update))
         return Totals(own_value, cross_value, RowOutcomes.joined(outcomes))
 
@@ -326,7 +336,9 @@ class BaseLearner(ABC):
 
     def _rate(self) -> float:
         """Learning rate of the next update."""
-        return learning_rate(self._config, update=self.num_updates, total_updates=self._total_updates)
+        return learning_rate(
+            self._config, update=self.num_updates, total_updates=self._total_updates, position=self._position
+        )
 
     def _check_norm(self, norm: float) -> None:
         if not math.isfinite(norm):
@@ -394,6 +406,8 @@ def _outcomes(positions: Sequence[int], value: LossValue, entropy_B: Tensor, upd
         ratio_B=column(surrogate.ratio_B),
         floor_B=column(surrogate.floor_B),
         ceiling_B=column(surrogate.ceiling_B),
+        below_B=column(surrogate.below_B),
+        above_B=column(surrogate.above_B),
         stopped_share_B=column(surrogate.stopped_share_B),
         kl_B=column(value.kl_B),
         correction_B=column(value.correction_B),

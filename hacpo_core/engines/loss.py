@@ -20,10 +20,13 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 class LossValue:
     """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes the KL penalty. `kl_B` is in nats.
     `correction_B` is the mean weight that corrects each row for the difference between sampler and learner.
+
+    `live_cross` is J_hete of the rows whose gradient clipping did not set to 0.
     """
 
     own: Tensor
     cross: Tensor
+    live_cross: Tensor
     surrogate: Surrogate
     kl_B: Tensor
     correction_B: Tensor
@@ -67,9 +70,11 @@ def loss_value(
         kl_B = masked_mean(kl_BT, rows.mask_BT)
         penalty_B = objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)
     weight_B = row_weight_B.to(logprob_BT.dtype)
+    cross_B = torch.where(rows.is_foreign_B, value_B, 0.0) * weight_B
     return LossValue(
         own=(torch.where(rows.is_foreign_B, 0.0, value_B - penalty_B) * weight_B).sum(),
-        cross=(torch.where(rows.is_foreign_B, value_B, 0.0) * weight_B).sum(),
+        cross=cross_B.sum(),
+        live_cross=cross_B.detach().where(surrogate.stopped_share_B < 1.0, 0.0).sum(),
         surrogate=surrogate,
         kl_B=kl_B.detach(),
         correction_B=correction_B,

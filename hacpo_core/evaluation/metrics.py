@@ -60,11 +60,9 @@ def best_at_k(reward_PK: Floats) -> Floats:
         reward_PK: reward, > 0 is correct; nan is unscored.
 
     Returns:
-        value_P, 1 or 0; nan if none is correct and some are unscored, since one of these may be correct.
+        value_P, 1 or 0; nan if a response is unscored.
     """
-    is_right_P = _num_right(reward_PK) > 0
-    is_known_P = is_right_P | ~np.isnan(reward_PK).any(axis=1)
-    return np.where(is_known_P, is_right_P.astype(np.float64), np.nan)
+    return _of_complete(reward_PK, (_num_right(reward_PK) > 0).astype(np.float64))
 
 
 @cache
@@ -86,17 +84,12 @@ def bootstrap_best_at_k(reward_PK: Floats) -> Floats:
         reward_PK: reward, > 0 is correct; nan is unscored.
 
     Returns:
-        value_P in [0, 1]; nan if it depends on unscored responses.
+        value_P in [0, 1]; nan if a response is unscored.
     Source: verl's best@N: 1,000 draws of N from N, with seed 42 for each problem.
     """
     draw_RK = bootstrap_draws(reward_PK.shape[1])
-
-    def share_of_draws(is_right_PK: NDArray[np.bool_]) -> Floats:
-        return np.asarray([is_right_K[draw_RK].any(axis=1).mean() for is_right_K in is_right_PK], dtype=np.float64)
-
-    least_P = share_of_draws(reward_PK > 0)
-    most_P = share_of_draws((reward_PK > 0) | np.isnan(reward_PK))
-    return np.where(least_P == most_P, least_P, np.nan)
+    share_P = np.asarray([is_right_K[draw_RK].any(axis=1).mean() for is_right_K in reward_PK > 0], dtype=np.float64)
+    return _of_complete(reward_PK, share_P)
 
 
 METRICS: dict[str, Callable[[Floats], Floats]] = {
@@ -164,6 +157,15 @@ def estimates(reward_PK: Floats, *, seed: int) -> list[MetricEstimate]:
         values_of[f"pass@{k}"] = pass_at(reward_PK, k=k)
         k *= 2
     return [mean_with_interval(metric, value_P, seed=seed) for metric, value_P in values_of.items()]
+
+
+def _of_complete(reward_PK: Floats, value_P: Floats) -> Floats:
+    """The values of problems without an unscored response; nan for the others.
+
+    A correct response would decide the best of K whatever the unscored ones are. But if such problems stayed and those
+    without a correct response were left out, the mean over problems would be too high.
+    """
+    return np.where(np.isnan(reward_PK).any(axis=1), np.nan, value_P)
 
 
 def _num_scored(reward_PK: Floats) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -25,6 +26,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.verify import check_scored
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
@@ -44,10 +46,10 @@ def start_evaluation(
     if experiment.ledger.store.is_intact(step, result_phase(benchmark.name, agent)):
         return None
     shards = _shards(len(benchmark.problems), experiment.config.evaluate.shard_problems)
-    for shard in shards:
+    for n, shard in enumerate(shards):
         done = runner.start(
             Phase(shard_kind(benchmark.name, shard), step, agent),
-            lambda shard=shard: answer_shard(experiment, step, agent, benchmark, shard),  # type: ignore[misc]
+            partial(answer_shard, experiment, step, agent, benchmark, shard, before=shards[:n]),
             after=after,
         )
         after = [done]
@@ -119,8 +121,20 @@ def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
     return is_same
 
 
-def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range) -> None:
-    """Sample, verify and commit the responses to the problems of one shard."""
+def answer_shard(
+    experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range, *, before: Sequence[range]
+) -> None:
+    """Sample, verify and commit the responses to the problems of one shard.
+
+    Args:
+        experiment, step, agent, benchmark: the evaluation.
+        shard: positions of the problems.
+        before: the earlier shards, which are committed.
+
+    Raises:
+        VerificationError: too many responses to the benchmark are unscored, see `check_scored`; a resume answers this
+            shard again.
+    """
     phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment.config, benchmark)
     if _is_done(experiment.ledger.store, step, phase, digest):
         return
@@ -137,6 +151,15 @@ def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Bench
     golds = [spec.problem.gold for spec in specs]
     style = _style(experiment.config, benchmark)
     verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))  # type: ignore[arg-type]
+    earlier = [f"{shard_kind(benchmark.name, each)}.{agent}" for each in before]
+    num_before = sum(experiment.ledger.store.read_value(step, each, f"{each}.json")["num_unscored"] for each in earlier)
+    num_unscored = check_scored(
+        verdicts,
+        f"step {step}, {agent} on {benchmark.name}",
+        max_fraction=experiment.config.verifier.max_unscored_fraction,
+        num_before=num_before,
+        num_responses=len(benchmark.problems) * num_samples,
+    )
     table = {
         "problem_id": responses.problem_id,
         "sample": responses.sample_R,
@@ -150,7 +173,8 @@ def answer_shard(experiment: Experiment, step: int, agent: str, benchmark: Bench
         "extracted": pyarrow.array(verdicts.extracted, type=pyarrow.string()),
         "reason": verdicts.reason,
     }
-    outputs = {f"{phase}.parquet": table, f"{phase}.json": {"digest": digest, "cost": asdict(cost)}}
+    value = {"digest": digest, "cost": asdict(cost), "num_unscored": num_unscored}
+    outputs = {f"{phase}.parquet": table, f"{phase}.json": value}
     experiment.ledger.store.commit(step, phase, outputs)
 
 
@@ -165,9 +189,6 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
     costs = [PhaseCost(**store.read_value(step, phase, f"{phase}.json")["cost"]) for phase in phases]
     by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
     reward_PK = by_key.loc[[problem.id for problem in benchmark.problems]].to_numpy(dtype=np.float64)
-    unscored_share = float(np.isnan(reward_PK).mean())
-    if unscored_share:
-        _log.warning("step %d, %s on %s: %.1f %% unscored", step, agent, benchmark.name, 100 * unscored_share)
     result = EvaluationResult(
         benchmark=benchmark.name,
         agent=agent,
@@ -179,7 +200,7 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
         num_problems=len(benchmark.problems),
         num_samples=num_samples,
         cut_share=float((frame["finish_reason"] == "length").mean()),
-        unscored_share=unscored_share,
+        unscored_share=float(np.isnan(reward_PK).mean()),
         shards=tuple((shard.start, shard.stop) for shard in shards),
         cost=PhaseCost.total(costs),
     )

@@ -90,7 +90,7 @@ class PlanTask:
         agent: the one that samples.
         problems: the step's.
         num_samples: `rollout.num_samples`.
-        limits: as configured; a spec must not exceed them.
+        limits: as configured; a spec may have a smaller `max_tokens`.
         seed: the experiment's.
         round: of sampling in this step, from 0.
         verified: all agents' verified responses of the step's earlier rounds, by agent; empty in the first round.
@@ -398,9 +398,11 @@ class Surrogate:
 
     Attributes:
         value_B: to be maximised, with gradient; for a token-level objective the sum over the row's tokens.
-        ratio_B: sequence importance ratio to which the bounds apply.
+        ratio_B: sequence importance ratio.
         stopped_share_B: share of the row whose gradient clipping set to 0, in [0, 1].
-        floor_B, ceiling_B: bounds of the ratio.
+        floor_B, ceiling_B: bounds of the ratio, or of each token's ratio.
+        below_share_B, above_share_B: share of the row's tokens whose ratio is beyond a bound; None: the bounds are of
+            `ratio_B`.
     """
 
     value_B: Tensor
@@ -408,6 +410,18 @@ class Surrogate:
     stopped_share_B: Tensor
     floor_B: Tensor
     ceiling_B: Tensor
+    below_share_B: Tensor | None = None
+    above_share_B: Tensor | None = None
+
+    @property
+    def below_B(self) -> Tensor:
+        """Share of the row that is below its lower bound: 0 or 1, or a share of tokens."""
+        return self.ratio_B < self.floor_B if self.below_share_B is None else self.below_share_B
+
+    @property
+    def above_B(self) -> Tensor:
+        """Share of the row that is above its upper bound."""
+        return self.ratio_B > self.ceiling_B if self.above_share_B is None else self.above_share_B
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hacpo_core.errors import MethodError
 from hacpo_core.methods.base import LossRows, Objective, Surrogate
 from hacpo_core.methods.checks import called
 
-_COLUMNS = ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B")
+_COLUMNS = ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B", "below_B", "above_B")
 
 
 def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:

@@ -30,6 +30,8 @@ from hacpo_core.methods.base import (
 from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
 from hacpo_core.responses import SEARCHED
 
+TORCH_OUT_OF_MEMORY = "OutOfMemoryError"
+"""name of torch's error, which is not imported here"""
 _T = TypeVar("_T")
 
 
@@ -68,11 +70,14 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
             )
         seen.add(key)
         limits = spec.limits
-        is_valid = isinstance(limits, SamplingLimits) and type(limits.max_tokens) is int and limits.max_tokens >= 1
-        if not is_valid or not limits.temperature > 0 or not 0 < limits.top_p <= 1:
+        if not isinstance(limits, SamplingLimits) or type(limits.max_tokens) is not int or limits.max_tokens < 1:
             raise MethodError(
-                f"{owner}: got {limits} for {spec.problem.id!r}, expected SamplingLimits with temperature > 0, "
-                "top_p in (0, 1] and max_tokens >= 1"
+                f"{owner}: got {limits} for {spec.problem.id!r}, expected SamplingLimits with max_tokens >= 1"
+            )
+        if replace(limits, max_tokens=task.limits.max_tokens) != task.limits:
+            raise MethodError(
+                f"{owner}: got {limits} for {spec.problem.id!r}, expected the temperature and top_p of rollout, with "
+                "which the trained policy samples; change max_tokens alone: replace(task.limits, max_tokens=...)"
             )
         if limits.max_tokens > task.limits.max_tokens:
             raise MethodError(
@@ -294,12 +299,15 @@ def called(owner: str, call: Callable[[], Any]) -> Any:
 
     Raises:
         MethodError: it raised an error.
+        MemoryError, torch.OutOfMemoryError: the machine's memory was short, which a retry may survive.
     """
     try:
         return call()
-    except HacpoError:
+    except (HacpoError, MemoryError):
         raise
     except Exception as error:
+        if type(error).__name__ == TORCH_OUT_OF_MEMORY:
+            raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename}, line {last.lineno}"
         raise MethodError(f"{owner}: {type(error).__name__}: {error} ({where}); fix the class") from error

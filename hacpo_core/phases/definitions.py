@@ -38,8 +38,8 @@ DEFINITIONS: Mapping[str, str] = {
     "ratio_from_<agent>/log_center": "c, nats per token: mean log-ratio of that agent's rows before the step's first "
     "update, over the last steps; ratio and clip metrics of its rows are of s~ = s / exp(c) (self_normalised)",
     "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, when s should be 1",
-    "clip_<source>/below_share": "share of the source's rows whose ratio is below the lower bound",
-    "clip_<source>/above_share": "share of the source's rows whose ratio is above the upper bound",
+    "clip_<source>/below_share": "share of the source's rows (or tokens) whose ratio is below the lower bound",
+    "clip_<source>/above_share": "share of the source's rows (or tokens) whose ratio is above the upper bound",
     "clip_<source>/stopped_share": "share of the source's rows (or tokens) whose gradient clipping set to 0",
     "text/length_drift": "(learner tokens - source tokens) / source tokens, mean over retokenised responses",
     "text/num_truncated": "cross-agent responses cut at the learner's limit",
@@ -56,7 +56,7 @@ DEFINITIONS: Mapping[str, str] = {
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "update/learning_rate": "learning rate of the step's last update",
     "update/own_objective": "J_homo, mean over the step's updates",
-    "update/cross_objective": "J_hete, mean over the step's updates",
+    "update/cross_objective": "J_hete, mean over the step's updates; rows whose gradient clipping set to 0 count as 0",
     "update/kl_nats": "KL to the reference, mean over own rows",
     "update/entropy_nats": "entropy of the learner's next-token distribution, mean over rows",
     "update/skipped_share": "share of rows left out of the forward and backward passes because their advantage is 0",
@@ -98,4 +98,6 @@ def definition(metric: str) -> str:
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    return [(re.compile(re.sub("<[a-z]+>", "[^/]+", re.escape(name))), text) for name, text in DEFINITIONS.items()]
+    """Names as patterns; the longest first, since `<benchmark>_best_at_<k>` also matches `..._bootstrap_best_at_30`."""
+    names = sorted(DEFINITIONS, key=len, reverse=True)
+    return [(re.compile(re.sub("<[a-z]+>", "[^/]+", re.escape(name))), DEFINITIONS[name]) for name in names]

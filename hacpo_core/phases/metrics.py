@@ -155,14 +155,13 @@ def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, f
 def _row_metrics(source: str, rows: Mapping[str, NDArray[Any]], is_counted: NDArray[np.bool_]) -> dict[str, float]:
     if not is_counted.any():
         return {}
-    ratio, floor, ceiling, stopped_share = (
-        rows[name][is_counted] for name in ("ratio", "floor", "ceiling", "stopped_share")
-    )
+    ratio = rows["ratio"][is_counted]
     return {
         f"ratio_{source}/mean": float(ratio.mean()),
         f"ratio_{source}/min": float(ratio.min()),
         f"ratio_{source}/max": float(ratio.max()),
-        f"clip_{source}/below_share": float((ratio < floor).mean()),
-        f"clip_{source}/above_share": float((ratio > ceiling).mean()),
-        f"clip_{source}/stopped_share": float(stopped_share.mean()),
+        **{
+            f"clip_{source}/{share}": float(rows[share][is_counted].mean())
+            for share in ("below_share", "above_share", "stopped_share")
+        },
     }

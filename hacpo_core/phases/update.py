@@ -52,7 +52,7 @@ def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[
 
     for losses in range(1, MOST_LOSSES + 1):
         try:
-            with experiment.placement.turn():
+            with experiment.placement.turn(agent):
                 return work(experiment.placement.agent_at(agent, version, replay=replay))
         except AgentLostError as error:
             if losses == MOST_LOSSES:

@@ -30,15 +30,39 @@ def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> 
     problems = [experiment.problem(problem_id) for problem_id in responses.problem_id]
     with Stopwatch() as watch:
         verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text, list(responses.row_keys())))
-    num_unscored, most = int((~verdicts.is_scored_R).sum()), experiment.config.verifier.max_unscored_fraction
-    if num_unscored:
-        _log.warning("step %d, %s: %d of %d responses are unscored", step, agent, num_unscored, len(verdicts))
-    if num_unscored and (num_unscored == len(verdicts) or num_unscored > math.ceil(most * len(verdicts))):
+    check_scored(verdicts, f"step {step}, {agent}", max_fraction=experiment.config.verifier.max_unscored_fraction)
+    batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
+    experiment.ledger.save_verdicts(step, agent, batch, round)
+
+
+def check_scored(
+    verdicts: Verdicts, place: str, *, max_fraction: float, num_before: int = 0, num_responses: int | None = None
+) -> int:
+    """Warn of unscored responses, and stop if they are too many.
+
+    Args:
+        verdicts: of the responses of a phase.
+        place: step, agent and, in an evaluation, benchmark, for the message.
+        max_fraction: `verifier.max_unscored_fraction`.
+        num_before: unscored responses of earlier phases that count together with these.
+        num_responses: responses of all these phases; None: of this one.
+
+    Returns:
+        the number of unscored responses of this phase.
+
+    Raises:
+        VerificationError: all responses are unscored, or more than this share of them, rounded up.
+    """
+    num_own, total = int((~verdicts.is_scored_R).sum()), len(verdicts) if num_responses is None else num_responses
+    if not num_own:
+        return 0
+    num_unscored = num_before + num_own
+    _log.warning("%s: %d of %d responses are unscored", place, num_unscored, total)
+    if num_unscored == total or num_unscored > math.ceil(max_fraction * total):
         raise VerificationError(
-            f"step {step}, {agent}: {num_unscored} of {len(verdicts)} responses are unscored, expected not all and at "
-            f"most verifier.max_unscored_fraction={most} of them (first reason: "
+            f"{place}: {num_unscored} of {total} responses are unscored, expected not all and at most "
+            f"verifier.max_unscored_fraction={max_fraction} of them (first reason: "
             f"{next(filter(None, verdicts.reason), 'none given')}); resume to try again, fix the reward function, or "
             "start a new experiment with a larger verifier.timeout_s, verifier.memory_mb or reward.timeout_s"
         )
-    batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
-    experiment.ledger.save_verdicts(step, agent, batch, round)
+    return num_own

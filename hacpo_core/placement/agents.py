@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import longest_sequence, total_updates
+from hacpo_core.config.counts import longest_sequence, planned_updates, total_updates
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
@@ -259,6 +259,7 @@ class Agent:
         outcome = self.learner.update(
             minibatches,
             objective,
+            planned=planned_updates(self.config, version),
             measures_cosine=measures_cosine,
             recomputes_own=recomputes_own,
             objective_state=objective_state,

@@ -110,24 +110,15 @@ class Placement(ABC):
         """Folder of an agent's initial model."""
         return self._initial[name]
 
-    def turn(self) -> AbstractContextManager[object]:
-        """Context manager for work with an agent; agents that share devices wait here for each other."""
+    def turn(self, name: str) -> AbstractContextManager[object]:
+        """Context manager for work with an agent: phases in other threads that need it, or its devices, wait here."""
         return nullcontext()
 
-    def open(self, *, at_most: int | None = None) -> Checkpoint | None:
-        """Load every agent from the newest intact checkpoint, or from its initial model if there is none.
-
-        Args:
-            at_most: no later checkpoint than that of this step.
-
-        Returns:
-            the checkpoint, or None.
-        """
-        checkpoint = latest_checkpoint(self._root, at_most=at_most)
+    def open(self, checkpoint: Checkpoint | None = None) -> None:
+        """Load every agent from a checkpoint, or from its initial model."""
         for name in self._initial:
             self._make_room(name)
             self._agents[name] = self._load(name, checkpoint)
-        return checkpoint
 
     def _make_room(self, name: str) -> None:
         """Make the agent that worked last release shared devices, unless it is this agent."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -260,7 +260,8 @@ class RayPlacement(Placement):
             config, root=root.absolute(), initial={agent: path.absolute() for agent, path in initial.items()}
         )
         self._generation = 0
-        self._turn = threading.Lock() if config.placement.colocated else None
+        turns = [threading.Lock()] * len(initial) if config.placement.colocated else [threading.Lock() for _ in initial]
+        self._turns = dict(zip(initial, turns, strict=True))
         self.groups: dict[str, Any] = {}
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -276,9 +277,11 @@ class RayPlacement(Placement):
         """Whether agents have to make room for each other."""
         return self._config.placement.colocated and super().shares_devices
 
-    def turn(self) -> AbstractContextManager[object]:
-        """One agent at a time if they share devices; otherwise, agents do not wait."""
-        return self._turn or nullcontext()
+    def turn(self, name: str) -> AbstractContextManager[object]:
+        """One phase of an agent at a time, since its ranks must get all calls in the same order; one phase of all
+        agents at a time if they share devices.
+        """
+        return self._turns[name]
 
     def _reserve(self) -> None:
         """Reserve CPUs and GPUs, one placement group per agent, or a single one if all agents share devices."""

@@ -21,7 +21,8 @@ from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import Worker
 
 MOST_FAILURES = 4
-"""after this many failed single responses in a row, the function itself is at fault and batches are not split"""
+"""after this many failed single responses in a row, the function itself is at fault: the rest of the batch is unscored
+without a call, and later batches are not split"""
 _log = logging.getLogger(__name__)
 
 
@@ -79,26 +80,30 @@ class UserReward:
         """
         said = self._call(problems, responses)
         if isinstance(said, str):
-            if self._failures >= MOST_FAILURES:
-                said = f"{said}, as for {self._failures} responses before; the function itself fails"
-                return [Verdict("unscored", None, None, 0.0, said)] * len(responses)
-            if len(responses) == 1:
-                self._failures += 1
-                if said not in self._warned:
-                    _log.warning("reward %s: %s (problem %s)", self._name, said, problems[0].id)
-                    self._warned.add(said)
-                return [Verdict("unscored", None, None, 0.0, said)]
-            half = len(responses) // 2
-            return [
-                *self.judge(problems[:half], responses[:half], keys[:half]),
-                *self.judge(problems[half:], responses[half:], keys[half:]),
-            ]
+            if len(responses) > 1 and self._failures < MOST_FAILURES:
+                half = len(responses) // 2
+                first = self.judge(problems[:half], responses[:half], keys[:half])
+                rest = problems[half:], responses[half:], keys[half:]
+                has_failed = self._failures >= MOST_FAILURES
+                return [*first, *(self._unscored(said, rest[0]) if has_failed else self.judge(*rest))]
+            return self._unscored(said, problems)
         self._failures = 0
         if len(said) != len(responses):
             raise MethodError(
                 f"reward {self._name}: returned {len(said)} rewards for {len(responses)} responses, expected one each"
             )
         return [self._verdict(reward, key) for reward, key in zip(said, keys, strict=True)]
+
+    def _unscored(self, reason: str, problems: Sequence[Problem]) -> list[Verdict]:
+        """Verdicts on the responses of a failed call that is not divided."""
+        if self._failures >= MOST_FAILURES:
+            reason = f"{reason}, as for {self._failures} responses before; the function itself fails"
+        else:
+            self._failures += 1
+            if reason not in self._warned:
+                _log.warning("reward %s: %s (problem %s)", self._name, reason, problems[0].id)
+                self._warned.add(reason)
+        return [Verdict("unscored", None, None, 0.0, reason)] * len(problems)
 
     def _verdict(self, reward: Any, key: RowKey) -> Verdict:
         if reward is None:

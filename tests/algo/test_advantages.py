@@ -67,6 +67,14 @@ def test_pooled_baseline_is_the_plain_mean_of_all_rewards() -> None:
     assert baseline.std_PA[0].tolist() == pytest.approx([0.5345224838248488] * 2, abs=1e-15)
 
 
+def test_pooled_baseline_counts_every_scored_reward_once() -> None:
+    group = rewards([[[1, 0, 0, 0], [1, NO_VERDICT, NO_VERDICT, NO_VERDICT]]])
+    assert pooled_baseline(*group, RATIO_AA).mean_PA[0].tolist() == pytest.approx([0.4, 0.4], abs=1e-15)
+    # the capability baseline is the mean of the agents' means, (0.25 + 1) / 2
+    scaled = capability_baseline(*group, torch.ones_like(RATIO_AA))
+    assert scaled.mean_PA[0].tolist() == pytest.approx([0.625, 0.625], abs=1e-15)
+
+
 def test_own_deviation_divides_unless_own_rewards_are_all_equal() -> None:
     reward_PAG, is_scored_PAG = rewards([*PAIR, [[1, 1, 1, 1], [0, 1, 0, 0]]])
     joint = joint_advantages(
@@ -173,6 +181,18 @@ def test_guard_replaces_only_baselines_that_no_reward_can_reach() -> None:
     assert guarded.mean_PA.tolist() == [[1.0, 0.625]]
     assert guarded.num_guarded == 1
     assert torch.equal(guarded.std_PA, baseline.std_PA)
+
+
+def test_guard_makes_up_no_mean_for_an_agent_without_a_verdict() -> None:
+    # agent 1 has no verdict: its baseline 4 * 0.75 = 3 stays, and partners' rows are 1 - 3 and 0 - 3, not 1 and 0
+    group = rewards([[[1, 1, 0, 1], [NO_VERDICT] * 4]])
+    ratio_AA = torch.tensor([[1.0, 0.25], [4.0, 1.0]], dtype=torch.float64)
+    guarded = guard_binary(capability_baseline(*group, ratio_AA), *group)
+    assert guarded.mean_PA.tolist() == [[0.75, 3.0]]
+    assert guarded.num_guarded == 0
+    joint = joint_advantages(*group, ratio_AA, cross_baseline="learner")
+    sigma = math.sqrt(4 * 0.1875 / 3) + 1e-6
+    assert joint.advantage_LPAG[1, 0, 0].tolist() == pytest.approx([-2 / sigma, -2 / sigma, -3 / sigma, -2 / sigma])
 
 
 def test_guard_leaves_a_baseline_of_exactly_one() -> None:

@@ -137,14 +137,15 @@ def mean_by_hand(rewards: list[float]) -> float | None:
 def baseline_by_hand(
     method: Choices, scored: list[list[float]], k: int, w: list[list[float]], *, guards: bool
 ) -> float:
-    """Eq. 5 or 7 from lists that hold nothing but the scored rewards; 0 where there are none."""
+    """Eq. 5 or 7, or Naive's plain mean, from lists of nothing but the scored rewards; 0 where there are none."""
     means = [mean_by_hand(rewards) for rewards in scored]
     own = means[k] or 0.0
     if method["baseline"] == "own":
         return own
-    scale = w[k] if method["baseline"] == "capability" else [1.0] * len(scored)
-    mu = mean_by_hand([scale[j] * mean for j, mean in enumerate(means) if mean is not None]) or 0.0
-    return own if guards and mu > 1.0 else mu
+    if method["baseline"] == "pooled":
+        return mean_by_hand(list(itertools.chain.from_iterable(scored))) or 0.0
+    mu = mean_by_hand([w[k][j] * mean for j, mean in enumerate(means) if mean is not None]) or 0.0
+    return own if guards and mu > 1.0 and scored[k] else mu
 
 
 def on_scored_subset(group: Group, method: Choices) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, make_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from flows.planning.declarations import DECLARATION_FOLDERS, available
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.checks import validate
 from hacpo_core.config.counts import num_minibatches
+from hacpo_core.config.fields import declaration, setting
 from hacpo_core.config.identity import ALGORITHM_VERSION, experiment_id, inert_fields
 from hacpo_core.errors import ConfigError
 
@@ -35,6 +36,8 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
         ("rollout.num_samples=many", r"rollout.num_samples \(in .*\): got 'many', expected a whole number; hacpo show"),
         ("rollout.num_samples=null", r"rollout.num_samples \(in .*\): got None, expected a whole number;"),
         ("train=3", r"train \(in .*\): got 3, expected a section with num_steps, "),
+        ("train.num_steps=.inf", r"train.num_steps \(in .*\): got inf, expected a whole number;"),
+        (f"rollout.temperature=1{400 * '0'}", r"rollout.temperature \(in .*\): got 10+, expected a number;"),
         ("evaluate.during=math500", r"evaluate.during \(in .*\): got 'math500', expected a list \(text each\)"),
         ("method.estimate.window=0", r"method.estimate.window: got 0, expected .*\[1, .*K counts the averaged steps"),
         (
@@ -230,6 +233,27 @@ def test_both_presets_set_every_field_in_which_they_differ() -> None:
         composed.append(flatten(as_dict(compose("tiny", "hacpo", overrides=[f"conformance={preset}"]))))
     paper, official = composed
     assert names[0] == names[1] == {name for name, value in paper.items() if official[name] != value}
+
+
+def test_text_that_no_file_can_hold_is_refused_with_the_locale() -> None:
+    word = "pair.name=caf\udcc3\udca9"  # as Python reads é in a locale of ASCII
+    with pytest.raises(ConfigError, match=r"caf\\udcc3\\udca9': not valid text in the locale .*LC_ALL=C.UTF-8"):
+        compose("tiny", "hacpo", overrides=[word])
+
+
+def test_nested_yaml_without_an_end_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*quote the value"):
+        compose("tiny", "hacpo", overrides=[f"pair.name={'[' * 10_000}"])
+    (tmp_path / "deep.yaml").write_text("pair: " + "[" * 10_000, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"deep.yaml is not valid YAML: .*(nesting depth|recursion)"):
+        compose(str(tmp_path / "deep.yaml"), "hacpo")
+
+
+def test_range_without_a_lower_bound_is_said_in_words() -> None:
+    declared = declaration(fields(make_dataclass("Section", [("share", float, setting(0.5, "a share", at_most=5))]))[0])
+    declared.check("share", -3.0)
+    with pytest.raises(ConfigError, match=r"share: got 6.0, expected a value of at most 5"):
+        declared.check("share", 6.0)
 
 
 def test_reward_by_letters_takes_boxes_and_starts_no_worker() -> None:

@@ -69,7 +69,10 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
         ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing; the row has id, problem; fix the row"),
         ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or not text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
-        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is not valid Unicode; fix the id"),
+        (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is not valid Unicode; fix or remove the row"),
+        ({**row("b"), "problem": f"{'x' * 99}\ud83d"}, r"line 2: field 'problem': 'x{20}\\ud83d' is not valid Unicode"),
+        ({**row("b"), "answer": "\ud83d"}, r"line 2: field 'answer': '\\ud83d' is not valid Unicode"),
+        ("[" * 100_000, r"line 2: not JSON \(maximum recursion depth"),
         ({**row("b"), "problem": " "}, r"line 2: field 'problem' is empty; fix or remove the row"),
     ],
 )

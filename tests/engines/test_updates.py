@@ -54,6 +54,16 @@ def test_micro_batching_does_not_change_the_update(method: Objective) -> None:
     assert (results[0][0] - before).abs().max() > 1e-2
 
 
+def test_objective_of_others_rows_is_logged_as_zero_where_none_has_a_gradient() -> None:
+    live, stopped = (
+        run(learner_of(small_model()), [rows_of()], replace(HACPO, cross_floor=floor)).minibatches[0]
+        for floor in (0.5, 1.0)
+    )
+    assert live.cross_objective != 0.0
+    assert stopped.cross_objective == 0.0
+    assert live.own_objective == stopped.own_objective
+
+
 @pytest.mark.parametrize("method", [GRPO, Cispo(), Sapo()])
 def test_token_advantages_add_to_that_of_the_row(method: Objective) -> None:
     rows = rows_of(num_cross=0)

@@ -119,12 +119,14 @@ def run(
     *,
     measures_cosine: bool = False,
     recomputes_own: bool = False,
+    planned: range | None = None,
 ) -> Seen:
     outcome = learner.update(
         [minibatch(rows, method) for rows in batches],
         method,
         measures_cosine=measures_cosine,
         recomputes_own=recomputes_own,
+        planned=planned,
     )
     return seen(outcome, batches)
 

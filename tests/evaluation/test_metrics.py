@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hacpo_core.evaluation.metrics import (
     average_at_k,
@@ -34,8 +36,23 @@ def test_average_is_over_scored_samples_alone() -> None:
     np.testing.assert_allclose(average_at_k(REWARD_PK), [0.25, 0.0, 0.75, 1 / 3, 0.0, NAN])
 
 
-def test_best_is_unknown_where_an_unscored_sample_might_be_the_right_one() -> None:
-    np.testing.assert_array_equal(best_at_k(REWARD_PK), [1.0, 0.0, 1.0, 1.0, NAN, NAN])
+def test_best_is_unknown_where_a_sample_is_unscored() -> None:
+    np.testing.assert_array_equal(best_at_k(REWARD_PK), [1.0, 0.0, 1.0, NAN, NAN, NAN])
+
+
+@pytest.mark.parametrize("metric", [best_at_k, bootstrap_best_at_k])
+def test_unscored_samples_raise_no_best_of_k(metric: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> None:
+    # Half of the problems have a right answer first; every second sample of each is unscored at random.
+    random = np.random.RandomState(0)
+    complete = np.zeros((400, 2))
+    complete[:200, 0] = 1.0
+    holed = complete.copy()
+    holed[random.rand(400) < 0.5, 1] = NAN
+    expected, known = metric(complete).mean(), metric(holed)
+    assert np.nanmean(known) == pytest.approx(expected, abs=0.05)
+    assert 150 < np.isnan(known).sum() < 250
+    few = metric(np.array([[1, NAN], [0, NAN], [0, NAN], [0, NAN]]))
+    assert np.isnan(few).all(), "a right answer does not keep its problem while wrong ones leave"
 
 
 def test_draws_are_those_that_verl_makes_one_after_another() -> None:
@@ -57,12 +74,6 @@ def test_bootstrapped_best_is_the_share_of_draws_with_a_right_sample() -> None:
     rewards[0, 4] = rewards[1, :3] = 1.0
     assert bootstrap_best_at_k(rewards) == pytest.approx([0.6383, 0.9576], abs=0.03)
     assert best_at_k(rewards).tolist() == [1.0, 1.0]
-
-
-def test_bootstrapped_best_is_unknown_where_it_depends_on_unscored_samples() -> None:
-    assert np.isnan(bootstrap_best_at_k(np.array([[1.0, NAN, 0.0, 0.0], [0.0, NAN, 0.0, 0.0], [NAN] * 4]))).all()
-    # All but one right: every draw of 30 holds one, whatever the last sample is.
-    assert bootstrap_best_at_k(np.array([[NAN, *[1.0] * 29]])).tolist() == [1.0]
 
 
 def test_pass_at_2_is_one_minus_the_share_of_pairs_without_a_right_answer() -> None:
@@ -114,5 +125,5 @@ def test_one_sample_gives_avg_1_and_several_give_best_and_pass() -> None:
     found = {estimate.metric: estimate for estimate in estimates(np.repeat(REWARD_PK, 2, axis=1), seed=0)}
     assert list(found) == ["avg@8", "best@8", "bootstrap_best@8", "pass@2", "pass@4"]
     assert found["avg@8"].value == pytest.approx((0.25 + 0.75 + 1 / 3) / 5)
-    assert found["best@8"].value == pytest.approx(3 / 4)
-    assert (found["avg@8"].num_problems, found["best@8"].num_problems) == (5, 4)
+    assert found["best@8"].value == pytest.approx(2 / 3)
+    assert (found["avg@8"].num_problems, found["best@8"].num_problems) == (5, 3)

@@ -18,7 +18,7 @@ from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import benchmark_samples
-from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.errors import ConfigError, StoreError, VerificationError
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.phases.runner import DirectRunner, Phase
@@ -132,6 +132,59 @@ def test_unscored_responses_are_a_share_and_no_wrong_answers(
     assert np.isnan(responses["reward"][0])
     assert row["unscored_share"] == 1 / 8
     assert row["value"] == pytest.approx((responses["reward"][1:] > 0).mean())
+
+
+def test_shard_with_too_many_unscored_responses_stops_and_is_answered_again(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, unscored = VerifierPool.verify, Verdict("unscored", None, None, 5.0, "timeout")
+
+    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
+        return [unscored, unscored, *inner(self, texts, golds, **options)[2:]]
+
+    planned = small_plan("hacpo", "evaluate.during=[]", "evaluate.final=[test]", "verifier.max_unscored_fraction=0.1")
+    with monkeypatch.context() as patch:
+        patch.setattr(VerifierPool, "verify", verify)  # 2 of 8; a tenth, rounded up, is 1
+        with pytest.raises(VerificationError, match=r"step 0, qwen on test: 2 of 8 .*=0\.1 of them .*timeout"):
+            evaluated(planned)
+    assert (evaluated(planned)["status"] != "unscored").all(), "the shard was not committed"
+
+
+def test_unscored_responses_of_all_shards_count_together(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, answered = VerifierPool.verify, []
+
+    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
+        """Everything of the second shard and one of the third are unscored."""
+        answered.append(len(texts))
+        unscored = {2: 1, 3: 1}.get(len(answered), 0)
+        return [*[Verdict("unscored", None, None, 5.0, "timeout")] * unscored, *inner(self, texts, golds, **options)][
+            : len(texts)
+        ]
+
+    words = ("evaluate.during=[]", "evaluate.final=[test]", "evaluate.shard_problems=1")
+    monkeypatch.setattr(VerifierPool, "verify", verify)
+    planned = small_plan("hacpo", *words, "verifier.max_unscored_fraction=0.1")  # 1 of 8
+    with pytest.raises(VerificationError, match=r"step 0, qwen on test: 2 of 8 responses are unscored"):
+        evaluated(planned)
+    assert answered == [1, 1, 1], "a shard of one response may be without a verdict; the third one is too many"
+    assert evaluated(planned)["status"].eq("unscored").sum() == 1, "the third shard was answered again"
+
+
+def test_result_table_shows_the_share_of_unscored_responses(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = small_plan("gspo", "evaluate.during=[]", "evaluate.final=[test]", "train.num_steps=1")
+    assert "test_unscored" not in run_experiment(planned, DirectRunner()).table[0]
+    inner = VerifierPool.verify
+
+    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
+        return [Verdict("unscored", None, None, 5.0, "timeout"), *inner(self, texts, golds, **options)[1:]]
+
+    monkeypatch.setattr(VerifierPool, "verify", verify)
+    other = small_plan("gspo", "evaluate.during=[]", "evaluate.final=[test]", "train.num_steps=1", "seed=1")
+    assert [row["test_unscored"] for row in run_experiment(other, DirectRunner()).table] == [1 / 8, 1 / 8]
 
 
 def test_committed_evaluation_is_never_replaced_by_one_of_another_question(small_plan: Callable[..., Plan]) -> None:

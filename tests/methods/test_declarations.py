@@ -37,7 +37,13 @@ SEQUENCE = {"objective.sequence_low": 0.1, "objective.sequence_high": 0.1}
 GSPO_OBJECTIVE = {**EVERY, "objective.name": "sequence_clip", **SEQUENCE}
 GSPO = {**GSPO_OBJECTIVE, **GROUP}
 TOKEN_MEAN = {"objective.token_aggregation": "token_mean"}
-TOKEN = {"objective.name": "token_clip", "objective.token_low": 0.2, "objective.token_high": 0.28, **TOKEN_MEAN}
+TOKEN = {
+    "objective.name": "token_clip",
+    "objective.token_low": 0.2,
+    "objective.token_high": 0.28,
+    "objective.dual_clip": None,
+    **TOKEN_MEAN,
+}
 SEARCH = {"plan.name": "step_search", "plan.num_searched": 2, "plan.num_beams": 2, "plan.num_candidates": 4}
 SEARCH |= {"plan.step_tokens": 256, "plan.step_end": "\n\n", "plan.closing_mark": "</think>"}
 EQUAL_BOUNDS = {**EVERY, **TOKEN, "objective.token_high": 0.2, "shares_rollouts": False}

@@ -157,6 +157,8 @@ def test_gmpo_clips_each_token_before_the_mean() -> None:
     found, gradient_BT = surrogate(Gmpo(log_low=0.4, log_high=0.4), [[0.1, 0.9], [0.1, 0.9]], [1.0, -1.0])
     assert found.value_B.tolist() == pytest.approx([math.exp(0.25), -math.exp(0.5)])
     assert found.stopped_share_B.tolist() == [0.5, 0.0]
+    assert found.above_B.tolist() == [0.5, 0.5], "a token of two, not the response, whose ratio is exp(0.5)"
+    assert found.below_B.tolist() == [0.0, 0.0]
     assert gradient_BT.flatten().tolist() == pytest.approx(
         [math.exp(0.25) / 2, 0.0, -math.exp(0.5) / 2, -math.exp(0.5) / 2]
     )

@@ -162,6 +162,40 @@ def test_floor_rises_within_the_step() -> None:
         assert found.surrogate.stopped_share_B.tolist() == [is_stopped]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "value", "gradient"),
+    [
+        (5.0, -1.0, -3.0, 0.0),  # -5 without the dual clip
+        (2.0, -1.0, -2.0, -2.0),
+        (0.5, -1.0, -0.8, 0.0),
+        (5.0, 1.0, 1.28, 0.0),
+        (0.5, 1.0, 0.5, 0.5),
+    ],
+)
+def test_dual_clip_bounds_what_a_bad_token_counts(
+    ratio: float, advantage: float, value: float, gradient: float
+) -> None:
+    rows, logprob_BT = one_token_rows([ratio], [advantage], is_own=[True], weights=[1.0], row_weight=1.0)
+    rows = replace(rows, old_logprob_BT=logprob_BT.detach() - math.log(ratio))
+    found = rows.value(TokenClip(dual_clip=3.0), logprob_BT)
+    assert found.own.item() == pytest.approx(value)
+    (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
+    assert gradient_BT.item() == pytest.approx(gradient)
+    assert found.surrogate.stopped_share_B.item() == float(gradient == 0.0)
+    without = rows.value(TokenClip(), logprob_BT)
+    assert without.own.item() == pytest.approx(-5.0 if (ratio, advantage) == (5.0, -1.0) else value)
+
+
+def test_logged_objective_of_others_rows_leaves_out_those_without_gradient() -> None:
+    ratios, advantages = [0.9, 0.5, 1.2], [1.0, 2.0, 3.0]  # the bounds are [0.8, 1]
+    rows, logprob_BT = one_token_rows(ratios, advantages, is_own=[False] * 3, weights=[1.0] * 3, row_weight=1 / 3)
+    found = rows.value(CrossClip(cross_exponent=1.0), logprob_BT)
+    assert found.live_cross.item() == pytest.approx(0.9**2 / 3)
+    assert found.cross.item() == pytest.approx((0.9**2 + 2 * 0.8**2 + 3) / 3)
+    (gradient_BT,) = torch.autograd.grad(found.cross, logprob_BT)
+    assert gradient_BT.flatten().tolist() == pytest.approx([0.9**2 / 3, 0.0, 0.0])
+
+
 def test_token_ratios_are_clipped_one_by_one() -> None:
     logprob_BT = tensor([[math.log(0.5), math.log(0.5), math.log(0.5), 0.0]]).requires_grad_()
     rows = MicroBatch(
@@ -177,6 +211,9 @@ def test_token_ratios_are_clipped_one_by_one() -> None:
     # ratios 1, 2, 0.5: (1 + 1.28 + 0.5) * 2 / 3, the padding counts for nothing
     assert found.own.item() == pytest.approx(1.8533333333333333, abs=1e-12)
     assert found.surrogate.stopped_share_B.item() == pytest.approx(1 / 3, abs=1e-12)
+    # the sequence's ratio is 1, inside the bounds; of the tokens one is below .8 and one above 1.28
+    assert found.surrogate.below_B.item() == pytest.approx(1 / 3, abs=1e-12)
+    assert found.surrogate.above_B.item() == pytest.approx(1 / 3, abs=1e-12)
     (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
     assert gradient_BT[0].tolist() == pytest.approx([2 / 3, 0.0, 1 / 3, 0.0], abs=1e-12)
 

@@ -148,6 +148,12 @@ def test_graded_rewards_have_a_success_of_ones_choice() -> None:
     assert carried(PeerRows(peer_advantage="reward"), scored(graded), "a", "b") == [0.9, 0.4]
 
 
+def test_peers_row_has_no_advantage_where_the_learner_has_no_verdict_to_compare_with() -> None:
+    step = scored({"a": {"p": (None, None), "q": (0.0, 0.0)}, "b": {"p": (1.0, 0.0), "q": (1.0, 0.0)}})
+    assert carried(PeerRows(), step, "a", "b") == [0.0, 0.0, 1.0, 0.0]
+    assert carried(PeerRows(peer_advantage="reward"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
+
+
 def test_one_right_answer_to_a_problem_is_drawn_by_the_seed() -> None:
     many: Rewards = {"a": {"p": (0.0, 0.0)}, "b": {"p": (1.0, 1.0, 0.0, 1.0)}, "c": {"p": (1.0,)}}
     drawn = set()
@@ -223,6 +229,7 @@ def test_peers_row_is_weighed_by_a_shaped_probability_and_own_rows_are_grpos() -
     # d/dlogp of p/(p + 0.1) = 0.1 p/(p + 0.1)^2, times A = 2
     assert logprob_BT.grad[1].tolist() == pytest.approx([2 * 0.01 / 0.04, 2 * 0.09 / 1.0])
     assert found.stopped_share_B.tolist() == [0.0, 0.0]
+    assert found.above_B.tolist() == found.below_B.tolist() == [0.0, 0.0], "peers' rows have no bounds"
 
 
 def test_grids_split_only_what_reads_no_partner() -> None:

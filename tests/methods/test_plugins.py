@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.base import Carried, Estimate, Estimator, PlanTask, RowKind, SampleSpec, ScoredStep
+from hacpo_core.methods.checks import called
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey, SamplingLimits
 from hacpo_core.store.steps import StepStore
@@ -348,8 +350,15 @@ def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
         ((["x"], {}), "got 'x' of type str in a list, expected sample specs"),
         (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; give each one its own number"),
         (
-            lambda t: ([spec_of(t, limits=SamplingLimits(0.0, 1.0, 5))], {}),
-            "expected SamplingLimits with temperature >",
+            lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 0))], {}),
+            "expected SamplingLimits with max_tokens >= 1",
+        ),
+        *(
+            (
+                lambda t, other=other: ([spec_of(t, limits=replace(t.limits, **other))], {}),
+                "expected the temperature and top_p of rollout, .*; change max_tokens alone",
+            )
+            for other in ({"temperature": 0.5}, {"top_p": 0.9}, {"is_greedy": True})
         ),
         (lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 500))], {}), "asks for 500 tokens, expected at most"),
     ],
@@ -410,6 +419,15 @@ def test_objective_that_returns_nonsense_is_refused_in_one_sentence(
         trained(planned)
     assert "method.objective (tests.plugins:NonsenseObjective)" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_short_memory_in_a_class_is_no_fault_of_the_class(error: Exception) -> None:
+    def surrogate() -> None:
+        raise error
+
+    with pytest.raises(type(error)):  # phases that raise a MethodError are not tried again
+        called("method.objective (mine)", surrogate)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,18 @@ def test_own_first_mixes_the_other_sources_by_problem() -> None:
         assert {p for j, p, _ in piece if j == 0} == {p for j, p, _ in piece if j == 2}
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_own_first_trains_on_both_kinds_of_rows_however_few_are_left(number: int) -> None:
+    # With drops_equal_rewards, one problem of a step may be left, whose rows are fewer than one mini-batch's.
+    found = slots_of(sources=[1, 0], num_problems=1, num_samples=2, order="own_first", num_minibatches=number)
+    assert [{j for j, _, _ in piece} for piece in found] == [{1}, {0}] + [{0}] * (number - 2)
+    assert sorted(slot for piece in found for slot in piece) == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
+
+
+def test_more_mini_batches_than_rows_leave_none_empty() -> None:
+    assert [len(piece) for piece in slots_of(sources=[0], num_problems=1, num_samples=2, num_minibatches=5)] == [1, 1]
+
+
 def test_own_first_with_one_source_is_all_own() -> None:
     assert slots_of(sources=[3], order="own_first") == slots_of(sources=[3])
 

@@ -148,7 +148,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         return {}
     try:
         settings: Any = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON ({error}); copy it again") from error
     if not isinstance(settings, dict):
         raise ModelError(f"{path}: got {type(settings).__name__}, expected a JSON object; copy it again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hacpo_core.engines.speedups import speed_up
 from hacpo_core.engines.transformers.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
+TIES = "tie_word_embeddings"
 _SAMPLE = "Janet has 3 eggs, so\n$x = 3$."
 _log = logging.getLogger(__name__)
 
@@ -128,10 +130,26 @@ def load_model(
     if missing:
         raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
     disable_noise(model)
+    _fix_tied_embeddings(model, folder)
     _fix_generation_settings(model, folder)
     model = model.to(device)
     speed_up(model)
     return model  # type: ignore[no-any-return]
+
+
+def _fix_tied_embeddings(model: PreTrainedModel, folder: Path) -> None:
+    """Let the configuration say that two different embeddings are not tied.
+
+    transformers loads both, but keeps `tie_word_embeddings: true`. In a checkpoint or an exported folder, other loaders
+    would obey it and drop one of them.
+    """
+    inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
+    configs = [each for each in (model.config, model.config.get_text_config()) if getattr(each, TIES, False)]
+    if not configs or outputs is None or inputs.weight is outputs.weight:
+        return
+    _log.warning("%s: %s is true, but input and output embeddings differ; they are trained as two", folder, TIES)
+    for each in configs:
+        setattr(each, TIES, False)
 
 
 def _fix_generation_settings(model: PreTrainedModel, folder: Path) -> None:
@@ -188,6 +206,29 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
             f"pair.agents.{agent}: the tokenizer has {len(tokenizer)} tokens, but the model only {rows} embeddings; "
             "use the model's own tokenizer"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLimits:
+    """Numbers of tokens of a sequence: the model's positions, and a limit beyond which it cannot be computed, or only
+    with other values for the whole forward pass. None: no limit.
+    """
+
+    positions: int | None
+    hard: int | None
+
+
+def length_limits(folder: Path, *, trust_remote_code: bool = False) -> LengthLimits:
+    """Limits of the model in a folder, whose weights are not read."""
+    text: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).get_text_config()
+    positions: int | None = getattr(text, "max_position_embeddings", None)
+    changing = [
+        first
+        for rotation in rotations(text)
+        if rotation.get("rope_type") in ("dynamic", "longrope")
+        and (first := rotation.get("original_max_position_embeddings") or positions)
+    ]
+    return LengthLimits(positions, min(changing, default=None) if rotations(text) else positions)
 
 
 def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:

@@ -237,10 +237,10 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
         14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
         dtype   with engine.deepspeed.offload_parameters
         R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
-        dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, or the copy that is
-                passed to vLLM's own processes
+        dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, the copy that is
+                passed to vLLM's own processes, or the merged weights of a checkpoint with adapters
 
-    Writing a checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
+    Writing another checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
     cache, other experiments on the machine.
 
     Args:
@@ -251,7 +251,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     width = 2 if engine.dtype != "float32" else 4
     is_deepspeed = engine.learner == "deepspeed"
     has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
-    hands_over = engine.sampler == "vllm" and engine.vllm.process == "own"
+    copies = (engine.sampler == "vllm" and engine.vllm.process == "own") or engine.lora.rank > 0
     takes_turns = config.placement.kind == "local" or config.placement.colocated
     held, working, peaks = 0.0, [0.0], [0.0]
     for agent, shape in shapes.items():
@@ -264,7 +264,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
             own += (12 if width == 2 else 8) * trained + width * total
         loading = num_ranks(config, agent) * width * total
         peaks.append(held + max(own, loading))
-        working.append(max(width * trained if has_cosine else 0.0, width * total if hands_over else 0.0))
+        working.append(max(width * trained if has_cosine else 0.0, width * total if copies else 0.0))
         if config.placement.ray.address is not None:
             peaks.append(own + working[-1])
         else:

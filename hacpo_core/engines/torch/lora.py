@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from transformers.pytorch_utils import Conv1D
 from hacpo_core.config import ALL_LINEAR, LoraConfig
 from hacpo_core.engines.layouts import ForwardPass
 from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.scoring import ScoringHead, scoring_head
 from hacpo_core.errors import EngineError
 from hacpo_core.seeds import derive_seed
@@ -115,11 +117,11 @@ def base_head(model: PreTrainedModel, *, is_wide: bool = False) -> BaseHead:
     return BaseHead(head.model, head.is_linear, head.is_wide)
 
 
-def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Weights with the adapters merged, under their names without adapters.
+def merged_parts(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[TensorPart]:
+    """Weights with the adapters merged, under their names without adapters; each is computed when it is read.
 
-    Sums are computed in fp32 and rounded once. Only one merged weight exists at a time, and the model does not change.
-    Without adapters, the weights are passed on unchanged.
+    Sums are computed in fp32 and rounded once, and the model does not change. Without adapters, the weights are passed
+    on unchanged.
 
     Args:
         model: with or without adapters.
@@ -130,10 +132,13 @@ def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Ite
         if ".lora_A." in name or ".lora_B." in name:
             continue
         owner, mark, leaf = name.partition(".base_layer.")
-        if mark and leaf == "weight":
-            yield f"{owner}.{leaf}", merged_weight(layers[owner], tensor.detach())
-        else:
-            yield f"{owner}.{leaf}" if mark else name, tensor.detach()
+        read = partial(merged_weight, layers[owner], tensor) if mark and leaf == "weight" else tensor.detach
+        yield TensorPart(f"{owner}.{leaf}" if mark else name, tensor.dtype, tuple(tensor.shape), read)
+
+
+def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of `merged_parts`, read one at a time."""
+    return ((part.name, part.read()) for part in merged_parts(model, named))
 
 
 @torch.no_grad()
@@ -149,7 +154,10 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     """Write an ordinary Hugging Face model folder, with adapters merged."""
     state = None
     if _adapted_layers(model):
-        state = dict(merged_weights(model, model.state_dict().items()))
+        adapted = {f"{name}.weight" for name in _adapted_layers(model)}
+        parts = merged_parts(model, model.state_dict().items())
+        # transformers takes all weights at once, so the merged ones go to the host.
+        state = {part.name: part.read().cpu() if part.name in adapted else part.read() for part in parts}
     # Accelerate imports DeepSpeed here if it is installed, which would warn on a machine without a GPU. With one, its
     # own choice is kept for learners on the GPU: this model may be on the CPU.
     if not torch.cuda.is_available():

@@ -11,24 +11,26 @@ from torch import Tensor
 from hacpo_core.config import OptimizerConfig
 
 
-def learning_rate(config: OptimizerConfig, *, update: int, total_updates: int) -> float:
+def learning_rate(config: OptimizerConfig, *, update: int, total_updates: int, position: float | None = None) -> float:
     """Learning rate of an update.
 
         peak * (update + 1) / warmup                                     while update < warmup
         peak                                                             constant
-        peak * (1 + cos(pi (update - warmup) / (total - warmup))) / 2    cosine
+        peak * (1 + cos(pi (position - warmup) / (total - warmup))) / 2  cosine
 
     Args:
         config: the optimizer's.
         update: 0-based, over the whole run.
-        total_updates: of the whole run.
+        total_updates: planned for the whole run.
+        position: of the update among the planned ones; None: `update`, no step had more or fewer updates than planned.
     """
     if update < config.warmup_updates:
         return config.learning_rate * (update + 1) / config.warmup_updates
     if config.schedule == "constant":
         return config.learning_rate
-    progress = (update - config.warmup_updates) / max(1, total_updates - config.warmup_updates)
-    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    at = update if position is None else position
+    progress = (at - config.warmup_updates) / max(1, total_updates - config.warmup_updates)
+    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * max(0.0, min(1.0, progress))))
 
 
 def adamw(parameters: Sequence[Tensor], config: OptimizerConfig) -> torch.optim.AdamW:

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch import Tensor
-
 from hacpo_core.engines.deepspeed.ranks import all_ranks, this_rank
 from hacpo_core.engines.models.tensor_files import TensorPart, write_tensors
 from hacpo_core.errors import EngineError
@@ -35,16 +33,16 @@ class WeightExchange:
         self.folders = [Path(tempfile.mkdtemp(prefix="hacpo-weights-", dir=parent)) for parent in parents]
 
     @contextmanager
-    def copy(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
+    def copy(self, weights: Iterable[TensorPart]) -> Iterator[Path]:
         """A temporary folder with the weights as model.safetensors; all ranks of a group must call this.
 
         Args:
-            weights: unsharded, the same on all ranks.
+            weights: unsharded, the same on all ranks; only one is in memory at a time.
 
         Raises:
             EngineError: a rank could not write the weights; raised on all ranks.
         """
-        parts = [TensorPart(name, w.dtype, tuple(w.shape), w.detach) for name, w in weights]
+        parts = list(weights)
         ranks = all_ranks(_machine())
         file, error = None, ""
         try:

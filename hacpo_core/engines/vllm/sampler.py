@@ -28,7 +28,9 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
 from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.torch.lora import merged_weights
+from hacpo_core.engines.models.folders import read_settings
+from hacpo_core.engines.models.loading import TIES
+from hacpo_core.engines.torch.lora import merged_parts, merged_weights
 from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
@@ -154,8 +156,11 @@ class VllmSampler:
         if engine.vllm.tensor_parallel_size > 1:
             # In an actor, vLLM would request GPUs from Ray that the actor already has.
             options["distributed_executor_backend"] = "mp"
-        if engine.head_dtype != "same":
-            options["hf_overrides"] = {"head_dtype": engine.head_dtype}
+        overrides: dict[str, Any] = {} if engine.head_dtype == "same" else {"head_dtype": engine.head_dtype}
+        if not getattr(model.config, TIES, False) and read_settings(initial / "config.json").get(TIES):
+            overrides[TIES] = False  # see load_model: the folder's two embeddings differ
+        if overrides:
+            options["hf_overrides"] = overrides
         if engine.vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
         resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
@@ -262,12 +267,13 @@ class VllmSampler:
 
     def copy_weights(self) -> None:
         """Copy the learner's weights, with adapters merged, to the engine."""
-        weights = merged_weights(self.model, self.model.named_parameters())
+        named = self.model.named_parameters()
         if self._engine.vllm.process == "shared":
+            weights = merged_weights(self.model, named)
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             assert self.exchange is not None, "_prepare creates it for process=own"
-            with self.exchange.copy(weights) as folder:
+            with self.exchange.copy(merged_parts(self.model, named)) as folder:
                 self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("pack_head")
 

@@ -108,8 +108,8 @@ class Shuffled(Builder):
         if self.order == "own_first" and others:
             first = [key for problem in order for key in groups.get((own, problem), [])]
             then = [key for problem in order for agent in others for key in groups.get((agent, problem), [])]
-            share = num_updates // len(history.sources)
-            return [*_cut(first, share), *_cut(then, num_updates - share)]
+            share = max(1, num_updates * len(first) // (len(first) + len(then)))
+            return [*_cut(first, share), *_cut(then, max(1, num_updates - share))]
         together = []
         for problem in order:
             of_sources = [groups.get((agent, problem), []) for agent in history.sources]
@@ -129,6 +129,6 @@ def _with_spread(groups: Groups, history: History) -> Groups:
 
 
 def _cut(keys: Sequence[RowKey], num_pieces: int) -> list[list[RowKey]]:
-    """Consecutive pieces whose lengths differ by at most one."""
+    """Consecutive pieces whose lengths differ by at most one, fewer than `num_pieces` if some would be empty."""
     edges = [len(keys) * piece // num_pieces for piece in range(num_pieces + 1)]
-    return [list(keys[start:end]) for start, end in itertools.pairwise(edges)]
+    return [list(keys[start:end]) for start, end in itertools.pairwise(edges) if start < end]

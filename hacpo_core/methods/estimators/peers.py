@@ -19,7 +19,8 @@ class PeerRows(GroupEstimator):
     """Own rows as with `group`. A peer's row: relative to the learner's own group, or its reward.
 
     If the learner's own rewards for a problem are all equal, the advantage of a peer's row is R - mean, not divided by
-    a standard deviation: 1 for a correct response to a problem that the learner never solves.
+    a standard deviation: 1 for a correct response to a problem that the learner never solves. It is 0 where the learner
+    has no scored response.
 
     Source: LUFFY (2504.14945; group); Mutual RL's SGT (2605.07244; reward). Ours: the advantage of a peer's row where
     own rewards are equal, see docs/decisions.md#peers.
@@ -49,7 +50,9 @@ class PeerRows(GroupEstimator):
             if self.peer_advantage == "reward":
                 of_learners_LPAG[k] = rewards.shaped_PAG * rewards.is_scored_PAG
             else:
-                difference_PAG = (rewards.shaped_PAG - joint.baseline.mean_PA[:, k, None, None]) * rewards.is_scored_PAG
+                has_mean_P11 = rewards.counts_PAG[:, k].any(dim=1)[:, None, None]
+                difference_PAG = rewards.shaped_PAG - joint.baseline.mean_PA[:, k, None, None]
+                difference_PAG = difference_PAG * (rewards.is_scored_PAG & has_mean_P11)
                 is_uniform_P11 = joint.baseline.is_uniform_PA[:, k, None, None]
                 of_learners_LPAG[k] = difference_PAG.where(is_uniform_P11, of_learners_LPAG[k])
             of_learners_LPAG[k, :, k] = own_PG

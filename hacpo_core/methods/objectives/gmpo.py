@@ -40,8 +40,13 @@ class Gmpo(Objective):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """Surrogate of own rows."""
+        log_ratio_BT = algo.ratios.token_log_ratio(logprob_BT, rows.old_logprob_BT)
+
+        def share(is_counted_BT: Tensor) -> Tensor:
+            return algo.ratios.masked_mean(is_counted_BT.to(logprob_BT.dtype), rows.mask_BT)
+
         ratio_B, stopped_BT = algo.objectives.geometric_ratio(
-            algo.ratios.token_log_ratio(logprob_BT, rows.old_logprob_BT),
+            log_ratio_BT,
             rows.weighted_advantage_B,
             rows.mask_BT,
             low=self.log_low,
@@ -50,7 +55,9 @@ class Gmpo(Objective):
         return Surrogate(
             value_B=ratio_B * rows.weighted_advantage_B,
             ratio_B=algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B),
-            stopped_share_B=algo.ratios.masked_mean(stopped_BT.to(logprob_BT.dtype), rows.mask_BT),
+            stopped_share_B=share(stopped_BT),
             floor_B=ratio_B.new_full(ratio_B.shape, math.exp(-self.log_low)),
             ceiling_B=ratio_B.new_full(ratio_B.shape, math.exp(self.log_high)),
+            below_share_B=share(log_ratio_BT < -self.log_low),
+            above_share_B=share(log_ratio_BT > self.log_high),
         )

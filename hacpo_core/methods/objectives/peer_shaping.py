@@ -47,4 +47,6 @@ class PeerShaping(TokenClip):
             stopped_share_B=own.stopped_share_B.masked_fill(is_foreign_B, 0.0),
             floor_B=own.floor_B.masked_fill(is_foreign_B, 0.0),
             ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, math.inf),
+            below_share_B=own.below_B.masked_fill(is_foreign_B, 0.0),
+            above_share_B=own.above_B.masked_fill(is_foreign_B, 0.0),
         )

@@ -140,6 +140,9 @@ def test_host_memory_is_what_is_offloaded_and_what_is_read_while_an_agent_is_loa
     assert memory.host_gib(config_of(), shapes) == 42.0, "and a gradient of the cosine, of one at a time"
     adapters = ("engine.learner=torch", "engine.grad_dtype=same", "engine.offloads=true")
     assert memory.host_gib(config_of(*adapters), shapes) == 28.0 + 2.0, "masters, moments and weights, and the cosine"
+    adapters += ("engine.lora.rank=1", "diagnostics.every=0")
+    merged = memory.host_gib(config_of(*adapters), shapes)
+    assert merged == pytest.approx(4.0 + 2.0, abs=0.01), "weights, and those of a checkpoint with its adapters merged"
     eight = compose(
         "qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"]
     )

@@ -324,6 +324,22 @@ def test_pickled_weights_are_not_read_though_they_lie_beside(folder: Path) -> No
     assert torch.equal(load_model(folder).lm_head.weight, small_model().lm_head.weight)
 
 
+def test_embeddings_that_differ_are_saved_as_untied(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_model(folder)
+    assert "tie_word_embeddings" not in caplog.text
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + 1.0
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(folder)
+    assert f"{folder}: tie_word_embeddings is true, but input and output embeddings differ" in caplog.text
+    save_model(model, tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "config.json").read_text(encoding="utf-8"))
+    assert saved["tie_word_embeddings"] is False
+    assert torch.equal(load_file(tmp_path / "saved" / "model.safetensors")["lm_head.weight"], weights["lm_head.weight"])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_model_is_loaded_in_the_dtype_that_is_asked_for(dtype: str, folder: Path) -> None:
     model = load_model(folder, dtype=dtype)

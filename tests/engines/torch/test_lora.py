@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,14 @@ from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.cpu import products
 from hacpo_core.engines.scoring import scoring_head
 from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.lora import add_adapters, base_head, merged_weights, save_model, without_adapters
+from hacpo_core.engines.torch.lora import (
+    add_adapters,
+    base_head,
+    merged_parts,
+    merged_weights,
+    save_model,
+    without_adapters,
+)
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
@@ -139,6 +147,25 @@ def test_merged_weights_are_the_same_policy(family: str, tmp_path: Path) -> None
         }
     assert (expected - plain).abs().max() > 0.1
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_merged_weights_leave_the_device_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_adapters(small_model())
+    merged: list[weakref.ref[Tensor]] = []
+
+    def cpu(weight: Tensor) -> Tensor:
+        assert all(earlier() is None for earlier in merged), "those before are no longer on the device"
+        merged.append(weakref.ref(weight))
+        return weight.clone()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "cpu", cpu)
+        patch.setattr(type(model), "save_pretrained", lambda *_, **__: None)
+        save_model(model, tmp_path)
+    assert len(merged) == sum(".lora_A." in name for name, _ in model.named_parameters())
+    named = model.named_parameters()
+    before = {part.name: part for part in merged_parts(model, named)}  # nothing is computed before it is read
+    assert before["model.embed_tokens.weight"].read().data_ptr() == model.get_input_embeddings().weight.data_ptr()
 
 
 def test_merged_weight_by_hand() -> None:

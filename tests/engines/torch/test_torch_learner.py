@@ -70,6 +70,19 @@ def test_updates_of_all_steps_count_for_the_schedule() -> None:
     assert learner.num_updates == 5
 
 
+@pytest.mark.parametrize("num_minibatches", [1, 2, 6])
+def test_schedule_ends_with_the_last_step_whatever_the_number_of_updates(num_minibatches: int) -> None:
+    # 20 planned updates in 10 steps; dynamic sampling adds rounds to a step, or leaves out rows
+    learner = learner_of(small_model(), learning_rate=1.0, schedule="cosine")
+    rows = rows_of()
+    learner.num_updates = 9 * num_minibatches
+    found = run(learner, [rows] * num_minibatches, planned=range(18, 20))
+    rates = [m.learning_rate for m in found.minibatches]
+    places = [18 + 2 * m / num_minibatches for m in range(num_minibatches)]
+    assert rates == pytest.approx([(1 + math.cos(math.pi * place / 20)) / 2 for place in places], abs=1e-15)
+    assert rates[-1] > 0
+
+
 def test_long_gradient_is_scaled_down_to_the_limit() -> None:
     options = {**LINEAR, "epsilon": 1e4, "learning_rate": 1e4}
     moves, norms = [], []

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import PreTrainedModel
 
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
@@ -24,8 +25,9 @@ VLLM = "engine.sampler=vllm"
 ON_TWO_GPUS = ("engine.device=cuda", "engine.vllm.process=own", "engine.vllm.tensor_parallel_size=2")
 
 
-def new_sampler(folder: Path, engine: EngineConfig) -> VllmSampler:
-    return VllmSampler(small_model(), initial=folder, engine=engine, rollout=RolloutConfig(), max_tokens=8, eos_ids=[1])
+def new_sampler(folder: Path, engine: EngineConfig, model: PreTrainedModel | None = None) -> VllmSampler:
+    model = model or small_model()
+    return VllmSampler(model, initial=folder, engine=engine, rollout=RolloutConfig(), max_tokens=8, eos_ids=[1])
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,19 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
     new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm)).close()
     assert given["tensor_parallel_size"] == size
     assert given.get("distributed_executor_backend") == executor
+
+
+@pytest.mark.parametrize(("is_tied", "overrides"), [(True, None), (False, {"tie_word_embeddings": False})])
+def test_engine_is_told_that_embeddings_of_a_wrong_configuration_are_not_tied(
+    is_tied: bool, overrides: dict[str, bool] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda options, _: given.update(options) or FailingEngine())
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}', encoding="utf-8")
+    model = small_model()
+    model.config.tie_word_embeddings = is_tied
+    new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")), model).close()
+    assert given.get("hf_overrides") == overrides
 
 
 def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(

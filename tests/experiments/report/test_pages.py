@@ -169,7 +169,7 @@ def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: 
     text = text_of(grid_of([*grid.plans.values(), other], benchmarks=[TEST]))
     assert lead(text, "Naive", "tiny", "qwen-tiny")[0] == "— (no problem scored in both)"
     assert lead(text, "Naive", "tiny", "llama-tiny")[0] == "-25.0"
-    assert accuracy(text, "qwen-tiny", "Naive")[0] == "— (100.0 % unscored)"
+    assert accuracy(text, "qwen-tiny", "Naive")[0] == "— (4 of 4 problems left out, 100.0 % unscored)"
     assert "nan" not in text
 
 

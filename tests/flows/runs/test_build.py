@@ -1,20 +1,25 @@
-"""An experiment of `engine.num_threads: auto` keeps the number of threads with which it started."""
+"""Opening an experiment: its number of threads is that of its start, and its benchmarks' prompts fit its models."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, LlamaConfig
 
 from flows.planning.plans import Plan
 from flows.runs import experiment as experiment_module
-from flows.runs.build import THREADS_FILE, with_threads
+from flows.runs.build import THREADS_FILE, open_experiment, with_threads
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import threads
 from hacpo_core.config.threads import SLOTS
+from hacpo_core.engines.models.loading import LengthLimits, length_limits
+from hacpo_core.errors import DataError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE
@@ -53,6 +58,40 @@ def test_a_number_of_the_configuration_is_taken_as_it_is(small_plan: Callable[..
     assert with_threads(plan.config, plan.root) is plan.config
     assert not (plan.root / THREADS_FILE).exists()
     assert len({small_plan("gspo", word).id for word in ("engine.num_threads=1", "engine.num_threads=3", AUTO[0])}) == 3
+
+
+def test_prompts_of_a_benchmark_that_do_not_fit_are_counted_before_anything_is_sampled(
+    small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # 128 positions; a character is a token of the first agent
+    rows = [{"id": f"p{n}", "problem": "1" * n, "answer": "3"} for n in (3, 70, 150, 160)]
+    (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "long.yaml").write_text(f"{{file: {tmp_path}/long.jsonl, template: '{{problem}}'}}", encoding="utf-8")
+    words = (f"evaluate.during=[{tmp_path}/long.yaml]", "evaluate.final=[]")
+    message = r"long, agent qwen: 2 of 4 prompts are too long, the longest, 'p160', with 1\d\d tokens, expected"
+    with pytest.raises(DataError, match=rf"{message} at most 127.*use a model with more positions"):
+        finish(small_plan("gspo", *words))
+    (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows[:2])), encoding="utf-8")
+    with open_experiment(small_plan("gspo", *words, "evaluate.max_response_tokens=100")):
+        assert "long, agent qwen: 1 of 2 prompts are too long, the longest, 'p70', with" in caplog.text
+        assert "the model has 128 positions for prompt and response, which may have 100 tokens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rotation", "hard"),
+    [
+        ({"rope_type": "default"}, None),
+        ({"rope_type": "dynamic", "factor": 2.0}, 64),
+        ({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32}, 32),
+    ],
+)
+def test_limit_of_a_model_is_where_its_positions_end_or_change(
+    rotation: dict[str, Any], hard: int | None, tmp_path: Path
+) -> None:
+    LlamaConfig(max_position_embeddings=64, rope_parameters=rotation | {"rope_theta": 1e4}).save_pretrained(tmp_path)
+    assert length_limits(tmp_path) == LengthLimits(64, hard)
+    GPT2Config(n_positions=16).save_pretrained(tmp_path)
+    assert length_limits(tmp_path) == LengthLimits(16, 16), "learned positions"
 
 
 def stopped_before_the_last_step(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -109,6 +110,29 @@ def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
     config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
     monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
     assert ray_actors.Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
+
+
+@pytest.mark.parametrize(("words", "is_shared"), [((), False), (("placement.colocated=true",), True)])
+def test_phases_that_need_the_same_agent_wait_for_each_other(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], is_shared: bool
+) -> None:
+    config = small_plan("hacpo", *RAY, *words).config
+    monkeypatch.setattr(ray_actors, "start_ray", lambda _: None)
+    monkeypatch.setattr(ray_actors.RayPlacement, "_reserve", lambda _: None)
+    folders = {name: InitialModel(name, agent, models_dir(config)).make() for name, agent in config.pair.agents.items()}
+    placement = ray_actors.RayPlacement(config, root=Path(config.runtime.runs_dir), initial=folders)
+    waiting: list[bool] = []
+
+    def scores(name: str) -> None:
+        is_free = placement.turn(name).acquire(blocking=False)  # type: ignore[attr-defined]
+        waiting.append(not is_free)
+
+    with placement.turn("qwen"):  # two learners with one teacher: their teach phases run in threads of their own
+        for name in ("qwen", "llama"):
+            thread = threading.Thread(target=scores, args=(name,))
+            thread.start()
+            thread.join()
+    assert waiting == [True, is_shared]
 
 
 def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:

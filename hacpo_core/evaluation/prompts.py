@@ -1,0 +1,66 @@
+"""Whether the prompts of benchmarks fit the agents, checked before anything is sampled."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import longest_sequence
+from hacpo_core.data.benchmarks import Benchmark
+from hacpo_core.engines.models.loading import length_limits
+from hacpo_core.errors import DataError
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+
+_log = logging.getLogger(__name__)
+
+
+def check_prompts(
+    benchmarks: Iterable[Benchmark], agent: AgentTokenizer, config: ExperimentConfig, *, folder: Path
+) -> None:
+    """Check that the agent's sampler can take every prompt and a response up to the limit.
+
+    A response that may reach beyond the model's positions only gives a warning, if the model can compute it.
+
+    Args:
+        benchmarks: with their problems.
+        agent: its tokenizer; it caches the prompts.
+        config: the experiment's.
+        folder: of the agent's initial model.
+
+    Raises:
+        DataError: some prompts are too long; the message counts them and names the longest.
+    """
+    limits = length_limits(folder, trust_remote_code=config.pair.agents[agent.name].trust_remote_code)
+    whole, remedy = limits.hard, "use a model with more positions"
+    if config.engine.sampler == "vllm":
+        of_vllm = config.engine.vllm.max_model_tokens or longest_sequence(config)
+        if whole is None or of_vllm < whole:
+            whole, remedy = of_vllm, f"raise engine.vllm.max_model_tokens={of_vllm}"
+    for benchmark in benchmarks:
+        response = benchmark.config.max_response_tokens or config.evaluate.max_response_tokens
+        agent.render(benchmark.problems)
+        lengths = {problem.id: len(agent.prompt_ids(problem)) for problem in benchmark.problems}
+        place, positions = f"benchmark {benchmark.name}, agent {agent.name}", limits.positions
+        rooms = [whole - response] if whole is not None else []
+        rooms += [positions - 1] if positions is not None else []
+        room = min(rooms, default=math.inf)
+        longest = max(lengths.values(), default=0)
+        if longest > room:
+            raise DataError(
+                f"{place}: {_counted(lengths, room)}, expected at most {room} before a response of up to {response}; "
+                f"leave these problems out, lower max_response_tokens, or {remedy}"
+            )
+        if positions is not None and longest > positions - response:
+            _log.warning(
+                "%s: %s; the model has %d positions for prompt and response, which may have %d tokens",
+                *(place, _counted(lengths, positions - response), positions, response),
+            )
+
+
+def _counted(lengths: dict[str, int], room: float) -> str:
+    number = sum(length > room for length in lengths.values())
+    longest = max(lengths, key=lambda name: lengths[name])
+    return f"{number} of {len(lengths)} prompts are too long, the longest, {longest!r}, with {lengths[longest]} tokens"

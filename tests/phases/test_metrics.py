@@ -1,0 +1,33 @@
+"""The figures that every step logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flows.planning.plans import Plan
+from flows.runs.experiment import run_experiment
+from hacpo_core.phases.definitions import DEFINITIONS, definition
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.steps import StepStore
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_every_definition_is_that_of_its_own_metric(name: str) -> None:
+    metric = name.replace("<k>", "30").replace("<benchmark>", "math500").replace("<agent>", "qwen")
+    assert definition(metric.replace("<source>", "own")) == DEFINITIONS[name]
+
+
+def test_clip_shares_of_a_token_level_method_are_of_tokens(small_plan: Callable[..., Plan]) -> None:
+    words = ("train.num_steps=1", "train.problems=16", "evaluate.during=[]", "evaluate.final=[]")
+    words += ("method.build.problems=1", "engine.skip_zero_advantage=false", "optimizer.learning_rate=1e-2")
+    planned = small_plan("grpo", *words, "method.objective.token_low=0.001", "method.objective.token_high=0.001")
+    run_experiment(planned, DirectRunner())
+    store = StepStore(planned.root)
+    values, rows = store.metrics(1)["agents"]["qwen"], store.read_table(1, "update.qwen", "update.qwen.parquet")
+    for share in ("below_share", "above_share"):
+        assert values[f"clip_own/{share}"] == pytest.approx(rows[share].mean())
+        assert rows[share].between(0, 1, inclusive="neither").any(), "a part of a row's tokens"
+    is_stopped = rows["stopped_share"] > 0
+    assert (rows["stopped_share"] <= rows["below_share"] + rows["above_share"])[is_stopped].all()

@@ -18,7 +18,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from flows.service.processes import end_family, free_port
-from flows.service.server import PREFECT_PORT, find_server, is_healthy
+from flows.service.server import PREFECT_PORT, find_server, is_healthy, other_host
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
@@ -221,7 +221,10 @@ def check_ports() -> Finding:
 
 def check_server(runs_dir: Path) -> Finding:
     """Whether the runs folder's Prefect server answers, if it runs."""
-    server = find_server(runs_dir)
+    server, host = find_server(runs_dir), other_host(runs_dir)
+    if server is None and host is not None:
+        remedy = "work there, or give all hosts one server (docs/team.md)"
+        return Finding("Prefect server", False, f"{host} runs it; {remedy}")
     if server is None:
         return Finding("Prefect server", True, "not running; it is started when needed")
     is_up = is_healthy(server)

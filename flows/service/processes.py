@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -134,6 +135,30 @@ def only_one(path: Path) -> Iterator[bool]:
             yield False
             return
         yield True
+
+
+def acquire(file: IO[Any], *, limit_s: float) -> bool:
+    """Lock an open file for its process and those that inherit it; False if it is still locked after the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process, here or on another machine that shares the disk, holds a lock file."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return False
+    with file, suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    return True
 
 
 def open_log(path: Path) -> IO[bytes]:

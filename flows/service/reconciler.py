@@ -43,7 +43,7 @@ from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
 from flows.service.processes import end_with_parent, home_of, only_one, rotate_logs
 from flows.service.schedule import Schedule, answers
-from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded
+from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded, other_host
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
@@ -246,6 +246,8 @@ def _check_until_deleted(runs_dir: Path) -> None:
         time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
         try:
             if held is None or _inode(home / RECONCILER_LOCK) != held:  # a new folder has a reconciler of its own
+                return
+            if other_host(runs_dir) is not None:  # it starts a reconciler of its own
                 return
             rotate_logs(home)
             current = await_server(runs_dir)

@@ -134,7 +134,7 @@ def check_engine(
     if conflicts:
         return finding(False, f"{title}: {', '.join(conflicts)}")
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
+        [sys.executable, "-P", "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
     ) as trial:
         try:
             output, errors = trial.communicate(timeout=limit_s)

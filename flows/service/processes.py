@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def home_of(runs_dir: Path) -> Path:
     """Folder for the services of a runs folder: records, logs, Prefect's database."""
     return (runs_dir / "prefect").absolute()
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Command that runs a module of the installation; -P keeps files of the working directory from shadowing it."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def find_process(pid: int, since_boot: float) -> psutil.Process | None:

@@ -23,7 +23,6 @@ import argparse
 import logging
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import Standing, standing_of
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
-from flows.service.processes import end_with_parent, home_of, only_one, rotate_logs
+from flows.service.processes import end_with_parent, home_of, module_command, only_one, rotate_logs
 from flows.service.schedule import Schedule, answers
 from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded, other_host
 from hacpo_core.errors import EngineError, HacpoError
@@ -198,7 +197,7 @@ class Reconciler:
         if is_busy or time.monotonic() < self._send_at or not unsent_experiments(self.runs_dir):
             return
         self._send_at = time.monotonic() + SEND_EVERY_S
-        command = [sys.executable, "-m", "flows.runs.tracking", "--runs-dir", str(self.runs_dir)]
+        command = module_command("flows.runs.tracking", "--runs-dir", str(self.runs_dir))
         self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 

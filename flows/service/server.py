@@ -14,7 +14,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +31,7 @@ from flows.service.processes import (
     free_port,
     home_of,
     is_held,
+    module_command,
     open_log,
     write_private,
 )
@@ -261,7 +261,7 @@ def _start_locked(home: Path, record: Record, lock: int) -> PrefectServer:
         port = free_port(port)
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
         process = _detach(
-            [sys.executable, "-m", "flows.service.prefect_server", *arguments],
+            module_command("flows.service.prefect_server", *arguments),
             home / "server.log",
             server_environment(home, port=port, auth=f"hacpo:{token}"),
             inherited=[lock],  # so that it is held until the server has ended
@@ -294,7 +294,7 @@ def end_unrecorded(home: Path) -> None:
 
 
 def _start_reconciler(home: Path, server: PrefectServer) -> None:
-    command = [sys.executable, "-m", "flows.service.reconciler", "--runs-dir", str(home.parent)]
+    command = module_command("flows.service.reconciler", "--runs-dir", str(home.parent))
     settings = client_environment(home, url=server.url, auth=server.auth)
     process = _detach(command, home / "reconciler.log", settings)
     record_reconciler(home, process.pid)

@@ -24,7 +24,7 @@ from prefect.states import Crashed, Pending, Running, Scheduled
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import RESULT_FILE, standing_of
-from flows.service.deployments import POOL, deploy
+from flows.service.deployments import DECLARATIONS, POOL, deploy
 from flows.service.processes import Record, home_of
 from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
 from flows.service.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server
@@ -298,7 +298,7 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     client.update_deployment_schedule(before.id, nightly.id, active=True)
     deploy(client)
     assert [one.active for one in client.read_deployment_by_name("grid/grid").schedules] == [True]
-    text = Path("prefect.yaml").read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
+    text = DECLARATIONS.read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
     (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr("flows.service.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
     deploy(client)

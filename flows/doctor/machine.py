@@ -24,6 +24,9 @@ from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
 PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
+VLLM_WORDS = ("engine.sampler=vllm", "engine.vllm.memory_share=0.1", "engine.vllm.kv_cache_gb=0.1")
+VLLM_WORDS += ("engine.vllm.enforce_eager=true",)
+"""of vLLM's trial, whose engine sleeps on a GPU"""
 ENDING_S = 5.0
 """time in which a trial that hangs may still exit by itself"""
 TRIAL_S = 120.0
@@ -82,9 +85,7 @@ def _try(subject: str, check: Callable[[], str]) -> Finding:
 
 def check_vllm() -> Finding:
     """Whether vLLM samples and agrees with the learner."""
-    words = ("sampler=vllm", "vllm.memory_share=0.1", "vllm.kv_cache_gb=0.1", "vllm.enforce_eager=true")
-    code = _trial_code(*(f"engine.{word}" for word in words))
-    return check_engine("vllm", code, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
+    return check_engine("vllm", _trial_code(*VLLM_WORDS), limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
 
 
 def check_deepspeed() -> Finding:

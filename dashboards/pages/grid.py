@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,7 @@ from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import StepStore
 
+_log = logging.getLogger(__name__)
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
 FIRST_ANSWER_S = 0.3
 FIRST_CELLS = 400
@@ -272,6 +274,7 @@ def _try(site: Site, perform: Callable[[str], object], experiment: str) -> str:
         perform(experiment)
     except HacpoError as error:
         return site.message(error)
-    except Exception as error:  # noqa: BLE001  the outcomes of the other experiments must still be reported
+    except Exception as error:  # the outcomes of the other experiments must still be reported
+        _log.exception("%s: the schedule could not be changed", experiment)
         return f"the schedule could not be changed: {type(error).__name__}"
     return ""

@@ -221,13 +221,27 @@ def test_drawer_of_what_has_not_started_links_no_page(page: TestClient, runs_dir
     assert missing in text and 'value="run"' in text and "href=" not in text
 
 
+def test_error_of_our_own_is_not_said_to_be_the_servers(
+    page: TestClient, schedule: RememberingSchedule, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> Sequence[WorkerRecord]:
+        raise AttributeError("last_heartbeat_time")
+
+    write_run(runs_dir)
+    monkeypatch.setattr(schedule, "workers", wrong)
+    text = page.get("/").text
+    assert "does not answer" not in text
+    assert "because of an error in hacpo (AttributeError" in text
+    assert "<b>1</b> of 1 done" in text, "the files suffice for the rest"
+
+
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:
     write_run(runs_dir)
 
     def silent() -> Schedule:
-        raise ConnectionError("refused")
+        raise ServerError("refused")
 
-    for connect, words in ((silent, "does not answer (ConnectionError)"), (lambda: None, "No Prefect server runs")):
+    for connect, words in ((silent, "does not answer (ServerError)"), (lambda: None, "No Prefect server runs")):
         page = TestClient(create_app(runs_dir, connect=connect), base_url=ORIGIN)
         text = page.get("/").text
         assert words in text and "<b>1</b> of 1 done" in text

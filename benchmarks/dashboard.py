@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from prefect.client.schemas.objects import FlowRun, State, StateType, Worker, WorkerStatus
+from prefect.client.schemas.objects import StateType, Worker, WorkerStatus
 
 from benchmarks.measure import machine
 from flows.planning.compose import compose
@@ -48,6 +48,7 @@ from tests.dashboards.stores import (
     write_run,
     write_thousand,
 )
+from tests.flows.service.remembered import RememberedClient
 from tests.waiting import wait_until
 
 LIVE = 4
@@ -71,7 +72,7 @@ def main() -> None:
         generated_s = time.monotonic() - started
         closing.enter_context(_living([name for number, name in enumerate(names) if number % 17 == 5][:LIVE], runs_dir))
         schedule = Schedule(PrefectServer("http://127.0.0.1:9", ""), runs_dir)
-        schedule.client = _Client(runs_dir, names)  # type: ignore[assignment]
+        schedule.client = _client(runs_dir, names)  # type: ignore[assignment]
         num_scheduled, num_workers = len(schedule.runs()), len(schedule.workers())
         if (num_scheduled, num_workers) != (len(names), 1):
             raise SystemExit(f"the stand-in for Prefect's client has {num_scheduled} runs and {num_workers} workers")
@@ -100,27 +101,20 @@ def main() -> None:
     print(json.dumps(result, indent=1))
 
 
-class _Client:
-    """Stands in for Prefect's client, with flow runs and a worker from memory."""
-
-    def __init__(self, runs_dir: Path, names: list[str]) -> None:
-        self._runs = []
-        for name in names:
-            standing = standing_of(runs_dir / "experiments" / name)
-            kinds = {"done": StateType.COMPLETED, "running": StateType.RUNNING}
-            kind = kinds.get(standing.state, StateType.SCHEDULED)
-            run = FlowRun(flow_id=uuid4(), name=name, parameters={"experiment": name}, state=State(type=kind))
-            self._runs.append(run.model_dump(mode="json") | {"work_queue_name": "normal"})
-
-    def read_flow_runs(self, *, limit: int, offset: int, **_: object) -> list[FlowRun]:
-        """A page of the flow runs."""
-        return [FlowRun.model_validate(run) for run in self._runs[offset : offset + limit]]
-
-    def read_workers_for_work_pool(self, _: str) -> list[Worker]:
-        """One worker that is online."""
-        name = worker_name("here", LIVE)
-        now = datetime.now(UTC)
-        return [Worker(name=name, work_pool_id=uuid4(), last_heartbeat_time=now, status=WorkerStatus.ONLINE)]
+def _client(runs_dir: Path, names: list[str]) -> RememberedClient:
+    """Stands in for Prefect's client, with a flow run of every experiment and one worker that is online."""
+    worker = Worker(
+        name=worker_name("here", LIVE),
+        work_pool_id=uuid4(),
+        last_heartbeat_time=datetime.now(UTC),
+        status=WorkerStatus.ONLINE,
+    )
+    client = RememberedClient([worker])
+    kinds = {"done": StateType.COMPLETED, "running": StateType.RUNNING}
+    for name in names:
+        state = standing_of(runs_dir / "experiments" / name).state
+        client.add(name, kinds.get(state, StateType.SCHEDULED))
+    return client
 
 
 @contextmanager

@@ -106,12 +106,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """A grid's cells in the order of its file, and their experiments by id."""
+    """A grid's cells in the order of its file, and their experiments by id; `source` as in `GridRecord`."""
 
     name: str
     config: GridConfig
     cells: list[Cell]
     plans: dict[str, Plan]
+    source: str | None = None
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""
@@ -202,7 +203,8 @@ def plan_grid(
     plans = {item.plan.id: item.plan for item in planned.values()}
     evaluated = {benchmark for each in plans.values() for benchmark in each.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
-    return GridPlan(file_stem(name), config, list(cells.values()), plans)
+    source = str(Path(name).absolute()) if is_file_name(name) else name
+    return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:

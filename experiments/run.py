@@ -19,7 +19,9 @@ import pandas as pd
 from experiments.estimate import CostEstimate, estimate
 from experiments.planner import CELL_STATES, GridPlan, matrix, plan_grid
 from flows.planning.plans import Plan, save_plan
+from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.tracked import reopen
 from flows.runs.display import format_table
 from flows.runs.grid import make_initial_models, watch
 from flows.runs.results import read_final
@@ -233,7 +235,11 @@ def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
-    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers."""
+    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers.
+
+    Raises:
+        ConfigError: another file's grid has this name.
+    """
     places = [
         Place(
             pair=cell.pair,
@@ -246,12 +252,14 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
         )
         for cell in grid.cells
     ]
-    for planned in grid.experiments("missing", "failed"):
-        save_plan(planned)
     report = grid.config.report
     evaluated = [benchmark for planned in grid.plans.values() for benchmark in planned.config.evaluate.final]
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated))
-    save_grid(runs_dir, GridRecord(grid.name, grid.config.title, report.table, benchmarks, places))
+    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, places, grid.source)
+    for name in save_grid(runs_dir, record):
+        reopen(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
+    for planned in grid.experiments("missing", "failed"):
+        save_plan(planned)
 
 
 def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:

@@ -22,6 +22,7 @@ from flows.planning.compose import compose
 from flows.records.failures import Failure
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.progress import PROGRESS_FILE
 from flows.records.runlog import LOG_FILE
 from flows.service.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
@@ -233,6 +234,16 @@ def test_error_of_our_own_is_not_said_to_be_the_servers(
     assert "does not answer" not in text
     assert "because of an error in hacpo (AttributeError" in text
     assert "<b>1</b> of 1 done" in text, "the files suffice for the rest"
+
+
+def test_drawer_and_table_offer_no_run_of_what_is_not_possible_here(page: TestClient, runs_dir: Path) -> None:
+    record = write_grid(runs_dir, methods=("hacpo",), seeds=(0,), state="missing", unavailable="no weights here")
+    name = record.places[0].experiment
+    (runs_dir / "experiments" / name / PROGRESS_FILE).unlink()
+    text = page.get("/drawer", params={"experiment": name}).text
+    assert "unavailable" in text and "no weights here" in text and 'value="run"' not in text
+    assert ">unavailable<" in page.get("/runs").text
+    assert ">unavailable<" in page.get(f"/run/{name}").text
 
 
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.planning.plans import Plan, find_plan
+from flows.planning.plans import CONTENTS_FILE, Plan, find_plan
+from flows.records.failures import record_failure
 from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
+from hacpo_core.errors import LockedError
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
 
 
@@ -66,6 +69,19 @@ def test_agents_in_processes_of_their_own_are_broken_off_by_what_ends_a_run(
     with pytest.raises(type(error)), waited_for(x, DirectRunner()):
         raise error
     assert broken_off == ([True] if is_broken_off else [])
+
+
+def test_second_command_changes_nothing_of_what_the_first_one_trains(small_plan: Callable[..., Plan]) -> None:
+    """Neither its log, nor its failure: what the second one finds wrong first may be something else."""
+    planned = small_plan("gspo")
+    (planned.root / CONTENTS_FILE).write_text('{"train sums": "another"}', encoding="utf-8")
+    record_failure(planned.root, ValueError("of an earlier attempt"))
+    before = {path.name: path.read_bytes() for path in planned.root.iterdir()}
+    with ExperimentLock(planned.root):
+        with pytest.raises(LockedError):
+            run_experiment(planned, DirectRunner())
+        after = {path.name: path.read_bytes() for path in planned.root.iterdir() if path.name != "lock"}
+    assert after == before
 
 
 def test_plan_that_nobody_saved_is_saved_before_it_is_trained(small_plan: Callable[..., Plan], tmp_path: Path) -> None:

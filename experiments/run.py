@@ -28,10 +28,10 @@ from flows.runs.results import read_final
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.slots import visible_devices
-from flows.service.worker import find_worker, worker_here
+from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.config.threads import num_threads, usable_cores
-from hacpo_core.errors import EngineError, HacpoError, ServerError
+from hacpo_core.errors import ConfigError, EngineError, HacpoError, ServerError
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]
@@ -145,15 +145,22 @@ def run_grid(
         runs_dir: folder of all runs.
         selection: which experiments; complete ones are never run again.
         hardware, seeds, overrides: as in `plan_grid`.
-        num_workers: experiments at a time, if a worker is started.
+        num_workers: experiments at a time, of the worker that is started.
         priority: queue.
         waits: if False, return once all are in the queue.
         as_json: print JSON.
 
     Raises:
+        ConfigError: `num_workers` is given, but a worker with another number runs.
         EngineError: an experiment of the grid is not complete; the next call continues from there.
     """
     started = time.monotonic()
+    slots = slots_here(runs_dir)
+    if num_workers is not None and slots not in (None, num_workers):
+        raise ConfigError(
+            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave the option out, "
+            "or stop that worker"
+        )
 
     def planned() -> GridPlan:
         return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)

@@ -80,7 +80,7 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
-            commits = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
+            commits = {"train", "resume", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
             is_resumable = commits and not any(argument.startswith("--with") for argument in sys.argv)  # lm-eval is not
             hint = "; the same command resumes from the last committed phase" if is_resumable else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)

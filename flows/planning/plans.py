@@ -31,11 +31,13 @@ _REWRITE = "run the command that planned the experiment again to rewrite it"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An experiment before anything is loaded: its configuration, id, folder and models."""
+    """An experiment before anything is loaded: its configuration, id and folder."""
 
     id: str
     config: ExperimentConfig
     root: Path
+    contents: Mapping[str, str] | None = None
+    """digests that its id was computed from (`contents_of`); None if it was found on disk"""
 
 
 def models_dir(config: ExperimentConfig) -> Path:
@@ -69,8 +71,9 @@ def plan(config: ExperimentConfig) -> Plan:
                 f"{len(sets[name])} training problems; lower it"
             )
     load_benchmarks(config)
-    name = experiment_id(config, contents_of(config))
-    return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name)
+    contents = contents_of(config)
+    name = experiment_id(config, contents)
+    return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name, contents)
 
 
 def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:
@@ -199,7 +202,8 @@ def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
 
 def save_plan(plan: Plan) -> None:
     """Write the resolved configuration and the digests into the experiment's folder."""
-    write_json(plan.root / CONTENTS_FILE, contents_of(plan.config))
+    contents = contents_of(plan.config) if plan.contents is None else plan.contents
+    write_json(plan.root / CONTENTS_FILE, dict(contents))
     write_atomically(plan.root / CONFIG_FILE, to_yaml(plan.config).encode())
 
 

@@ -29,7 +29,7 @@ from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
-from hacpo_core.store.files import write_json
+from hacpo_core.store.files import sync, write_errors, write_json
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.versions import version_tags
 
@@ -159,7 +159,6 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
     digests = {
         agent: experiment.ledger.update(plan.config.train.num_steps, agent).trace.digest for agent in experiment.agents
     }
-    tracking.finish("FINISHED", table)  # before the result file, which marks the experiment complete
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {
         "id": plan.id,
@@ -167,5 +166,10 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
         "digests": digests,
         "versions": version_tags(),
     }
-    write_json(plan.root / RESULT_FILE, value)
+    path, unfinished = plan.root / RESULT_FILE, plan.root / f".{RESULT_FILE}.tmp"
+    write_json(unfinished, value)  # MLflow is told of no result that does not fit on the disk
+    tracking.finish("FINISHED", table)  # before the result file, which marks the experiment complete
+    with write_errors(path):
+        unfinished.rename(path)
+        sync(plan.root)
     return ExperimentResult(root=plan.root, **value)

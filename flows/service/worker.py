@@ -65,6 +65,12 @@ def find_worker(runs_dir: Path) -> psutil.Process | None:
     return _record(home_of(runs_dir)).process()
 
 
+def slots_here(runs_dir: Path) -> int | None:
+    """Experiments at a time of the `hacpo worker` of this runs folder on this machine; None if there is none."""
+    record = _record(home_of(runs_dir))
+    return int((record.read() or {}).get("slots", 1)) if record.process() is not None else None
+
+
 def _record(home: Path) -> Record:
     return Record(home, f"worker.{socket.gethostname()}")  # several machines may share the folder, one worker each
 

@@ -111,6 +111,18 @@ def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dic
     check_contents(find_plan(tmp_path / "runs", planned.id))
 
 
+def test_file_that_changes_while_an_experiment_is_planned_is_found_when_it_begins(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """The id is of the contents before, so the digests beside it must be."""
+    planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    data = tmp_path / "data" / "train.jsonl"
+    data.write_bytes(data.read_bytes().replace(b'"1"', b'"9"'))
+    save_plan(planned)
+    with pytest.raises(DataError, match=f"{planned.id}: train sums changed since the experiment was planned"):
+        check_contents(find_plan(tmp_path / "runs", planned.id))
+
+
 def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: Path) -> None:
     planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
     for name, error in (("config.yaml", ConfigError), ("contents.json", StoreError)):

@@ -17,7 +17,7 @@ from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
-from hacpo_core.errors import LockedError
+from hacpo_core.errors import LockedError, StoreError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
@@ -55,6 +55,28 @@ def test_mlflow_runs_of_an_experiment_that_is_ended_are_killed_and_of_one_that_f
     client = MlflowClient(store_of(planned))
     assert {client.get_run(run).info.status for run in (ids["run"], *ids["agents"].values())} == {status}
     assert standing_of(planned.root).state == state
+
+
+def test_run_whose_result_cannot_be_written_is_not_finished_in_mlflow(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
+    planned = small_plan("gspo", *words)
+
+    def full(path: Path, value: object) -> None:
+        raise StoreError(f"cannot write {path}: the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.runs.experiment.write_json", full)
+        with pytest.raises(StoreError, match="the disk is full"):
+            run_experiment(planned, DirectRunner())
+    ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
+    client = MlflowClient(store_of(planned))
+    assert client.get_run(ids["run"]).info.status == "FAILED"
+    run_experiment(planned, DirectRunner())
+    assert client.get_run(ids["run"]).info.status == "FINISHED"
+    assert standing_of(planned.root).state == "done"
+    assert not list(planned.root.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(

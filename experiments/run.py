@@ -95,7 +95,7 @@ def say_states(grid: GridPlan) -> None:
     print(f"{_experiments(sum(counts.values()))}: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
     stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
     for reason, number in stuck.items():
-        print(f"  {number} cells: {reason}")
+        print(f"  {number} {'cell' if number == 1 else 'cells'}: {reason}")
 
 
 def count_experiments(grid: GridPlan) -> dict[str, int]:
@@ -107,7 +107,12 @@ def count_experiments(grid: GridPlan) -> dict[str, int]:
 def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
-    basis = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
+    rates = grid.config.rates
+    basis = {
+        "measured": "as measured in complete experiments",
+        "stated": rates.source if rates is not None else "stated",
+        "limit": "at most: every response at its limit, since no length or speed is known yet",
+    }[cost.basis]
     return (
         f"{_experiments(cost.experiments)}, {cost.rollouts:,} rollouts, "
         f"{cost.evaluation_responses:,} evaluation responses, "
@@ -158,7 +163,7 @@ def run_grid(
     slots = slots_here(runs_dir)
     if num_workers is not None and slots not in (None, num_workers):
         raise ConfigError(
-            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave the option out, "
+            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave it out, "
             "or stop that worker"
         )
 

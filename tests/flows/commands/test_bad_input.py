@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import AutoTokenizer
 
 from flows.cli import main
@@ -121,6 +122,37 @@ def test_file_that_changes_while_an_experiment_is_planned_is_found_when_it_begin
     save_plan(planned)
     with pytest.raises(DataError, match=f"{planned.id}: train sums changed since the experiment was planned"):
         check_contents(find_plan(tmp_path / "runs", planned.id))
+
+
+def test_all_folders_that_are_missing_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    for folder in folders.values():
+        folder.rename(folder.with_name(f"moved {folder.name}"))
+    with pytest.raises(ModelError, match=r"agents.one.path: .* is not a folder; .*agents.two.path: .* is not a folder"):
+        plan_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pair", "method", "hint"),
+    [("tinny", "hacpo", "pair: got 'tinny', .*did you mean tiny"), ("tiny", "hacbo", "got 'hacbo', .*mean hacpo")],
+)
+def test_misspelt_name_gets_a_hint(pair: str, method: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        compose(pair, method)
+
+
+@pytest.mark.parametrize(("method", "shares"), [("hacpo", True), ("naive", True), ("luffy", True), ("gspo", False)])
+def test_method_without_a_partner_says_so(
+    method: str, shares: bool, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = tmp_path / "alone.yaml"
+    text = (tmp_path / "pair.yaml").read_text(encoding="utf-8")
+    tree = yaml.safe_load(text)
+    del tree["pair"]["agents"]["two"]
+    tree["pair"]["name"] = f"alone-{method}"  # said once for each text
+    pair.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    plan(compose(str(pair), method, overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    said = f"pair alone-{method} has one agent, so {method} has no partner whose responses it could train on"
+    assert (said in caplog.text) is shares
 
 
 def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(
     look(schedule)
     assert [message["event"] for message in webhook.got] == ["experiment_failed", "grid_ended"]
     assert webhook.got[0]["reason"].startswith("its process died, 4 times")
-    assert webhook.got[1]["text"] == "A grid: 1 experiments done, 1 failed"
+    assert webhook.got[1]["text"] == "A grid: 1 experiment done, 1 failed"
 
 
 def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
@@ -234,7 +234,7 @@ def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
     assert webhook.got == [], "its process still works"
     look(schedule)
     look(schedule)
-    assert [message["text"] for message in webhook.got] == ["A grid: 1 experiments done, 0 failed, 1 cancelled"]
+    assert [message["text"] for message in webhook.got] == ["A grid: 1 experiment done, 0 failed, 1 cancelled"]
     schedule.run = schedule.run.model_copy(update={"id": uuid.uuid4()})  # queued and cancelled again
     look(schedule)
     assert len(webhook.got) == 2

@@ -245,13 +245,17 @@ def save_plan(plan: Plan) -> None:
 
 
 def find_plan(runs_dir: Path, experiment: str) -> Plan:
-    """The plan of an existing experiment, by its id or an unambiguous prefix.
+    """The plan of an existing experiment, by its id or an unambiguous prefix; whole names come before parts of one.
 
     Raises:
         ConfigError: none or several match.
     """
     folder, known = experiments_dir(runs_dir), experiment_ids(runs_dir)
-    matching = [experiment] if experiment in known else [name for name in known if name.startswith(experiment)]
+    matching = (
+        [name for name in known if name == experiment]
+        or [name for name in known if name.startswith(f"{experiment}-")]  # tiny is the pair tiny before tiny_size
+        or [name for name in known if name.startswith(experiment)]
+    )
     if len(matching) != 1:
         names = ", ".join(matching or known) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")

@@ -11,7 +11,20 @@ import sys
 
 import typer
 
-from flows.commands import dashboard, doctor, evaluate, export, grid, probe, report, samples, show, train, worker
+from flows.commands import (
+    dashboard,
+    doctor,
+    evaluate,
+    export,
+    extend,
+    grid,
+    probe,
+    report,
+    samples,
+    show,
+    train,
+    worker,
+)
 from flows.commands.options import EXIT_RUN
 from flows.commands.server import server_app
 from flows.process import configure_process
@@ -30,6 +43,7 @@ for command in (
         probe.probe,
         train.train,
         train.resume,
+        extend.extend,
         grid.demo,
         grid.grid,
         worker.worker,
@@ -80,7 +94,7 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
-            commits = {"train", "resume", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
+            commits = {"train", "resume", "extend", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
             is_resumable = commits and not any(argument.startswith("--with") for argument in sys.argv)  # lm-eval is not
             hint = "; the same command resumes from the last committed phase" if is_resumable else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)

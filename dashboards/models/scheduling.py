@@ -107,7 +107,7 @@ class Scheduling:
                 notice=f"The Prefect server does not answer ({type(error).__name__}); "
                 "states below come from the files, queues from its last answer.",
             )
-        except Exception as error:  # the thread must survive it, and pages need only the files
+        except Exception as error:  # noqa: BLE001  the thread must survive it, and pages need only the files
             _log.exception("the schedule could not be read")
             return ScheduleView(notice=UNREADABLE.format(kind=type(error).__name__))
 

@@ -272,7 +272,7 @@ def _try(site: Site, perform: Callable[[str], object], experiment: str) -> str:
         perform(experiment)
     except HacpoError as error:
         return site.message(error)
-    except Exception as error:  # the outcomes of the other experiments must still be reported
+    except Exception as error:  # noqa: BLE001  the outcomes of the other experiments must still be reported
         _log.exception("%s: the schedule could not be changed", experiment)
         return f"the schedule could not be changed: {type(error).__name__}"
     return ""

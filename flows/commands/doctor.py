@@ -16,9 +16,7 @@ def doctor(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
     gpu: Annotated[bool, typer.Option(help="test the engines of a hardware file step by step on a tiny model")] = False,
-    hardware: Annotated[
-        str | None, typer.Option(help="with --gpu: the hardware file; default: one_gpu_vllm")
-    ] = None,
+    hardware: Annotated[str | None, typer.Option(help="with --gpu: the hardware file; default: one_gpu_vllm")] = None,
     model: Annotated[Path | None, typer.Option(help="with --gpu: a model folder to test as well")] = None,
 ) -> None:
     """Check the installation: packages, engines, ports, disk, GPU, data."""

@@ -24,8 +24,10 @@ from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
 PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
-VLLM_WORDS = ("engine.sampler=vllm", "engine.vllm.memory_share=0.1", "engine.vllm.kv_cache_gb=0.1")
-VLLM_WORDS += ("engine.vllm.enforce_eager=true",)
+VLLM_WORDS = tuple(
+    f"engine.{word}"
+    for word in ("sampler=vllm", "vllm.memory_share=0.1", "vllm.kv_cache_gb=0.1", "vllm.enforce_eager=true")
+)
 """of vLLM's trial, whose engine sleeps on a GPU"""
 ENDING_S = 5.0
 """time in which a trial that hangs may still exit by itself"""

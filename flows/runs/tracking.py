@@ -226,7 +226,7 @@ class _Copy:
 
 
 def _params(plan: Plan) -> dict[str, Any]:
-    """Every field, and the paper's symbols for those that act in this method; grid and pair are tags, for they change."""
+    """Every field, and the paper's symbols for those that act in this method; grid and pair change: they are tags."""
     fields = list(fields_of(plan.config))
     acting = {field.name: field.value for field in fields if field.inert is None}
     symbols = {symbol: acting[name] for symbol, name in _SYMBOLS.items() if name in acting}

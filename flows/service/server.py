@@ -246,7 +246,7 @@ def _start(home: Path) -> PrefectServer:
         if not acquire(lock, limit_s=_LOCK_LIMIT_S):
             raise ServerError(
                 f"the Prefect server of {home.parent} runs on {host}, and two on one database would harm each other; "
-                f"work there, stop it there with `hacpo server stop`, or give all hosts one server with {SHARED_SERVER} "
+                f"work there, stop it there with `hacpo server stop`, or give all hosts one with {SHARED_SERVER} "
                 "(docs/team.md)"
             )
         return _start_locked(home, record, lock.fileno())

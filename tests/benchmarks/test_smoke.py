@@ -54,7 +54,8 @@ def test_benchmark_can_be_imported(module: str) -> None:
 
 
 def test_page(run: Run, tmp_path: Path) -> None:
-    result = run("dashboard", "--runs", "40", "--steps", "3", "--rounds", "1", "--out", str(tmp_path / "dashboard.json"))
+    words = ["--runs", "40", "--steps", "3", "--rounds", "1", "--out", str(tmp_path / "dashboard.json")]
+    result = run("dashboard", *words)
     assert result["server_ms"]["grid"]["median"] > 0.0
     assert reason_to_skip() or result["first_contentful_paint_ms"]["grid"]["median"] > 0
 

@@ -188,7 +188,7 @@ def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(run
 def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(
     runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (runs_dir / "flows.py").write_text("raise SystemExit('a user\'s own flows')", encoding="utf-8")
+    (runs_dir / "flows.py").write_text("raise SystemExit('flows of a user')", encoding="utf-8")
     monkeypatch.chdir(runs_dir)
     before = ensure_server(runs_dir)
     lock = home_of(runs_dir) / SERVER_LOCK

@@ -6,8 +6,10 @@ import copy
 import errno
 import io
 import logging
+import os
 import signal
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -78,7 +80,11 @@ def main() -> None:
         # responses may contain characters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            with suppress(BrokenPipeError):
+                sys.stdout.flush()
     except HacpoError as error:
         print(f"hacpo: {error}", file=sys.stderr)
         if isinstance(error, LockedError):
@@ -102,9 +108,13 @@ def main() -> None:
 
 
 def _unnamed_place() -> str:
-    """What an error without a file name is about: standard output if it still takes nothing, else the runs folder."""
+    """What an error without a file name is about: standard output if it takes nothing, else the runs folder."""
     try:
-        sys.stdout.flush()
+        os.write(
+            sys.stdout.fileno(), b"\n"
+        )  # flush() would succeed: the failed one has dropped what it could not write
+    except io.UnsupportedOperation:  # it is no file
+        pass
     except OSError:
         return "standard output"
     return "a file of the runs folder"

@@ -308,6 +308,15 @@ def test_read_only_disk_is_not_blamed_on_the_folder(
     assert capsys.readouterr().err.endswith("Read-only file system; make the disk writable, then try again\n")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["show tiny hacpo", "show methods", "show"])  # more and less than a buffer
+def test_output_that_cannot_be_written_is_not_blamed_on_the_runs_folder(words: str) -> None:
+    command = [sys.executable, "-m", "flows.cli", *words.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "hacpo: standard output: No space left on device; free some space\n")
+
+
 def test_full_disk_without_a_file_name_is_blamed_on_the_runs_folder_and_not_on_standard_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

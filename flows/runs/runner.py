@@ -49,11 +49,11 @@ from hacpo_core.store.lock import ExperimentLock
 
 UPDATE_EVERY_S = 5.0
 _INTERRUPTIONS = (
-    "Crash detected! Execution was aborted by an interrupt signal.",
-    "Crash detected! Execution was aborted by a termination signal.",
+    "Execution was aborted by an interrupt signal.",
+    "Execution was aborted by a termination signal.",
     "Engine execution interrupted by base exception",
 )
-"""what Prefect logs as errors of a run that was ended from outside"""
+"""parts of what Prefect logs as errors of a run that was ended from outside"""
 
 
 class BrokenOffError(Exception):
@@ -331,7 +331,7 @@ def run_flow(chosen: Flow[..., Any], **parameters: Any) -> Any:
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
     """Whether a record is anything but Prefect's error about Ctrl-C or SIGTERM, which the command reports itself."""
-    return not (record.name.startswith("prefect.") and record.getMessage() in _INTERRUPTIONS)
+    return not (record.name.startswith("prefect.") and any(part in record.getMessage() for part in _INTERRUPTIONS))
 
 
 @contextmanager

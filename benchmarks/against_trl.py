@@ -4,7 +4,7 @@ A callback in TRL's training loop runs a step of ours after each of its own, so 
 same threads and allocator. A step is one generation for all prompts and two optimizer updates on half of the rows each.
 Neither side uses a verifier or files: the reward is a trivial function of the text.
 
-Usage: python -m benchmarks.against_trl; writes benchmarks/results/against_trl.json.
+Usage: python -m benchmarks.against_trl [--rounds N]; writes benchmarks/results/against_trl.json.
 """
 
 from __future__ import annotations
@@ -317,14 +317,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "METHOD"))
     parser.add_argument("--memory-of", default="")
+    parser.add_argument("--rounds", type=int, help=f"steps after an uncounted first one; default: {ROUNDS}")
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
+    rounds = ROUNDS if arguments.rounds is None else dict.fromkeys(ROUNDS, arguments.rounds)
     if arguments.one:
         size, method = arguments.one
-        found = (
-            peak_mb(size, method, arguments.memory_of) if arguments.memory_of else compare(size, method, ROUNDS[size])
-        )
-        print(json.dumps(found))
+        memory_of = arguments.memory_of
+        print(json.dumps(peak_mb(size, method, memory_of) if memory_of else compare(size, method, rounds[size])))
         return
     results = []
     cases = [(size, method) for size in SIZES for method in ("grpo", "gspo")]
@@ -332,7 +332,7 @@ def main() -> None:
         cases.append((SMOLLM2, "gspo"))
     for size, method in cases:
         words = ["--one", size, method]
-        row = {"size": size, "method": method, **child("against_trl", *words)}
+        row = {"size": size, "method": method, **child("against_trl", *words, "--rounds", str(rounds[size]))}
         if size in SIZES:
             row["peak_mb"] = {
                 who: child("against_trl", *words, "--memory-of", who) for who in ("trl", "equal rows", "as shipped")
@@ -340,7 +340,7 @@ def main() -> None:
         results.append(row)
         print(json.dumps(row), flush=True)
     shape = {"prompts": NUM_PROMPTS, "samples": NUM_SAMPLES, "tokens": NUM_TOKENS, "updates": NUM_UPDATES}
-    title = {"step": shape, "threads": THREADS, "rounds": ROUNDS, "dtype": "float32"}
+    title = {"step": shape, "threads": THREADS, "rounds": rounds, "dtype": "float32"}
     write_result("against_trl", title | {"results": results}, ["trl", "torch", "transformers"])
 
 

@@ -4,7 +4,7 @@ The same experiment with the direct runner and as Prefect tasks. A pause in ever
 the requested length; all time that is not pause, model or verifier counts as orchestration. Also measured: bytes on
 disk per step, and the time from the command to the first sampling of a warm tiny run.
 
-Usage: python -m benchmarks.orchestration; writes benchmarks/results/orchestration.json.
+Usage: python -m benchmarks.orchestration [--rounds 3]; writes benchmarks/results/orchestration.json.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=3, metavar=("RUNS_DIR", "RUNNER", "STEP_S"))
     parser.add_argument("--start", nargs=3, metavar=("RUNS_DIR", "RUNNER", "BEGUN"))
+    parser.add_argument("--rounds", type=int, default=3, help="starts of a run, and imports")
     parser.add_argument("--models", type=Path, help="folder of warm models, to save the warm-up")
     arguments = parser.parse_args()
     if arguments.start:
@@ -144,11 +145,13 @@ def main() -> None:
                     measured = child("orchestration", "--one", str(runs_dir), runner, str(step_s))
                     results.append({"asked_s": step_s, "runner": runner, **measured})
                     print(json.dumps(results[-1]), flush=True)
-                times = [child("orchestration", "--start", str(runs_dir), runner, str(time.time())) for _ in range(3)]
-                starts[runner] = statistics.median(times)
+                starts[runner] = statistics.median(
+                    child("orchestration", "--start", str(runs_dir), runner, str(time.time()))
+                    for _ in range(arguments.rounds)
+                )
             finally:
                 stop_server(runs_dir)
-        starts["imports alone"] = statistics.median(imports() for _ in range(3))
+        starts["imports alone"] = statistics.median(imports() for _ in range(arguments.rounds))
     write_result("orchestration", {"steps": results, "start_s": starts}, ["prefect", "mlflow", "torch", "transformers"])
 
 

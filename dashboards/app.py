@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -82,6 +82,8 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 413 and "hx-request" in request.headers:  # shown in the page, in place of an outcome
+            return PlainTextResponse(error.detail, 413)
         title = "Page not found" if error.status_code == 404 else "Request failed"
         return site.page(request, "error.html", status_code=error.status_code, title=title, message=error.detail)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 
-from flows.service.processes import Record, end_family, end_with_parent, free_port, open_log
+from flows.service.processes import Record, end_family, end_with_parent, free_port, module_command, open_log
 from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
 _MLFLOW_PORT = 5000
@@ -18,6 +17,7 @@ PAUSE_S = 60.0
 """minimum time between two starts, in case MLflow exits by itself"""
 _SETTINGS = {
     "DO_NOT_TRACK": "1",
+    "PYTHONSAFEPATH": "1",  # for the process that it starts
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # the job runner starts eight processes
 }
 
@@ -57,8 +57,7 @@ class MlflowPage:
             return
         self._started_at = time.monotonic()
         self._port = free_port(_MLFLOW_PORT)
-        arguments = f"-m mlflow ui --host 127.0.0.1 --port {self._port} --workers 1"
-        command = [sys.executable, *arguments.split()]
+        command = module_command("mlflow", *f"ui --host 127.0.0.1 --port {self._port} --workers 1".split())
         with open_log(self._record.path.with_suffix(".log")) as log:
             self._process = subprocess.Popen(
                 command,

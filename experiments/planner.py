@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
@@ -106,12 +107,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """A grid's cells in the order of its file, and their experiments by id."""
+    """A grid's cells in the order of its file, and their experiments by id; `source` as in `GridRecord`."""
 
     name: str
     config: GridConfig
     cells: list[Cell]
     plans: dict[str, Plan]
+    source: str | None = None
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""
@@ -181,28 +183,42 @@ def plan_grid(
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
     planned: dict[tuple[str, tuple[str | None, ...]], _Planned] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
-    for entry in config.entries:
+    for number, entry in enumerate(config.entries):
         for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
-            pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
-            composed = compose(pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides)
-            for seed in config.seeds:
-                whole = dataclasses.replace(composed, seed=seed)
-                for part in trainings(whole):
-                    key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
-                    if key not in planned:
+            place = f"grid {name}, entries[{number}], pair {pair}, method {method}"
+            with _errors_at(place):
+                pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
+                composed = compose(
+                    pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides
+                )
+                parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
+            for part in parts:
+                key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
+                if key not in planned:
+                    with _errors_at(place):
                         planned[key] = _plan(part, runs_dir)
-                    shown = whole.method.name if is_file_name(method) else method
-                    for cell in planned[key].cells(part, whole.pair.name, shown, entry.label or ""):
-                        place = (cell.pair, cell.method, cell.label, seed, cell.agent)
-                        if cells.setdefault(place, cell) != cell:
-                            raise ConfigError(
-                                f"grid {name}: two entries have pair {cell.pair} and method {shown} with different "
-                                "settings; give one of them a label"
-                            )
+                shown = composed.method.name if is_file_name(method) else method
+                for cell in planned[key].cells(part, composed.pair.name, shown, entry.label or ""):
+                    position = (cell.pair, cell.method, cell.label, cell.seed, cell.agent)
+                    if cells.setdefault(position, cell) != cell:
+                        raise ConfigError(
+                            f"grid {name}: two entries have pair {cell.pair} and method {shown} with different "
+                            "settings; give one of them a label"
+                        )
     plans = {item.plan.id: item.plan for item in planned.values()}
     evaluated = {benchmark for each in plans.values() for benchmark in each.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
-    return GridPlan(file_stem(name), config, list(cells.values()), plans)
+    source = str(Path(name).absolute()) if is_file_name(name) else name
+    return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
+
+
+@contextmanager
+def _errors_at(place: str) -> Iterator[None]:
+    """Name the place in a grid in a ConfigError of the block."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:

@@ -19,17 +19,19 @@ import pandas as pd
 from experiments.estimate import CostEstimate, estimate
 from experiments.planner import CELL_STATES, GridPlan, matrix, plan_grid
 from flows.planning.plans import Plan, save_plan
+from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.tracked import reopen
 from flows.runs.display import format_table
 from flows.runs.grid import make_initial_models, watch
 from flows.runs.results import read_final
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.slots import visible_devices
-from flows.service.worker import find_worker, worker_here
+from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.config.threads import num_threads, usable_cores
-from hacpo_core.errors import EngineError, HacpoError, ServerError
+from hacpo_core.errors import ConfigError, EngineError, HacpoError, ServerError
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]
@@ -93,7 +95,7 @@ def say_states(grid: GridPlan) -> None:
     print(f"{_experiments(sum(counts.values()))}: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
     stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
     for reason, number in stuck.items():
-        print(f"  {number} cells: {reason}")
+        print(f"  {number} {'cell' if number == 1 else 'cells'}: {reason}")
 
 
 def count_experiments(grid: GridPlan) -> dict[str, int]:
@@ -105,7 +107,12 @@ def count_experiments(grid: GridPlan) -> dict[str, int]:
 def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
-    basis = grid.config.rates.source if cost.basis == "stated" and grid.config.rates is not None else cost.basis
+    rates = grid.config.rates
+    basis = {
+        "measured": "as measured in complete experiments",
+        "stated": rates.source if rates is not None else "stated",
+        "limit": "at most: every response at its limit, since no length or speed is known yet",
+    }[cost.basis]
     return (
         f"{_experiments(cost.experiments)}, {cost.rollouts:,} rollouts, "
         f"{cost.evaluation_responses:,} evaluation responses, "
@@ -143,15 +150,22 @@ def run_grid(
         runs_dir: folder of all runs.
         selection: which experiments; complete ones are never run again.
         hardware, seeds, overrides: as in `plan_grid`.
-        num_workers: experiments at a time, if a worker is started.
+        num_workers: experiments at a time, of the worker that is started.
         priority: queue.
         waits: if False, return once all are in the queue.
         as_json: print JSON.
 
     Raises:
+        ConfigError: `num_workers` is given, but a worker with another number runs.
         EngineError: an experiment of the grid is not complete; the next call continues from there.
     """
     started = time.monotonic()
+    slots = slots_here(runs_dir)
+    if num_workers is not None and slots not in (None, num_workers):
+        raise ConfigError(
+            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave it out, "
+            "or stop that worker"
+        )
 
     def planned() -> GridPlan:
         return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
@@ -233,7 +247,11 @@ def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
-    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers."""
+    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers.
+
+    Raises:
+        ConfigError: another file's grid has this name.
+    """
     places = [
         Place(
             pair=cell.pair,
@@ -246,12 +264,14 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
         )
         for cell in grid.cells
     ]
-    for planned in grid.experiments("missing", "failed"):
-        save_plan(planned)
     report = grid.config.report
     evaluated = [benchmark for planned in grid.plans.values() for benchmark in planned.config.evaluate.final]
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated))
-    save_grid(runs_dir, GridRecord(grid.name, grid.config.title, report.table, benchmarks, places))
+    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, places, grid.source)
+    for name in save_grid(runs_dir, record):
+        reopen(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
+    for planned in grid.experiments("missing", "failed"):
+        save_plan(planned)
 
 
 def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:

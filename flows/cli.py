@@ -6,8 +6,10 @@ import copy
 import errno
 import io
 import logging
+import os
 import signal
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -17,6 +19,7 @@ from flows.commands import (
     doctor,
     evaluate,
     export,
+    extend,
     grid,
     probe,
     report,
@@ -43,6 +46,7 @@ for command in (
         probe.probe,
         train.train,
         train.resume,
+        extend.extend,
         grid.demo,
         grid.grid,
         worker.worker,
@@ -84,7 +88,11 @@ def main() -> None:
         # responses may contain characters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            with suppress(BrokenPipeError):
+                sys.stdout.flush()
     except HacpoError as error:
         print(f"hacpo: {error}", file=sys.stderr)
         if isinstance(error, LockedError):
@@ -100,7 +108,7 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
-            commits = {"train", "resume", "grid", "evaluate"} & set(sys.argv[1:2])
+            commits = {"train", "resume", "extend", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
             is_resumable = commits and not any(argument.startswith("--with") for argument in sys.argv)  # lm-eval is not
             hint = "; the same command resumes from the last committed phase" if is_resumable else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)
@@ -108,9 +116,13 @@ def main() -> None:
 
 
 def _unnamed_place() -> str:
-    """What an error without a file name is about: standard output if it still takes nothing, else the runs folder."""
+    """What an error without a file name is about: standard output if it takes nothing, else the runs folder."""
     try:
-        sys.stdout.flush()
+        os.write(
+            sys.stdout.fileno(), b"\n"
+        )  # flush() would succeed: the failed one has dropped what it could not write
+    except io.UnsupportedOperation:  # it is no file
+        pass
     except OSError:
         return "standard output"
     return "a file of the runs folder"

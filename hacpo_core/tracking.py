@@ -260,9 +260,7 @@ class Tracker:
         entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
         for start in range(0, len(entries), _MOST_PARAMS):
             self._client.log_batch(self._parent, params=entries[start : start + _MOST_PARAMS])
-        for agent, run_id in (("", self._parent), *self._agents.items()):
-            own = {**tags, "agent": agent} if agent else tags
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in own.items()])
+        self.set_tags(tags)
         inputs = []
         for context, described in datasets.items():
             name, _, digest = described.partition("@")
@@ -280,6 +278,13 @@ class Tracker:
                     raise
 
     @_raises_one_kind
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags on all runs."""
+        for agent, run_id in (("", self._parent), *self._agents.items()):
+            own = {**tags, "agent": agent} if agent else tags
+            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in own.items()])
+
+    @_raises_one_kind
     def set_notes(self, *, tags: Sequence[str], note: str, is_archived: bool) -> None:
         """Replace what people noted on the parent run; MLflow shows the note as its description."""
         archived = str(is_archived).lower()
@@ -292,14 +297,15 @@ class Tracker:
         self._client.set_tag(self._parent, "hacpo.health", text)
 
     @_raises_one_kind
-    def choose_columns(self, *, params: Sequence[str], metrics: Sequence[str]) -> None:
+    def choose_columns(self, *, params: Sequence[str], tags: Sequence[str], metrics: Sequence[str]) -> None:
         """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address."""
         tag = f"mlflow.sharedViewState.{VIEW_KEY}"
         try:
             before = list(json.loads(self._client.get_experiment(self._experiment_id).tags[tag])["selectedColumns"])
         except (KeyError, TypeError, ValueError):  # none yet, or changed by someone
             before = []
-        columns = [*(f"params.`{name}`" for name in params), *(f"metrics.`{name}`" for name in metrics)]
+        kinds = {"params": params, "tags": tags, "metrics": metrics}
+        columns = [f"{kind}.`{name}`" for kind, names in kinds.items() for name in names]
         chosen = list(dict.fromkeys([*before, *columns]))
         if chosen != before:
             self._client.set_experiment_tag(self._experiment_id, tag, json.dumps({"selectedColumns": chosen}))

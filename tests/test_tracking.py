@@ -19,7 +19,7 @@ from mlflow.tracking import MlflowClient
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notes import Notes, write_notes
-from flows.records.tracked import is_open, unsent_experiments
+from flows.records.tracked import is_open, reopen, unsent_experiments
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
@@ -70,7 +70,7 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     assert artifacts == {"config.yaml", "result.json", "rollouts.json", "evaluations.json"}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     view = json.loads(experiment.tags["mlflow.sharedViewState.hacpo"])
-    names = [f"params.`{name}`" for name in ("method", "pair", "seed")]
+    names = ["params.`method`", "params.`seed`", "tags.`pair`"]
     assert view == {"selectedColumns": [*names, "metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]}
 
 
@@ -301,13 +301,21 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
     save_grid(runs_dir, GridRecord("table1", "Table 1", "plain", places=[place]))
     run_experiment(alone, DirectRunner())
     client = MlflowClient(f"sqlite:///{runs_dir / 'mlflow.db'}")
-    found = client.search_runs(
-        [client.get_experiment_by_name("hacpo").experiment_id], "attributes.run_name = '" + alone.id + "'"
-    )
+
+    def find() -> Any:
+        (experiment,) = client.search_experiments(filter_string="name = 'hacpo'")
+        return client.search_runs([experiment.experiment_id], f"attributes.run_name = '{alone.id}'")
+
+    found = find()
     names = {"pair": "tiny", "grid": "table1", "agent": "llama", "method": "gspo"}
     assert found[0].data.tags.items() >= names.items()
-    assert found[0].data.params.items() >= names.items()
     assert not {"α", "δ", "δ_step"} & set(found[0].data.params), "they act only on other agents' responses"
+
+    taken_up = GridRecord("table7", "Table 7", "plain", places=[replace(place, pair="tiny_size")])
+    assert save_grid(runs_dir, taken_up) == {alone.id}, "a grid that reuses it has its id"
+    reopen(alone.root)
+    assert send_late(alone)
+    assert find()[0].data.tags.items() >= {"pair": "tiny, tiny_size", "grid": "table1, table7"}.items()
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:

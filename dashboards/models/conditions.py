@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -12,8 +13,11 @@ from hacpo_core.errors import ConfigError
 
 Lookup = Callable[[str], Any]
 """column -> a run's value of it: a number, a text, a list of texts, or None"""
-_PART = re.compile(r"(?P<column>[\w./:+-]+)(?P<operator>!=|!~|>=|<=|=|~|>|<)(?P<value>.*)", re.DOTALL)
-HELP = "column=value, != not, ~ contains, !~ does not, > >= < <= numbers; a,b any of several; a bare word: in the id"
+_PART = re.compile(r"(?P<column>[\w./:+-]+)(?P<operator>==|!=|!~|>=|<=|=|~|>|<)(?P<value>.*)", re.DOTALL)
+HELP = (
+    "column=value, == exactly this text, != not, ~ contains, !~ does not, > >= < <= numbers; a,b any of several; "
+    "a bare word: in the id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +31,18 @@ class Condition:
     def holds(self, look: Lookup) -> bool:
         """Whether a run meets it. Unknown values meet only != and !~."""
         found = look(self.column)
+        if self.operator == "==":
+            return exact_text(found) == self.values[0]
         if self.operator in ("!=", "!~"):
             return not any(_matches(self.operator[1], found, value) for value in self.values)
         return any(_matches(self.operator, found, value) for value in self.values)
+
+
+def exact_text(value: Any) -> str:
+    """A value as text that no other value of its column has: floats with all digits, lists as JSON; "" for none."""
+    if isinstance(value, list | tuple):
+        return json.dumps(value, ensure_ascii=False) if value else ""
+    return "" if value is None else str(value)
 
 
 def read_conditions(text: str) -> tuple[Condition, ...]:

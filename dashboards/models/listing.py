@@ -153,6 +153,10 @@ class Runs:
             self._owners = grids, owners
         return self._owners[1].get(experiment, ("", []))
 
+    def unavailable(self, experiment: str) -> str:
+        """Why its newest grid could not plan an experiment on this machine, "" if it could."""
+        return next((place.unavailable for place in self._owner(experiment)[1]), "")
+
     def places(self, experiment: str) -> list[Place]:
         """Pair, method, seed and agents of an experiment, as the grid names them that asked for it.
 

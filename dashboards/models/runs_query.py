@@ -28,7 +28,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run, or with `members` a group of runs; `values` as in the table's columns."""
+    """A run, or with `members` a group of runs; `values` as in the table's columns.
+
+    `key` is the run's id; a group's is a JSON list of the exact texts that its runs have in common.
+    """
 
     key: str
     values: tuple[Any, ...]

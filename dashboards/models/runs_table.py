@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dashboards.models.conditions import read_conditions
+from dashboards.models.conditions import exact_text, read_conditions
 from dashboards.models.grids.cells import judge, total_spent
 from dashboards.models.listing import Runs
 from dashboards.models.runs.settings import read_field_values
@@ -28,7 +29,7 @@ COLUMNS: Mapping[str, str] = {
     "pair": "name of the team of agents; for a training of one agent, the pair of its grid",
     "method": "name of the method",
     "seed": "seed",
-    "state": "done, running, queued, failed or missing",
+    "state": "done, running, queued, failed, missing or unavailable",
     "health": "findings that hold, by name of their rule (docs/health.md)",
     "step": "steps that are complete",
     "reward": "mean reward of the last step, mean over agents; reward.AGENT for one",
@@ -131,6 +132,10 @@ class RunTables:
         """Pairs, method and seed of a run."""
         return self._runs.places(name)
 
+    def unavailable(self, name: str) -> str:
+        """Why a run is not possible on this machine."""
+        return self._runs.unavailable(name)
+
     def _keep(self, kind: str, root: Path, file: Path, read: Callable[[], Any]) -> Any:
         try:
             status = file.stat()
@@ -162,7 +167,7 @@ class _Run:
             values = list(dict.fromkeys(getattr(place, column) for place in self._tables.places(self.name)))
             return values if len(values) > 1 else values[0]
         if column == "state":
-            return judge(self._standing, self._schedule.runs.get(self.name), "").state
+            return judge(self._standing, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)).state
         if column == "health":
             return list(dict.fromkeys(finding.rule for finding in progress.open_findings)) if progress else None
         if column in ("tag", "tags"):
@@ -218,17 +223,24 @@ def _plain(text: str) -> Any:
 def _groups(runs: Sequence[_Run], group: tuple[str, ...], columns: tuple[str, ...]) -> list[Row]:
     members: dict[tuple[str, ...], list[_Run]] = {}
     for run in runs:
-        members.setdefault(tuple(cell_text(run.value(column)) for column in group), []).append(run)
+        members.setdefault(tuple(exact_text(run.value(column)) for column in group), []).append(run)
     rows = []
     for key, own in members.items():
-        values: list[Any] = [*key, len(own)]
+        values: list[Any] = [*map(_shown, map(own[0].value, group)), len(own)]
         for column in columns[len(group) + 1 :]:
             found = [value for run in own if (value := run.value(column)) not in (None, "", [])]
             is_numeric = found and all(isinstance(value, int | float) for value in found)
             texts = list(dict.fromkeys(map(cell_text, found)))
             values.append(summarize(found) if is_numeric else texts[0] if len(texts) == 1 else f"{len(texts)} values")
-        rows.append(Row(" ".join(key), tuple(values), members=tuple(run.name for run in own)))
+        rows.append(Row(json.dumps(key), tuple(values), members=tuple(run.name for run in own)))
     return rows
+
+
+def _shown(value: Any) -> Any:
+    """What stands in a column by which runs are grouped: all digits, so that no two groups look the same."""
+    if isinstance(value, int):
+        return value
+    return " ".join(map(str, value)) if isinstance(value, list) else exact_text(value)
 
 
 def _sorted(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bool) -> list[Row]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
 from flows.service.server import PrefectServer, find_server
+from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
@@ -22,6 +23,10 @@ _OLD_S = 10.0
 """age in seconds above which an answer is marked as old"""
 OLD = "The schedule's state below is from an earlier visit; it is being read again."
 NO_SERVER = "No Prefect server runs for this folder, so nothing can be started from here; `hacpo worker` starts one."
+UNREADABLE = (
+    "The schedule could not be read because of an error in hacpo ({kind}; the terminal of `hacpo dashboard` shows it); "
+    "states below come from the files alone."
+)
 NO_WORKER = "No worker is online; queued experiments start once `hacpo worker` runs on a machine."
 
 
@@ -95,23 +100,26 @@ class Scheduling:
             workers = schedule.workers()
             is_stuck = not workers and any(run.state in WAITING for run in runs.values())
             return ScheduleView(runs, workers, NO_WORKER if is_stuck else "")
-        except Exception as error:  # noqa: BLE001  on any error of the client, pages use the files alone
+        except HacpoError as error:
             _log.info("the schedule could not be queried: %s: %s", type(error).__name__, error)
             return ScheduleView(
                 self._view.runs,
                 notice=f"The Prefect server does not answer ({type(error).__name__}); "
                 "states below come from the files, queues from its last answer.",
             )
+        except Exception as error:  # noqa: BLE001  the thread must survive it, and pages need only the files
+            _log.exception("the schedule could not be read")
+            return ScheduleView(notice=UNREADABLE.format(kind=type(error).__name__))
 
     def schedule(self) -> Schedule:
         """The schedule itself, to make changes.
 
         Raises:
-            RefusedError: there is no server, or it does not answer.
+            RefusedError: there is no server, or it cannot be used.
         """
         try:
             schedule = self._connect()
-        except Exception as error:  # as above
+        except HacpoError as error:
             raise RefusedError(f"the Prefect server does not answer ({type(error).__name__})") from error
         if schedule is None:
             raise RefusedError(

@@ -9,6 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 MOST_BYTES = 1 << 20
+MOST_EXPERIMENTS = 500
+"""experiments of one action: Prefect takes some 50 ms for each"""
 
 
 async def read_form(request: Request) -> Mapping[str, list[str]]:
@@ -28,3 +30,15 @@ async def read_form(request: Request) -> Mapping[str, list[str]]:
         raise HTTPException(400, "the form is invalid") from error
     except ClientDisconnect as error:  # nobody reads this answer, and it is no error of the page
         raise HTTPException(400, "the form is incomplete") from error
+
+
+def chosen_experiments(form: Mapping[str, list[str]]) -> list[str]:
+    """The experiments of a form, each once.
+
+    Raises:
+        HTTPException: there are more than MOST_EXPERIMENTS.
+    """
+    chosen = list(dict.fromkeys(form.get("experiment", [])))
+    if len(chosen) > MOST_EXPERIMENTS:
+        raise HTTPException(413, f"got {len(chosen)} experiments, expected at most {MOST_EXPERIMENTS}; select fewer")
+    return chosen

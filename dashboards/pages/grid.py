@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,7 @@ from dashboards.models.grids.matrix import Matrix, MatrixRow, beginning
 from dashboards.models.grids.rows import summaries
 from dashboards.models.grids.verdicts import Answer
 from dashboards.models.listing import ALL_RUNS, UnknownError
-from dashboards.pages.forms import read_form
+from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, macro
 from experiments.report.cells import Variant
@@ -32,6 +33,7 @@ from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import StepStore
 
+_log = logging.getLogger(__name__)
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
 FIRST_ANSWER_S = 0.3
 FIRST_CELLS = 400
@@ -110,7 +112,7 @@ def grid_routes(site: Site) -> APIRouter:
     @router.post("/actions")
     async def act(request: Request) -> Response:
         form = await read_form(request)
-        action, chosen = form.get("action", [""])[0], list(dict.fromkeys(form.get("experiment", [])))
+        action, chosen = form.get("action", [""])[0], chosen_experiments(form)
         if action not in ACTIONS:
             raise HTTPException(422, "no such action")
         outcomes = await run_in_threadpool(_act, site, action, chosen)
@@ -210,7 +212,7 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
     if experiment not in places:
         site.runs.root(experiment)
     standing = site.runs.standing(experiment)
-    state = judge(standing, site.scheduling.view().runs.get(experiment), "")
+    state = judge(standing, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
     lines: dict[str, list[float]] = {}
     if standing.progress is not None:
         root = site.runs.root(experiment)
@@ -228,8 +230,7 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
 
 
 def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
-    places = {place.experiment: place for record in site.runs.grids() for place in record.places}
-    known = {*site.runs.names(), *places}
+    known = {*site.runs.names(), *(place.experiment for record in site.runs.grids() for place in record.places)}
     try:
         runs = site.scheduling.view().runs
         perform = _operation(site.scheduling.schedule(), action, runs)
@@ -240,8 +241,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
         if experiment not in known:
             outcomes.append(Outcome(experiment, _UNKNOWN))
             continue
-        place = places.get(experiment)
-        unavailable = place.unavailable if place is not None else ""
+        unavailable = site.runs.unavailable(experiment)
         state = judge(site.runs.standing(experiment), runs.get(experiment), unavailable).state
         outcomes.append(Outcome(experiment, _refusal(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
@@ -273,5 +273,6 @@ def _try(site: Site, perform: Callable[[str], object], experiment: str) -> str:
     except HacpoError as error:
         return site.message(error)
     except Exception as error:  # noqa: BLE001  the outcomes of the other experiments must still be reported
+        _log.exception("%s: the schedule could not be changed", experiment)
         return f"the schedule could not be changed: {type(error).__name__}"
     return ""

@@ -165,7 +165,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
     standing = site.runs.standing(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
-    cell_state = judge(standing, run, "")
+    cell_state = judge(standing, run, site.runs.unavailable(experiment))
     links, tracked = site.links(request), _mlflow_run(root)
     context: dict[str, Any] = {
         "experiment": experiment,

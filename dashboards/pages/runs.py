@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -20,7 +22,7 @@ from dashboards.models.grids.cells import judge
 from dashboards.models.listing import UnknownError
 from dashboards.models.runs_query import DEFAULT_COLUMNS, Query, Row, as_csv
 from dashboards.models.runs_table import COLUMNS
-from dashboards.pages.forms import read_form
+from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.site import Site, fragment, part
 from flows.records.deletion import delete_experiment, loss_of
 from flows.records.notes import Notes, read_notes, write_notes
@@ -101,7 +103,7 @@ def runs_routes(site: Site) -> APIRouter:
     @router.post("/runs/notes")
     async def note(request: Request) -> Response:
         form = await read_form(request)
-        action, chosen = form.get("action", [""])[0], list(dict.fromkeys(form.get("experiment", [])))
+        action, chosen = form.get("action", [""])[0], chosen_experiments(form)
         text = form.get("text", [""])[0]
         if action not in (*_NOTES, "note", "losses", "delete"):
             raise HTTPException(422, "no such action")
@@ -144,7 +146,8 @@ def _context(site: Site, query: Query, most: int) -> dict[str, Any]:
 
 def _of_group(query: Query, row: Row) -> str:
     """Conditions that choose the runs of a group."""
-    own = [f'"{column}={value}"' for column, value in zip(query.group, row.values, strict=False)]
+    values = zip(query.group, json.loads(row.key), strict=True)
+    own = [shlex.quote(f"{column}=={value}") for column, value in values]
     return " ".join([query.conditions, *own]).strip()
 
 
@@ -162,7 +165,8 @@ def _one(site: Site, action: str, name: str, text: str) -> Noted:
     root = site.runs.root(name)
     try:
         if action == "delete":
-            state = judge(site.runs.standing(name), site.scheduling.view().runs.get(name), "").state
+            run = site.scheduling.view().runs.get(name)
+            state = judge(site.runs.standing(name), run, site.runs.unavailable(name)).state
             if state in ("running", "queued"):
                 return Noted(name, f"it is {state}; cancel it first")
             delete_experiment(root)

@@ -14,8 +14,8 @@ document.body.addEventListener("htmx:afterSwap", () => {
 });
 document.body.addEventListener("htmx:beforeSwap", (event) => {
   viewed = [...document.querySelectorAll("details[id], .scroll[id]")].map(({ id, open, scrollLeft }) => ({ id, open, scrollLeft }));
-  // Show the text of a refusal (403) in place of the response.
-  if (event.detail.xhr.status === 403) { event.detail.shouldSwap = true; event.detail.isError = false; }
+  // Show the text of a refusal (403, 413) in place of the response.
+  if ([403, 413].includes(event.detail.xhr.status)) { event.detail.shouldSwap = true; event.detail.isError = false; }
 });
 
 // Messages of the browser, switched on by a person: a grid ended, or experiments failed. Every open page asks for the counts.

@@ -9,19 +9,23 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import EXIT_RUN, AsJson, RunsDir
+from hacpo_core.errors import ConfigError
 
 
 def doctor(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
     gpu: Annotated[bool, typer.Option(help="test the engines of a hardware file step by step on a tiny model")] = False,
-    hardware: Annotated[str, typer.Option(help="with --gpu: the hardware file")] = "one_gpu_vllm",
+    hardware: Annotated[str | None, typer.Option(help="with --gpu: the hardware file; default: one_gpu_vllm")] = None,
     model: Annotated[Path | None, typer.Option(help="with --gpu: a model folder to test as well")] = None,
 ) -> None:
     """Check the installation: packages, engines, ports, disk, GPU, data."""
     if gpu:
-        _try_gpu(runs_dir, hardware, model, as_json)
+        _try_gpu(runs_dir, hardware or "one_gpu_vllm", model, as_json)
         return
+    without_effect = [name for name, value in (("--hardware", hardware), ("--model", model)) if value is not None]
+    if without_effect:
+        raise ConfigError(f"{', '.join(without_effect)}: no effect without --gpu; add it")
     from flows.doctor.machine import examine
 
     findings = []

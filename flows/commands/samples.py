@@ -14,7 +14,7 @@ def samples(
     experiment: ExperimentId,
     step: Annotated[int | None, typer.Option(help="training step; default: 1, with --benchmark the last one")] = None,
     benchmark: Annotated[str | None, typer.Option(help="show responses to this benchmark, not from training")] = None,
-    num: Annotated[int, typer.Option(min=1, help="number of problems")] = 2,
+    num: Annotated[int | None, typer.Option(min=1, help="number of problems; default: 2, with --json all")] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -31,6 +31,7 @@ def samples(
     else:
         frame, show_rows = benchmark_samples(planned, benchmark, step), print_answers
     if as_json:
-        print(frame.to_json(orient="records", lines=True), end="")
+        chosen = frame if num is None else frame[frame.problem_id.isin(frame.problem_id.unique()[:num])]
+        print(chosen.to_json(orient="records", lines=True), end="")
     else:
-        show_rows(frame, num)
+        show_rows(frame, num or 2)

@@ -22,20 +22,23 @@ def server_start(runs_dir: RunsDir = Path("runs")) -> None:
 @server_app.command("stop")
 def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
     """Stop the server of this runs folder."""
-    from flows.service.server import stop_server
+    from flows.service.server import other_host, stop_server
 
-    print("stopped" if stop_server(runs_dir) else "no server was running")
+    host = other_host(runs_dir)
+    here = "no server was running" if host is None else f"the server runs on {host}; stop it there"
+    print("stopped" if stop_server(runs_dir) else here)
 
 
 @server_app.command("status")
 def server_status(runs_dir: RunsDir = Path("runs")) -> None:
     """Print whether the server runs and responds; exit code 1 if it does not."""
-    from flows.service.server import find_reconciler, find_server, is_healthy
+    from flows.service.server import find_reconciler, find_server, is_healthy, other_host
     from flows.service.worker import find_worker
 
     server = find_server(runs_dir)
     if server is None:
-        print("not running")
+        host = other_host(runs_dir)
+        print("not running" if host is None else f"not running on this host; {host} runs it")
         raise typer.Exit(1)
     is_up = is_healthy(server)
     print(f"{server.url} {'healthy' if is_up else 'does not answer'}")

@@ -30,6 +30,7 @@ def show(
     """
     from flows.planning.compose import compose, to_yaml
     from flows.planning.declarations import DECLARATION_FOLDERS, available
+    from flows.planning.plans import why_alone
     from hacpo_core.config import as_dict
 
     if pair == "fields":
@@ -62,6 +63,9 @@ def show(
         print(json.dumps({**as_dict(config), "end_tokens": ends, "unreadable_golds": unreadable}))
         return
     print(to_yaml(config), end="")
+    alone = why_alone(config)
+    if alone is not None:
+        print(f"# {alone}")
     for agent, tokens in ends.items():
         print(f"# responses of {agent} end with {tokens}")
     from flows.runs.golds import gold_lines

@@ -36,8 +36,23 @@ def train(
 
     given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     planned = plan(compose(pair, method, hardware=hardware, overrides=given))
+    if not planned.root.is_dir():
+        _say_shorter(planned)
     save_plan(planned)
     train_planned(planned, as_json=as_json)
+
+
+def _say_shorter(planned: Any) -> None:
+    """Say which complete run the new one could continue, if there is one."""
+    from flows.runs.extend import shorter_run, why_not_extended
+
+    shorter, num_steps = shorter_run(planned), planned.config.train.num_steps
+    if shorter is not None and why_not_extended(shorter, num_steps) is None:
+        print(
+            f"{planned.id} begins with step 1; `hacpo extend {shorter.id} --steps {num_steps}` would continue the run "
+            f"of {shorter.config.train.num_steps} steps",
+            file=sys.stderr,
+        )
 
 
 def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:

@@ -27,7 +27,7 @@ from flows.planning.plans import with_ranks
 from flows.runs.build import placement_of
 from flows.service.slots import gpu_slots
 from hacpo_core.columns import TokenRows
-from hacpo_core.config import AgentConfig, ExperimentConfig, PairConfig, TinyModelConfig, as_dict
+from hacpo_core.config import AgentConfig, ExperimentConfig, as_dict
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.base import UpdateOutcome
@@ -43,9 +43,6 @@ from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"
-TINY = TinyModelConfig(hidden_size=128, num_heads=4, num_kv_heads=2, max_positions=512)
-
-
 LARGEST_DIFFERENCE = 1e-3
 """between log-probabilities of sampler and learner in float32, nats"""
 _SCORE_UPDATE = "score the update"
@@ -85,9 +82,10 @@ def trial_config(
     """
     lengths = [f"rollout.max_response_tokens={workload.max_tokens}", "rollout.max_prompt_tokens=64"]
     overrides = [*lengths, "evaluate.during=[]", "evaluate.final=[]", *overrides]
-    config = compose("tiny", "gspo", hardware=hardware, overrides=overrides)
-    agent = AgentConfig(path=str(model)) if model is not None else AgentConfig(tiny=TINY)
-    return with_ranks(replace(config, pair=PairConfig(name="trial", agents={AGENT: agent})), {})
+    config = compose("_trial", "gspo", hardware=hardware, overrides=overrides)
+    if model is not None:
+        config = replace(config, pair=replace(config.pair, agents={AGENT: AgentConfig(path=str(model))}))
+    return with_ranks(config, {})
 
 
 def _ignore(step: TrialStep) -> None:

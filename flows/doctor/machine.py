@@ -18,12 +18,17 @@ import psutil
 from packaging.requirements import Requirement
 
 from flows.service.processes import end_family, free_port
-from flows.service.server import PREFECT_PORT, find_server, is_healthy
+from flows.service.server import PREFECT_PORT, find_server, is_healthy, other_host
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 LEAST_FREE_GB = 2.0
 PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
+VLLM_WORDS = tuple(
+    f"engine.{word}"
+    for word in ("sampler=vllm", "vllm.memory_share=0.1", "vllm.kv_cache_gb=0.1", "vllm.enforce_eager=true")
+)
+"""of vLLM's trial, whose engine sleeps on a GPU"""
 ENDING_S = 5.0
 """time in which a trial that hangs may still exit by itself"""
 TRIAL_S = 120.0
@@ -82,9 +87,7 @@ def _try(subject: str, check: Callable[[], str]) -> Finding:
 
 def check_vllm() -> Finding:
     """Whether vLLM samples and agrees with the learner."""
-    words = ("sampler=vllm", "vllm.memory_share=0.1", "vllm.kv_cache_gb=0.1", "vllm.enforce_eager=true")
-    code = _trial_code(*(f"engine.{word}" for word in words))
-    return check_engine("vllm", code, limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
+    return check_engine("vllm", _trial_code(*VLLM_WORDS), limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
 
 
 def check_deepspeed() -> Finding:
@@ -134,7 +137,7 @@ def check_engine(
     if conflicts:
         return finding(False, f"{title}: {', '.join(conflicts)}")
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
+        [sys.executable, "-P", "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
     ) as trial:
         try:
             output, errors = trial.communicate(timeout=limit_s)
@@ -221,7 +224,10 @@ def check_ports() -> Finding:
 
 def check_server(runs_dir: Path) -> Finding:
     """Whether the runs folder's Prefect server answers, if it runs."""
-    server = find_server(runs_dir)
+    server, host = find_server(runs_dir), other_host(runs_dir)
+    if server is None and host is not None:
+        remedy = "work there, or give all hosts one server (docs/team.md)"
+        return Finding("Prefect server", False, f"{host} runs it; {remedy}")
     if server is None:
         return Finding("Prefect server", True, "not running; it is started when needed")
     is_up = is_healthy(server)

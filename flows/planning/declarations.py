@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flows.planning.yaml_scalars import quoted
 from hacpo_core.config import SEAMS
+from hacpo_core.config.misfits import did_you_mean
 from hacpo_core.errors import ConfigError, first_line
 
 DECLARATION_FOLDERS = {
@@ -51,8 +52,11 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
     if not path.is_file():
         if is_file_name(name):
             raise ConfigError(f"{kind}: there is no file {path.absolute()}; correct the path")
+        known = available(kind)
+        hint = did_you_mean(name, known)
         raise ConfigError(
-            f"{kind}: got {name!r}, expected one of {', '.join(available(kind))} or a path to a YAML file"
+            f"{kind}: got {name!r}, expected one of {', '.join(known)} or a path to a YAML file"
+            f"{'; ' if hint else ''}{hint}"
         )
     path = path.resolve() if isinstance(path, Path) else path
     if path in above:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from flows.planning.compose import load_config, to_yaml
@@ -18,9 +20,10 @@ from hacpo_core.config.identity import experiment_id
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
+from hacpo_core.data.rows import warn_once
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.memory import check_fits, folder_shape, gpu_gib, sizes_of
-from hacpo_core.errors import ConfigError, DataError, StoreError
+from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError, StoreError
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.store.files import read_json, sha256_of, write_atomically, write_json
 
@@ -31,11 +34,13 @@ _REWRITE = "run the command that planned the experiment again to rewrite it"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An experiment before anything is loaded: its configuration, id, folder and models."""
+    """An experiment before anything is loaded: its configuration, id and folder."""
 
     id: str
     config: ExperimentConfig
     root: Path
+    contents: Mapping[str, str] | None = None
+    """digests that its id was computed from (`contents_of`); None if it was found on disk"""
 
 
 def models_dir(config: ExperimentConfig) -> Path:
@@ -50,9 +55,13 @@ def plan(config: ExperimentConfig) -> Plan:
         HacpoError: a model folder or a data file cannot be used, or the models do not fit into GPU memory.
     """
     config = _with_absolute_paths(config)
+    alone = why_alone(config)
+    if alone is not None:
+        warn_once(alone)
     models = initial_models(config)
-    for model in models.values():
-        model.check()
+    with all_problems() as check:
+        for model in models.values():
+            check(model.check)
     if gpu_gib(config) is not None or sharing_agents(config):
         shapes = {
             name: folder_shape(model.base_folder, trust_remote_code=model.agent.trust_remote_code)
@@ -68,9 +77,40 @@ def plan(config: ExperimentConfig) -> Plan:
                 f"train.problems: got {config.train.problems}, of which {size} are from data.sets.{name}, but it has "
                 f"{len(sets[name])} training problems; lower it"
             )
-    load_benchmarks(config)
-    name = experiment_id(config, contents_of(config))
-    return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name)
+    with all_problems() as check:
+        for name, benchmark in config.evaluate.benchmarks.items():
+            check(partial(load_benchmark, name, benchmark, config.data))
+    contents = contents_of(config)
+    name = experiment_id(config, contents)
+    return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name, contents)
+
+
+def why_alone(config: ExperimentConfig) -> str | None:
+    """Why a method that shares responses shares none here; None if it does, or if its method shares none."""
+    if len(config.pair.agents) > 1 or not config.method.shares_rollouts:
+        return None
+    return (
+        f"pair {config.pair.name} has one agent, so {config.method.name} has no partner whose responses it could train "
+        "on, and trains on its own alone; add an agent, or use a method without partners, such as gspo"
+    )
+
+
+@contextmanager
+def all_problems() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Yields a function that makes a check; what all failed checks say is one error at the end of the block."""
+    problems: list[HacpoError] = []
+
+    def check(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except (ModelError, DataError) as error:
+            problems.append(error)
+
+    yield check
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise type(problems[0])("; ".join(map(str, problems)))
 
 
 def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:
@@ -199,18 +239,23 @@ def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
 
 def save_plan(plan: Plan) -> None:
     """Write the resolved configuration and the digests into the experiment's folder."""
-    write_json(plan.root / CONTENTS_FILE, contents_of(plan.config))
+    contents = contents_of(plan.config) if plan.contents is None else plan.contents
+    write_json(plan.root / CONTENTS_FILE, dict(contents))
     write_atomically(plan.root / CONFIG_FILE, to_yaml(plan.config).encode())
 
 
 def find_plan(runs_dir: Path, experiment: str) -> Plan:
-    """The plan of an existing experiment, by its id or an unambiguous prefix.
+    """The plan of an existing experiment, by its id or an unambiguous prefix; whole names come before parts of one.
 
     Raises:
         ConfigError: none or several match.
     """
     folder, known = experiments_dir(runs_dir), experiment_ids(runs_dir)
-    matching = [experiment] if experiment in known else [name for name in known if name.startswith(experiment)]
+    matching = (
+        [name for name in known if name == experiment]
+        or [name for name in known if name.startswith(f"{experiment}-")]  # tiny is the pair tiny before tiny_size
+        or [name for name in known if name.startswith(experiment)]
+    )
     if len(matching) != 1:
         names = ", ".join(matching or known) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")

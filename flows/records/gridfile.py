@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from flows.records.files import read_record
-from hacpo_core.store.files import write_json
+from hacpo_core.errors import ConfigError
+from hacpo_core.store.files import write_errors, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,15 @@ class Place:
     unavailable: str = ""
     """why it cannot be run on this machine; empty if it can"""
 
+    @property
+    def cell(self) -> tuple[str, str, str, int, str]:
+        """Pair, method, label, seed and agent: where it is in the table."""
+        return self.pair, self.method, self.label, self.seed, self.agent
+
 
 @dataclass(frozen=True, slots=True)
 class GridRecord:
-    """A grid as it was last planned."""
+    """Everything that was asked of a grid; of two experiments for one cell, the later."""
 
     name: str
     title: str
@@ -40,6 +47,8 @@ class GridRecord:
     benchmarks: list[str] = field(default_factory=list)
     """those that comparisons use"""
     places: list[Place] = field(default_factory=list)
+    source: str | None = None
+    """absolute path of the grid's file, or the name of a shipped grid; None: recorded by an earlier version"""
 
     @property
     def experiments(self) -> frozenset[str]:
@@ -54,9 +63,39 @@ def _folder(runs_dir: Path) -> Path:
     return runs_dir / "grids"
 
 
-def save_grid(runs_dir: Path, record: GridRecord) -> None:
-    """Store a grid's record; replaces an earlier one of the same name."""
-    write_json(_folder(runs_dir) / f"{record.name}.json", asdict(record))
+def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
+    """Store a grid's record, with the cells of earlier ones that this one does not ask for.
+
+    Returns:
+        ids of the experiments that are new in the record.
+
+    Raises:
+        ConfigError: the record of this name is that of another file.
+        StoreError: it cannot be written.
+    """
+    path = _folder(runs_dir) / f"{record.name}.json"
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = read_record(path, _GRID) or replace(record, places=[])
+        if _is_other_file(before.source, record.source):
+            raise ConfigError(
+                f"grid {record.name}: {path} is the record of {before.source}, got {record.source}; rename one of the "
+                "grids, or use another runs folder"
+            )
+        cells = {place.cell for place in record.places}
+        places = [*record.places, *(place for place in before.places if place.cell not in cells)]
+        write_json(path, asdict(replace(record, places=places)))
+    return frozenset(place.experiment for place in record.places) - {place.experiment for place in before.places}
+
+
+def _is_other_file(recorded: str | None, given: str | None) -> bool:
+    """Whether a record's source is another than this one; a file that is gone was moved."""
+    if recorded is None or given is None or recorded == given:
+        return False
+    return not Path(recorded).is_absolute() or Path(recorded).is_file()
 
 
 def claim_end(runs_dir: Path, name: str, ends: Mapping[str, Sequence[str]]) -> bool:

@@ -77,7 +77,8 @@ def _tell_ended_grids(configured: str | None, runs_dir: Path, experiment: str) -
 
 
 def _tell_end(configured: str | None, record: GridRecord, counts: Counter[str]) -> None:
-    text = f"{record.title}: {counts['done']} experiments done, {counts['failed']} failed"
+    noun = "experiment" if counts["done"] == 1 else "experiments"
+    text = f"{record.title}: {counts['done']} {noun} done, {counts['failed']} failed"
     text += f", {counts['cancelled']} cancelled" if counts["cancelled"] else ""
     fields = {state: counts[state] for state in ("done", "failed", "cancelled")}
     _send(configured, "grid_ended", text, grid=record.name, title=record.title, **fields)

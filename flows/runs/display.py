@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
@@ -104,11 +104,13 @@ def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:
     import pandas as pd
 
     frame = pd.DataFrame(rows).drop(columns=["gpu_seconds"], errors="ignore")
-    formatters = {
-        name: (lambda value: f"{value:,}" if abs(value) >= 1000 else str(value))
-        if pd.api.types.is_integer_dtype(frame[name])
-        else (lambda value: f"{value:,.1f}" if abs(value) > 1.5 else f"{value:.3f}")
-        for name in frame.columns
-        if pd.api.types.is_numeric_dtype(frame[name])
-    }
+
+    def formatter(name: str) -> Callable[[float], str]:
+        """One for all numbers of a column; times are not fractions, even if all are short."""
+        if pd.api.types.is_integer_dtype(frame[name]):
+            return lambda value: f"{value:,}" if abs(value) >= 1000 else str(value)
+        is_fraction = name != "seconds" and not frame[name].abs().max() > 1.5
+        return lambda value: f"{value:.3f}" if is_fraction else f"{value:,.1f}"
+
+    formatters = {name: formatter(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])}
     return str(frame.to_string(index=False, formatters=formatters))

@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
-from hacpo_core.store.files import write_json
+from hacpo_core.store.files import sync, write_errors, write_json
+from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.versions import version_tags
 
 
@@ -45,6 +46,7 @@ def run_experiment(
         has_lock: whether the caller holds the experiment's lock.
 
     Raises:
+        LockedError: another process trains it; nothing of its folder is changed.
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
     watcher = watcher or Watcher()
@@ -56,10 +58,11 @@ def run_experiment(
         save_plan(plan)  # needed to find and resume the experiment
     warm_ups = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with (
+        nullcontext() if has_lock else ExperimentLock(plan.root),  # first: log and failure are those of the holder
         notified(plan.config.notify.url, Path(plan.config.runtime.runs_dir), plan.id),
         logged(plan.root),
         failures_recorded(plan.root),
-        open_experiment(plan, progress=warm_ups, has_lock=has_lock) as (experiment, benchmarks),
+        open_experiment(plan, progress=warm_ups, has_lock=True) as (experiment, benchmarks),
     ):
         log_start(experiment.first_version)
         store, past = experiment.ledger.store, intact_results(plan.root)
@@ -156,7 +159,6 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
     digests = {
         agent: experiment.ledger.update(plan.config.train.num_steps, agent).trace.digest for agent in experiment.agents
     }
-    tracking.finish("FINISHED", table)  # before the result file, which marks the experiment complete
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {
         "id": plan.id,
@@ -164,5 +166,10 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
         "digests": digests,
         "versions": version_tags(),
     }
-    write_json(plan.root / RESULT_FILE, value)
+    path, unfinished = plan.root / RESULT_FILE, plan.root / f".{RESULT_FILE}.tmp"
+    write_json(unfinished, value)  # MLflow is told of no result that does not fit on the disk
+    tracking.finish("FINISHED", table)  # before the result file, which marks the experiment complete
+    with write_errors(path):
+        unfinished.rename(path)
+        sync(plan.root)
     return ExperimentResult(root=plan.root, **value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,12 @@ from hacpo_core.store.background import Background
 from hacpo_core.store.lock import ExperimentLock
 
 UPDATE_EVERY_S = 5.0
+_INTERRUPTIONS = (
+    "Execution was aborted by an interrupt signal.",
+    "Execution was aborted by a termination signal.",
+    "Engine execution interrupted by base exception",
+)
+"""parts of what Prefect logs as errors of a run that was ended from outside"""
 
 
 class BrokenOffError(Exception):
@@ -307,6 +314,8 @@ def run_flow(chosen: Flow[..., Any], **parameters: Any) -> Any:
         ServerError: Prefect, and nothing that the flow runs, failed.
         KeyboardInterrupt: the flow was cancelled.
     """
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_no_interruption)
     message = f"Prefect did not run the flow {chosen.name}"
     try:
         state: Any = chosen(**parameters, return_state=True)
@@ -318,6 +327,11 @@ def run_flow(chosen: Flow[..., Any], **parameters: Any) -> Any:
         return state.result()
     except (PrefectException, httpx.HTTPError) as error:
         raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Whether a record is anything but Prefect's error about Ctrl-C or SIGTERM, which the command reports itself."""
+    return not (record.name.startswith("prefect.") and any(part in record.getMessage() for part in _INTERRUPTIONS))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     """One row per response of a training step.
 
     Columns: problem, agent, text, number of tokens, verdict, raw and shaped reward, and for each learner the response's
-    advantage, ratio and stopped share.
+    advantage, ratio and stopped share; nan where the learner cannot train on the response.
 
     Raises:
         ConfigError: the step has no committed advantages.
@@ -40,7 +40,10 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     advantages = store.read_table(step, "advantage", "advantages.parquet")
     frame = frame.merge(advantages[[*keys, "reward"]].drop_duplicates(keys), on=keys, how="left")
     for agent in names:
-        part = advantages[advantages.learner == agent].rename(columns={"advantage": f"advantage_for_{agent}"})
+        sources = names if plan.config.method.shares_rollouts else [agent]  # an estimator may know more than is taken
+        part = advantages[(advantages.learner == agent) & advantages["agent"].isin(sources)].rename(
+            columns={"advantage": f"advantage_for_{agent}"}
+        )
         frame = frame.merge(part[[*keys, f"advantage_for_{agent}"]], on=keys, how="left")
         if f"update.{agent}" in store.committed(step):
             rows = store.read_table(step, f"update.{agent}", f"update.{agent}.parquet")
@@ -102,6 +105,8 @@ def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
             for name in (
                 column.removeprefix("advantage_for_") for column in row if str(column).startswith("advantage_")
             ):
+                if pd.isna(row[f"advantage_for_{name}"]):
+                    continue
                 ratio, stopped = row.get(f"ratio_for_{name}"), row.get(f"stopped_for_{name}")
                 effect = f"{name}: A {row[f'advantage_for_{name}']:+.2f}"
                 if ratio is not None and not pd.isna(ratio):

@@ -154,7 +154,7 @@ class _Copy:
         self._tracker.log_setup(params=_params(plan), tags=_tags(plan), datasets=_datasets(plan))
         self._tracker.log_file(plan.root / CONFIG_FILE)
         accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
-        self._tracker.choose_columns(params=("method", "pair", "seed"), metrics=accuracies)
+        self._tracker.choose_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
         self._notes: Notes | None = None
         self._health: str | None = None
         self._logged = self._tracker.logged_steps()
@@ -179,6 +179,7 @@ class _Copy:
         self._send_notes()
         self._send_health()
         if status is not None:
+            self._tracker.set_tags(_tags(self._plan))  # a grid may have taken the experiment up meanwhile
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
 
@@ -225,13 +226,13 @@ class _Copy:
 
 
 def _params(plan: Plan) -> dict[str, Any]:
-    """Every field, and the paper's symbols for those that act in this method."""
+    """Every field, and the paper's symbols for those that act in this method; grid and pair change: they are tags."""
     fields = list(fields_of(plan.config))
     acting = {field.name: field.value for field in fields if field.inert is None}
     symbols = {symbol: acting[name] for symbol, name in _SYMBOLS.items() if name in acting}
     if "δ" in symbols:  # the field is the floor 1 - δ
         symbols["δ"] = round(1.0 - symbols["δ"], 12)
-    names = {**_names(plan), "model_pair": " + ".join(plan.config.pair.agents)}
+    names = {"method": plan.config.method.name, "model_pair": " + ".join(plan.config.pair.agents)}
     return {**names, **symbols, **{field.name: field.value for field in fields}}
 
 

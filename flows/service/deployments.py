@@ -19,7 +19,7 @@ from hacpo_core.errors import ConfigError
 POOL = "hacpo"
 PRIORITIES = ("high", "normal", "low")
 """work queues of the pool, highest priority first"""
-DECLARATIONS = Path(__file__).parents[2] / "prefect.yaml"
+DECLARATIONS = Path(__file__).with_name("prefect.yaml")
 
 
 def connect(url: str, auth: str) -> SyncPrefectClient:
@@ -38,7 +38,7 @@ def deploy(client: SyncPrefectClient) -> None:
     Several processes may call this at once.
 
     Raises:
-        ConfigError: prefect.yaml is missing; hacpo must run from a checkout.
+        ConfigError: prefect.yaml cannot be read.
     """
     with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
@@ -53,7 +53,7 @@ def _declarations() -> list[dict[str, Any]]:
     try:
         declared: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
     except OSError as error:
-        raise ConfigError(f"{DECLARATIONS} cannot be read: {error.strerror}; install hacpo from a checkout") from error
+        raise ConfigError(f"{DECLARATIONS} cannot be read: {error.strerror}; install hacpo again") from error
     return declared
 
 

@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import socket
+import sys
+import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +27,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def home_of(runs_dir: Path) -> Path:
     """Folder for the services of a runs folder: records, logs, Prefect's database."""
     return (runs_dir / "prefect").absolute()
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Command that runs a module of the installation; -P keeps files of the working directory from shadowing it."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def find_process(pid: int, since_boot: float) -> psutil.Process | None:
@@ -134,6 +141,30 @@ def only_one(path: Path) -> Iterator[bool]:
             yield False
             return
         yield True
+
+
+def acquire(file: IO[Any], *, limit_s: float) -> bool:
+    """Lock an open file for its process and those that inherit it; False if it is still locked after the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process, here or on another machine that shares the disk, holds a lock file."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return False
+    with file, suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    return True
 
 
 def open_log(path: Path) -> IO[bytes]:

@@ -8,6 +8,7 @@ Prefect notices a dead process only while its worker is alive. The experiment's 
     Running, Crashed or Failed, with a result   it died after its work was done                Completed
     Running, lock free, with a failure          it could not report the failure                Failed
     Crashed                                     the worker or Prefect reported a crash         resubmit
+    one of these, no folder                     the experiment was deleted                     Cancelled
     Cancelling, lock free                       no worker was left to report it                Cancelled
     Crashed, cancelled before that              the cancellation was reported as a crash       Cancelled
     Running without a worker, lock free         `hacpo train` was killed                       Crashed
@@ -23,7 +24,6 @@ import argparse
 import logging
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,12 +38,12 @@ from flows.planning.plans import find_plan
 from flows.process import configure_process
 from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
-from flows.records.states import Standing, standing_of
+from flows.records.states import CONFIG_FILE, Standing, standing_of
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
-from flows.service.processes import end_with_parent, home_of, only_one, rotate_logs
+from flows.service.processes import end_with_parent, home_of, module_command, only_one, rotate_logs
 from flows.service.schedule import Schedule, answers
-from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded
+from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded, other_host
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
@@ -84,7 +84,7 @@ class Reconciler:
         done = self._host.look(self.schedule.client)
         cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
-            if not experiment or run.state is None:
+            if not experiment or run.state is None or run.state.type not in (*_JUDGED, StateType.CANCELLED):
                 continue
             standing = standing_of(self.schedule.root(experiment))
             if run.state.type is StateType.CANCELLED and standing.state == "missing":
@@ -157,6 +157,9 @@ class Reconciler:
         if self._was_cancelled(run):
             self._set(run, Cancelled(message="ended"))
             return "cancelled; its process is gone"
+        if not (self.schedule.root(experiment) / CONFIG_FILE).is_file():
+            self._set(run, Cancelled(message="its experiment was deleted"))
+            return f"{reason}; cancelled, because its experiment was deleted"
         step = StepStore(self.schedule.root(experiment)).last_step()
         restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
@@ -195,10 +198,12 @@ class Reconciler:
     def send_tracking(self) -> None:
         """Have a process send to MLflow what ended experiments did not, one at a time; the store may be silent."""
         is_busy = self.sender is not None and self.sender.poll() is None
-        if is_busy or time.monotonic() < self._send_at or not unsent_experiments(self.runs_dir):
+        if is_busy or time.monotonic() < self._send_at:
             return
-        self._send_at = time.monotonic() + SEND_EVERY_S
-        command = [sys.executable, "-m", "flows.runs.tracking", "--runs-dir", str(self.runs_dir)]
+        self._send_at = time.monotonic() + SEND_EVERY_S  # to look reads a file of every experiment
+        if not unsent_experiments(self.runs_dir):
+            return
+        command = module_command("flows.runs.tracking", "--runs-dir", str(self.runs_dir))
         self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
@@ -246,6 +251,8 @@ def _check_until_deleted(runs_dir: Path) -> None:
         time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
         try:
             if held is None or _inode(home / RECONCILER_LOCK) != held:  # a new folder has a reconciler of its own
+                return
+            if other_host(runs_dir) is not None:  # it starts a reconciler of its own
                 return
             rotate_logs(home)
             current = await_server(runs_dir)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import httpx
 from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, State, Worker
+from prefect.client.schemas.objects import FlowRun, State, StateType, Worker
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling
@@ -36,6 +38,12 @@ _ATTEMPT = "attempt:"
 """prefix of the tag with the number of a run among those of its experiment"""
 _WORKER_LABEL = "prefect.worker.name"
 _PAGE = 200
+"""most flow runs that Prefect returns at once"""
+_SETTLED = (StateType.COMPLETED, StateType.CANCELLED)
+"""states of runs that are not read again: they can only be scheduled again, and then have another state"""
+_UNSETTLED = [kind.value for kind in StateType if kind not in _SETTLED]
+WHOLE_EVERY_S = 600.0
+"""time between two readings of all flow runs, which find what was deleted meanwhile"""
 
 
 class RefusedError(HacpoError):
@@ -82,6 +90,9 @@ class Schedule:
         self.client = connect(server.url, server.auth)
         self._mutex = threading.Lock()
         self._deployment: Any = None
+        self._reading = threading.Lock()
+        self._known: dict[UUID, FlowRun] = {}
+        self._whole_at = -math.inf
 
     def root(self, experiment: str) -> Path:
         """Folder of an experiment."""
@@ -99,20 +110,49 @@ class Schedule:
         return newest
 
     def all_flow_runs(self) -> list[FlowRun]:
-        """Every flow run of this folder that was ever submitted, the latest start first."""
-        runs: list[FlowRun] = []
-        while len(runs) % _PAGE == 0:
+        """Every flow run of this folder that was ever submitted, the latest start first.
+
+        After the first call, only those are read that may have changed since the last one.
+        """
+        with self._reading:
+            is_whole = time.monotonic() - self._whole_at >= WHOLE_EVERY_S
+            settled = {key: run for key, run in self._known.items() if _is_settled(run)}
+            self._known = self._all() if is_whole else settled | self._changed()
+            if is_whole:
+                self._whole_at = time.monotonic()
+            return sorted(self._known.values(), key=_start, reverse=True)
+
+    def _all(self) -> dict[UUID, FlowRun]:
+        return {run.id: run for page in self._pages() for run in page}
+
+    def _changed(self) -> dict[UUID, FlowRun]:
+        """Runs that are not settled, those that were not at the last reading, and those that are new since then."""
+        found = {run.id: run for page in self._pages(state={"type": {"any_": _UNSETTLED}}) for run in page}
+        for page in self._pages():  # the latest first
+            found |= {run.id: run for run in page}
+            if any(run.id in self._known for run in page):
+                break
+        left = [str(key) for key, run in self._known.items() if key not in found and not _is_settled(run)]
+        for start in range(0, len(left), _PAGE):
+            ids = {"any_": left[start : start + _PAGE]}
+            found |= {run.id: run for page in self._pages(id=ids) for run in page}
+        return found
+
+    def _pages(self, **conditions: Any) -> Iterator[list[FlowRun]]:
+        """The folder's flow runs that meet these conditions, page by page, the latest start first."""
+        offset = 0
+        while offset % _PAGE == 0:
             with answers():
                 page = self.client.read_flow_runs(
-                    flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}}),
+                    flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}, **conditions}),
                     sort=FlowRunSort.EXPECTED_START_TIME_DESC,
                     limit=_PAGE,
-                    offset=len(runs),
+                    offset=offset,
                 )
             if not page:
-                break
-            runs += page
-        return runs
+                return
+            yield page
+            offset += len(page)
 
     def workers(self) -> Sequence[WorkerRecord]:
         """The newest online worker of each host."""
@@ -247,6 +287,14 @@ class Schedule:
                 deploy(self.client)
                 self._deployment = self.client.read_deployment_by_name("experiment/experiment").id
             return self._deployment
+
+
+def _is_settled(run: FlowRun) -> bool:
+    return run.state_type in _SETTLED
+
+
+def _start(run: FlowRun) -> float:
+    return run.expected_start_time.timestamp() if run.expected_start_time is not None else math.inf
 
 
 def worker_name(host: str, num_slots: int) -> str:

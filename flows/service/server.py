@@ -12,19 +12,29 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from flows.service.processes import Record, end_family, free_port, home_of, open_log, write_private
+from flows.service.processes import (
+    Record,
+    acquire,
+    end_family,
+    free_port,
+    home_of,
+    is_held,
+    module_command,
+    open_log,
+    write_private,
+)
 from hacpo_core.config.addresses import has_password
 from hacpo_core.errors import ConfigError, ServerError
 
@@ -41,6 +51,10 @@ _SILENCE_LIMIT_S = 60.0
 SHARED_SERVER = "HACPO_PREFECT_URL"
 """address of a shared server, used instead of one per runs folder; PREFECT_API_AUTH_STRING holds its credentials"""
 LOG_IN = "PREFECT_API_AUTH_STRING"
+SERVER_LOCK = "server.alive.lock"
+"""lock that a folder's server holds while it lives, visible on all machines"""
+_LOCK_LIMIT_S = 2.0
+"""time for a server that was ended to release its lock; a look at the lock holds it for an instant"""
 RECONCILER_LOCK = "reconciler.lock"
 """lock that allows one reconciler per runs folder, over all machines"""
 
@@ -83,6 +97,14 @@ def find_server(runs_dir: Path) -> PrefectServer | None:
     """The shared server, or else the running one of this runs folder; None if there is none or its process is gone."""
     record = _record(home_of(runs_dir))
     return shared_server() or (_described(record.read()) if record.process() is not None else None)
+
+
+def other_host(runs_dir: Path) -> str | None:
+    """The host on which this folder's server runs if it is not this one; None also with a shared server."""
+    home = home_of(runs_dir)
+    host = str((_record(home).read() or {}).get("host", socket.gethostname()))
+    is_elsewhere = host != socket.gethostname() and shared_server() is None and is_held(home / SERVER_LOCK)
+    return host if is_elsewhere else None
 
 
 def find_reconciler(runs_dir: Path) -> psutil.Process | None:
@@ -167,7 +189,8 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     reconciler (`flows.service.reconciler`) is started with it, and restarts a dead server.
 
     Raises:
-        ServerError: the server does not start in time (the message names its log), or the shared one cannot be used.
+        ServerError: the server does not start in time (the message names its log), it runs on another host, or the
+            shared one cannot be used.
     """
     shared = shared_server()
     if shared is not None:
@@ -214,20 +237,34 @@ def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
 
 
 def _start(home: Path) -> PrefectServer:
-    """Start the server; again, a few times, if it fails or loses its port, and more often if it is killed."""
+    """Start the server, unless another host runs it."""
     record = _record(home)
-    known = record.read() or {}
+    host = (record.read() or {}).get("host", "an unknown host")
     record.end()
     end_unrecorded(home)  # whoever started it was killed before it could record it
+    with (home / SERVER_LOCK).open("ab") as lock:
+        if not acquire(lock, limit_s=_LOCK_LIMIT_S):
+            raise ServerError(
+                f"the Prefect server of {home.parent} runs on {host}, and two on one database would harm each other; "
+                f"work there, stop it there with `hacpo server stop`, or give all hosts one with {SHARED_SERVER} "
+                "(docs/team.md)"
+            )
+        return _start_locked(home, record, lock.fileno())
+
+
+def _start_locked(home: Path, record: Record, lock: int) -> PrefectServer:
+    """Start the server; again, a few times, if it fails or loses its port, and more often if it is killed."""
+    known = record.read() or {}
     token, port = known.get("token") or secrets.token_urlsafe(24), int(known.get("port") or PREFECT_PORT)
     num_failed = num_killed = 0
     while num_failed < MOST_FAILURES and num_killed < MOST_KILLED:
         port = free_port(port)
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
         process = _detach(
-            [sys.executable, "-m", "flows.service.prefect_server", *arguments],
+            module_command("flows.service.prefect_server", *arguments),
             home / "server.log",
             server_environment(home, port=port, auth=f"hacpo:{token}"),
+            inherited=[lock],  # so that it is held until the server has ended
         )
         server = _described(record.write(process.pid, {"port": port, "token": token}))
         assert server is not None, "just written"
@@ -257,13 +294,15 @@ def end_unrecorded(home: Path) -> None:
 
 
 def _start_reconciler(home: Path, server: PrefectServer) -> None:
-    command = [sys.executable, "-m", "flows.service.reconciler", "--runs-dir", str(home.parent)]
+    command = module_command("flows.service.reconciler", "--runs-dir", str(home.parent))
     settings = client_environment(home, url=server.url, auth=server.auth)
     process = _detach(command, home / "reconciler.log", settings)
     record_reconciler(home, process.pid)
 
 
-def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _detach(
+    command: list[str], log_file: Path, settings: Mapping[str, str], *, inherited: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one and its terminal. Pass secrets in `settings`: command lines are public."""
     with open_log(log_file) as log:
         return subprocess.Popen(
@@ -272,6 +311,7 @@ def _detach(command: list[str], log_file: Path, settings: Mapping[str, str]) -> 
             stderr=log,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **settings},
+            pass_fds=inherited,
             start_new_session=True,
         )
 

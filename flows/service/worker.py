@@ -17,7 +17,16 @@ import psutil
 
 from flows.service.deployments import POOL, deploy
 from flows.service.host import WORKER_WORDS, HostWatch
-from flows.service.processes import Record, end_family, end_with_parent, home_of, only_one, open_log, rotate_logs
+from flows.service.processes import (
+    Record,
+    end_family,
+    end_with_parent,
+    home_of,
+    module_command,
+    only_one,
+    open_log,
+    rotate_logs,
+)
 from flows.service.schedule import Schedule, host_in, worker_name
 from flows.service.server import (
     RECONCILER_LOCK,
@@ -54,6 +63,12 @@ def default_slots() -> int:
 def find_worker(runs_dir: Path) -> psutil.Process | None:
     """The `hacpo worker` of this runs folder on this machine."""
     return _record(home_of(runs_dir)).process()
+
+
+def slots_here(runs_dir: Path) -> int | None:
+    """Experiments at a time of the `hacpo worker` of this runs folder on this machine; None if there is none."""
+    record = _record(home_of(runs_dir))
+    return int((record.read() or {}).get("slots", 1)) if record.process() is not None else None
 
 
 def _record(home: Path) -> Record:
@@ -103,7 +118,7 @@ def _end_orphans(runs_dir: Path) -> None:
 
 
 def _keep_running(runs_dir: Path, num_slots: int) -> None:
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    command = module_command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
     command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
     deaths: list[float] = []
     host = HostWatch()
@@ -166,7 +181,7 @@ class TeamReconciler:
 
     def __init__(self, runs_dir: Path, environment: dict[str, str]) -> None:
         self._home, self._environment = home_of(runs_dir), environment
-        self._command = [sys.executable, "-m", "flows.service.reconciler", "--runs-dir", str(runs_dir.absolute())]
+        self._command = module_command("flows.service.reconciler", "--runs-dir", str(runs_dir.absolute()))
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self) -> None:
@@ -209,7 +224,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
     block was killed, and raises EngineError, with the last lines of the log, if the worker of this block has failed
     or was killed more than `MOST_DEATHS` times.
     """
-    command = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots)]
+    command = module_command("flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots))
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     log_file = home / "worker.log"

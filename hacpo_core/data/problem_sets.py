@@ -110,7 +110,7 @@ def _check_columns(row: DataRow, columns: ProblemSetConfig | HubConfig, section:
     """Raise DataError if the row has no column of that name; `section` holds the fields that name columns."""
     for field in ("id_field", "problem_field", "answer_field"):
         name = getattr(columns, field)
-        if name is not None and name not in row.values:
+        if name is not None and not row.has(name):
             found = ", ".join(row.values) or "none"
             others = "another column, or to null to number the rows" if field == "id_field" else "another column"
             raise DataError(

@@ -19,16 +19,38 @@ from hacpo_core.data.boxed import boxed
 from hacpo_core.errors import DataError
 
 _BATCH_ROWS = 256
+_MISSING = object()
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row; `place` is its file and line or row number, for messages."""
+    """One row; `place` is its file and line or row number, for messages.
+
+    A column inside another one is named with dots, such as reward_model.ground_truth, unless a column has that name.
+    """
 
     number: int
     place: str
     values: dict[str, Any]
+
+    def has(self, name: str) -> bool:
+        """Whether the row has this column, which may be empty."""
+        return self._find(name) is not _MISSING
+
+    def _find(self, name: str) -> Any:
+        if name in self.values:
+            return self.values[name]
+        value: Any = self.values
+        for part in name.split("."):
+            value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+        return value
+
+    def _value(self, name: str) -> Any:
+        value = self._find(name)
+        if value is _MISSING:
+            raise DataError(f"{self.place}: field {name!r} is missing; the row has {', '.join(self.values) or 'none'}")
+        return value
 
     def text(self, name: str, *, numbers: bool = False, blanks: bool = False) -> str:
         """Text of a column. With `numbers`, it may be a number, which is converted; with `blanks`, empty or null.
@@ -36,16 +58,19 @@ class DataRow:
         Raises:
             DataError: the column is missing, empty, of another type or not valid Unicode, or the number is not finite.
         """
-        value = self.values.get(name)
+        value = self._value(name)
         if numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
             if not math.isfinite(value):
                 raise DataError(f"{self.place}: field {name!r}: got {value}, expected text or a finite number")
             return str(value)
-        if value is None and blanks and name in self.values:
+        if value is None and blanks:
             return ""
         if not isinstance(value, str):
-            columns = ", ".join(self.values) or "none"
-            raise DataError(f"{self.place}: field {name!r} is missing or not text; the row has {columns}")
+            remedy = "fix or remove the row"
+            if isinstance(value, dict) and value:
+                remedy = f"name one of its fields, such as {name}.{next(iter(value))}"
+            expected = "text or a number" if numbers else "text"
+            raise DataError(f"{self.place}: field {name!r}: got {_brief(value)}, expected {expected}; {remedy}")
         if not blanks and not value.strip():
             raise DataError(f"{self.place}: field {name!r} is empty; fix or remove the row")
         try:
@@ -65,9 +90,15 @@ class DataRow:
         """
         if name is None:
             return None
-        if name not in self.values:
-            raise DataError(f"{self.place}: field {name!r} is missing; the row has {', '.join(self.values) or 'none'}")
-        return None if self.values[name] == "" else self.values[name]
+        value = self._value(name)
+        return None if value == "" else value
+
+
+def _brief(value: Any) -> str:
+    """Kind and beginning of a value that is not text."""
+    kind = "the list " if isinstance(value, list) else "the mapping " if isinstance(value, dict) else ""
+    text = "null" if value is None else repr(value)
+    return f"{kind}{text if len(text) <= 60 else f'{text[:57]}...'}"
 
 
 def has_several_answers(row: DataRow) -> bool:

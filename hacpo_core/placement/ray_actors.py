@@ -434,7 +434,7 @@ def _probe(address: str, timeout_s: float) -> None:
         socket.create_connection((host, int(port)), timeout=min(timeout_s, 10.0)).close()
     except OSError as error:
         raise EngineError(f"placement.ray.address: cannot connect to {address} ({error}); {_REMEDY}") from error
-    command = [sys.executable, "-c", _JOIN, address]
+    command = [sys.executable, "-P", "-c", _JOIN, address]
     try:
         joined = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False

@@ -41,8 +41,13 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_full = error.errno in FULL_DISK
-        what = "the disk is full; free some space, then resume" if is_full else error.strerror or str(error)
+        what = error.strerror or str(error)
+        if error.errno in FULL_DISK:
+            what = "the disk is full; free some space, then resume"
+        elif error.errno == errno.EROFS:
+            what = "the disk is read-only; make it writable, or name another folder"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            what = f"{what}; change its permissions, or name another folder"
         raise StoreError(f"cannot write {path}: {what}") from error
 
 

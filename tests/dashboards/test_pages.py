@@ -22,6 +22,7 @@ from flows.planning.compose import compose
 from flows.records.failures import Failure
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.progress import PROGRESS_FILE
 from flows.records.runlog import LOG_FILE
 from flows.service.schedule import Schedule, WorkerRecord
 from hacpo_core.config import as_dict
@@ -221,13 +222,37 @@ def test_drawer_of_what_has_not_started_links_no_page(page: TestClient, runs_dir
     assert missing in text and 'value="run"' in text and "href=" not in text
 
 
+def test_error_of_our_own_is_not_said_to_be_the_servers(
+    page: TestClient, schedule: RememberingSchedule, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> Sequence[WorkerRecord]:
+        raise AttributeError("last_heartbeat_time")
+
+    write_run(runs_dir)
+    monkeypatch.setattr(schedule, "workers", wrong)
+    text = page.get("/").text
+    assert "does not answer" not in text
+    assert "because of an error in hacpo (AttributeError" in text
+    assert "<b>1</b> of 1 done" in text, "the files suffice for the rest"
+
+
+def test_drawer_and_table_offer_no_run_of_what_is_not_possible_here(page: TestClient, runs_dir: Path) -> None:
+    record = write_grid(runs_dir, methods=("hacpo",), seeds=(0,), state="missing", unavailable="no weights here")
+    name = record.places[0].experiment
+    (runs_dir / "experiments" / name / PROGRESS_FILE).unlink()
+    text = page.get("/drawer", params={"experiment": name}).text
+    assert "unavailable" in text and "no weights here" in text and 'value="run"' not in text
+    assert ">unavailable<" in page.get("/runs").text
+    assert ">unavailable<" in page.get(f"/run/{name}").text
+
+
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:
     write_run(runs_dir)
 
     def silent() -> Schedule:
-        raise ConnectionError("refused")
+        raise ServerError("refused")
 
-    for connect, words in ((silent, "does not answer (ConnectionError)"), (lambda: None, "No Prefect server runs")):
+    for connect, words in ((silent, "does not answer (ServerError)"), (lambda: None, "No Prefect server runs")):
         page = TestClient(create_app(runs_dir, connect=connect), base_url=ORIGIN)
         text = page.get("/").text
         assert words in text and "<b>1</b> of 1 done" in text

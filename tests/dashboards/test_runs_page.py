@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notes import Notes, read_notes, write_notes
 from tests.dashboards.conftest import RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import write_grid, write_run
@@ -37,8 +39,47 @@ def test_address_holds_filter_columns_order_and_groups(page: TestClient, runs_di
     assert again.index("-s2-") < again.index("-s1-") < again.index("-s0-")
     grouped = page.get("/runs", params={"q": "pair=tiny", "group": "method"}).text
     assert "0.66 ± 0.025" in grouped
-    assert '<a href="/runs?q=pair%3Dtiny+%22method%3Dhacpo%22" aria-label="3 runs of hacpo">3</a>' in grouped
+    assert '<a href="/runs?q=pair%3Dtiny+method%3D%3Dhacpo" aria-label="3 runs of hacpo">3</a>' in grouped
     assert page.get("/runs.csv", params={"q": "method=hacpo", "columns": "seed"}).text == "seed\n0\n1\n2\n"
+
+
+def test_link_of_a_group_shows_its_runs_and_no_others(page: TestClient, runs_dir: Path) -> None:
+    """For two tags, long floats, an agent's pairs, commas, quotes and missing values."""
+    rates = [1.23456789e-5, 1.23456788e-5, 1.23456788e-5, "a 'quoted', text"]
+    names = [write_run(runs_dir, seed=seed, config={"optimizer": {"learning_rate": r}}) for seed, r in enumerate(rates)]
+    alone = [write_run(runs_dir, seed=9, pair="q")]
+    places = [Place(pair, "hacpo", "", 9, "qwen", alone[0]) for pair in ("small", "large")]
+    save_grid(runs_dir, GridRecord("g", "Two pairs", "plain", ["dev"], places))
+    act(page, "tag", *names[:2], text="b a")
+    act(page, "tag", names[2], text="b")
+
+    def groups(columns: str) -> list[set[str]]:
+        text = page.get("/runs", params={"group": columns}).text
+        links = re.findall(r'<td class="number"><a href="(/runs\?[^"]*)" aria-label="\d+ run', text)
+        shown = [page.get(link.replace("&amp;", "&")).text for link in links]
+        return [{name for name in names + alone if f'href="/run/{name}"' in each} for each in shown]
+
+    a, b, c, d = ({name} for name in names)
+    assert sorted(map(sorted, groups("tags"))) == sorted(map(sorted, [a | b, c, d | set(alone)]))
+    rated = groups("optimizer.learning_rate")
+    assert sorted(map(sorted, rated)) == sorted(map(sorted, [a, b | c, d, set(alone)]))
+    assert sorted(map(sorted, groups("pair,method"))) == sorted(map(sorted, [a | b | c | d, set(alone)]))
+
+
+def test_groups_whose_names_join_to_one_text_are_two(page: TestClient, runs_dir: Path) -> None:
+    for pair, method, seed in (("a b", "c", 0), ("a", "b c", 1)):
+        write_run(runs_dir, pair=pair, method=method, seed=seed)
+    text = page.get("/runs", params={"group": "pair,method"}).text
+    assert len(set(re.findall(r'<tr id="(row-\w+)"', text))) == 2
+    assert len(set(re.findall(r'href="(/runs\?q=[^"]*)" aria-label="1 run of a b c"', text))) == 2
+
+
+def test_action_on_thousands_is_refused_in_the_page(page: TestClient, runs_dir: Path) -> None:
+    headers = csrf_headers(page) | {"hx-request": "true"}
+    data = {"experiment": [f"x{number}" for number in range(501)]}
+    for path, action in (("/actions", "run"), ("/runs/notes", "archive")):
+        answer = page.post(path, data=data | {"action": action}, headers=headers)
+        assert (answer.status_code, answer.text) == (413, "got 501 experiments, expected at most 500; select fewer")
 
 
 def test_wrong_filter_is_said_in_the_table_and_an_unchanged_table_is_not_sent(page: TestClient, runs_dir: Path) -> None:

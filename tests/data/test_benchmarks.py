@@ -86,7 +86,10 @@ def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
     [
         ('{"id": "d"', r"line 3: not JSON .*; fix or remove the line"),
         ({"id": "d", "answer": "1"}, r"line 3: field 'problem' is missing; the row has id, answer"),
-        ({**ROWS[0], "id": "d", "answer": [1]}, r"line 3: field 'answer' is missing or not text"),
+        (
+            {**ROWS[0], "id": "d", "answer": [1]},
+            r"line 3: field 'answer': got the list \[1\], expected text or a number",
+        ),
         ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' has no answer \(whole\); fix or remove"),
         ({**ROWS[0], "id": "b"}, r"line 3: the id 'b' occurs twice; make ids unique"),
         ({"id": "d", "problem": "x", "answer": "1"}, r"line 3: field 'unit' is missing; the row has id, problem"),

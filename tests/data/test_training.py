@@ -67,7 +67,10 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
         ('{"id": "b", "problem": "x"', r"line 2: not JSON .*; fix or remove the line"),
         ('["b"]', r"line 2: got list, expected a JSON object"),
         ({"id": "b", "problem": "x"}, r"line 2: field 'answer' is missing; the row has id, problem; fix the row"),
-        ({"id": "b", "problem": "x", "answer": [3]}, r"line 2: field 'answer' is missing or not text"),
+        ({**row("b"), "answer": [3]}, r"line 2: field 'answer': got the list \[3\], expected text or a number; fix"),
+        ({**row("b"), "answer": {"x": "3"}}, r"'answer': got the mapping {'x': '3'}, .*such as answer\.x"),
+        ({**row("b"), "problem": None}, r"line 2: field 'problem': got null, expected text; fix"),
+        ({**row("b"), "problem": ["a" * 99]}, r"field 'problem': got the list \['a{55}\.\.\., expected text"),
         (row("a"), r"line 2: the id 'a' occurs twice"),
         (row("a\ud83d"), r"line 2: field 'id': 'a\\ud83d' is not valid Unicode; fix or remove the row"),
         ({**row("b"), "problem": f"{'x' * 99}\ud83d"}, r"line 2: field 'problem': 'x{20}\\ud83d' is not valid Unicode"),
@@ -79,6 +82,21 @@ def test_empty_answers_are_dropped_and_counted(tmp_path: Path, caplog: pytest.Lo
 def test_broken_line_is_named_with_its_number(tmp_path: Path, line: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_problems(jsonl(tmp_path, row("a"), line))
+
+
+def test_column_inside_another_one_is_named_with_dots(tmp_path: Path) -> None:
+    """As the answers of verl's data sets; a column whose own name has dots comes first."""
+    nested = {"id": "a", "problem": "1+2", "reward_model": {"ground_truth": "3", "style": "rule"}}
+    jsonl(tmp_path, nested)
+    pandas.DataFrame([nested]).to_parquet(tmp_path / "train.parquet")
+    for file in ("train.jsonl", "train.parquet"):
+        (problem,) = load_problems(one_set(tmp_path, file, answer_field="reward_model.ground_truth"))
+        assert problem.answer == "3"
+    with pytest.raises(DataError, match=r"field 'reward_model.answer' is missing; the row has id, problem, reward_mod"):
+        load_problems(one_set(tmp_path, answer_field="reward_model.answer"))
+    jsonl(tmp_path, {**nested, "reward_model.ground_truth": "4"})
+    (problem,) = load_problems(one_set(tmp_path, answer_field="reward_model.ground_truth"))
+    assert problem.answer == "4"
 
 
 def test_byte_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def small_grid(small_models: Path, folder: Path, methods: str = "gspo, hacpo", e
     return write_grid(
         folder, f"title: small\nseeds: [0, 1]\nentries:\n  - {{pairs: [{pair}], methods: [{methods}]}}\n{extra}"
     )
+
+
+def test_error_of_an_entry_names_its_grid_pair_and_method(tmp_path: Path, small_models: Path) -> None:
+    tree = {"pair": {"name": "alone", "agents": {"qwen": {"tiny": {"family": "qwen3"}}}}}
+    alone, small = tmp_path / "alone.yaml", small_models / "small.yaml"
+    alone.write_text(json.dumps(tree), encoding="utf-8")
+    path = write_grid(
+        tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [gspo]}}, {{pairs: [{alone}], methods: [distil]}}]"
+    )
+    place = f"grid {path}, entries[1], pair {alone}, method distil: method.estimate.name: got distilled with one agent"
+    with pytest.raises(ConfigError, match=re.escape(place)):
+        plan_grid(path, runs_dir=tmp_path)
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         lambda folder: None,
         {"solution_field": "answer"},
         DataError,
-        r"s.jsonl, line 1: field 'answer' is missing or not text; the row has problem, solution",
+        r"s.jsonl, line 1: field 'answer' is missing; the row has problem, solution",
     ),
     "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl has no rows"),
     "too_long": (

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hacpo_core.errors import LockedError, StoreError
-from hacpo_core.store.files import read_json, write_json
+from hacpo_core.store.files import read_json, write_errors, write_json
 from hacpo_core.store.lock import ExperimentLock, is_locked
 from hacpo_core.store.steps import StepStore
 
@@ -233,3 +233,16 @@ def test_commit_takes_what_was_made_from_an_earlier_one_with_it(tmp_path: Path) 
         store.commit(1, phase, {f"{phase}.json": 1})
     store.commit(1, "rollout.qwen", {"rollout.qwen.json": 2}, outdates=["verify.qwen", "advantage"])
     assert store.committed(1) == StepStore(tmp_path).committed(1) == ("rollout.llama", "rollout.qwen")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EROFS, "the disk is read-only; make it writable, or name another folder"),
+        (errno.EACCES, "Permission denied; change its permissions, or name another folder"),
+        (errno.ENOSPC, "the disk is full; free some space, then resume"),
+    ],
+)
+def test_error_of_a_disk_has_a_remedy(number: int, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=f"cannot write {tmp_path}: {remedy}"), write_errors(tmp_path):
+        raise OSError(number, os.strerror(number))

@@ -180,11 +180,14 @@ def _share_correct(problems: Sequence[Answered], agent: str) -> float:
 
 def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
     effects = []
-    for k in agents if f"advantage_for_{agents[0]}" in row else ():
+    for k in agents:
+        advantage = float(row.get(f"advantage_for_{k}", math.nan))
+        if math.isnan(advantage):  # the learner cannot train on it, or it answers a benchmark
+            continue
         ratio = float(row.get(f"ratio_for_{k}", math.nan))
         is_used = not math.isnan(ratio)
         stopped = float(row[f"stopped_for_{k}"]) if is_used else 0.0
-        effects.append(Effect(k, float(row[f"advantage_for_{k}"]), ratio if is_used else None, stopped))
+        effects.append(Effect(k, advantage, ratio if is_used else None, stopped))
     extracted = row["extracted"]
     return Response(
         agent=row["agent"],

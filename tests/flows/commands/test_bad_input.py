@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import AutoTokenizer
 
 from flows.cli import main
@@ -109,6 +110,49 @@ def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dic
             pass
         path.write_bytes(before)
     check_contents(find_plan(tmp_path / "runs", planned.id))
+
+
+def test_file_that_changes_while_an_experiment_is_planned_is_found_when_it_begins(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """The id is of the contents before, so the digests beside it must be."""
+    planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    data = tmp_path / "data" / "train.jsonl"
+    data.write_bytes(data.read_bytes().replace(b'"1"', b'"9"'))
+    save_plan(planned)
+    with pytest.raises(DataError, match=f"{planned.id}: train sums changed since the experiment was planned"):
+        check_contents(find_plan(tmp_path / "runs", planned.id))
+
+
+def test_all_folders_that_are_missing_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    for folder in folders.values():
+        folder.rename(folder.with_name(f"moved {folder.name}"))
+    with pytest.raises(ModelError, match=r"agents.one.path: .* is not a folder; .*agents.two.path: .* is not a folder"):
+        plan_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pair", "method", "hint"),
+    [("tinny", "hacpo", "pair: got 'tinny', .*did you mean tiny"), ("tiny", "hacbo", "got 'hacbo', .*mean hacpo")],
+)
+def test_misspelt_name_gets_a_hint(pair: str, method: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        compose(pair, method)
+
+
+@pytest.mark.parametrize(("method", "shares"), [("hacpo", True), ("naive", True), ("luffy", True), ("gspo", False)])
+def test_method_without_a_partner_says_so(
+    method: str, shares: bool, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = tmp_path / "alone.yaml"
+    text = (tmp_path / "pair.yaml").read_text(encoding="utf-8")
+    tree = yaml.safe_load(text)
+    del tree["pair"]["agents"]["two"]
+    tree["pair"]["name"] = f"alone-{method}"  # said once for each text
+    pair.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    plan(compose(str(pair), method, overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    said = f"pair alone-{method} has one agent, so {method} has no partner whose responses it could train on"
+    assert (said in caplog.text) is shares
 
 
 def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -262,6 +306,15 @@ def test_read_only_disk_is_not_blamed_on_the_folder(
         main()
     assert caught.value.code == 2
     assert capsys.readouterr().err.endswith("Read-only file system; make the disk writable, then try again\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["show tiny hacpo", "show methods", "show"])  # more and less than a buffer
+def test_output_that_cannot_be_written_is_not_blamed_on_the_runs_folder(words: str) -> None:
+    command = [sys.executable, "-m", "flows.cli", *words.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "hacpo: standard output: No space left on device; free some space\n")
 
 
 def test_full_disk_without_a_file_name_is_blamed_on_the_runs_folder_and_not_on_standard_output(

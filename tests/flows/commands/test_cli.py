@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import sys
+from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from flows.cli import app, main
+from flows.service.processes import Record, home_of
 from hacpo_core.errors import ConfigError
 
 
@@ -29,6 +35,43 @@ def test_terminal_shows_a_traceback_of_bugs_alone(
     said = capsys.readouterr().err
     assert said.startswith("ERROR prefect.engine: Encountered exception\n")
     assert ("Traceback" in said) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("command", "is_resumable"), [("train", True), ("grid", True), ("demo", True), ("probe", False), ("doctor", False)]
+)
+def test_hint_after_ctrl_c_is_for_commands_that_commit(
+    command: str, is_resumable: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        sys.exit(130)
+
+    monkeypatch.setattr(sys, "argv", ["hacpo", command])
+    monkeypatch.setattr("flows.cli.app", interrupted)
+    with pytest.raises(SystemExit):
+        main()
+    assert ("resumes from the last committed phase" in capsys.readouterr().err) is is_resumable
+
+
+def invoke(*words: str) -> None:
+    """Run a command, and raise its error."""
+    found = CliRunner().invoke(app, list(words))
+    if found.exception is not None:
+        raise found.exception
+
+
+@pytest.mark.parametrize("option", ["--model", "--hardware"])
+def test_doctors_options_for_a_gpu_are_refused_without_one(option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: no effect without --gpu"):
+        invoke("doctor", option, "x", "--runs-dir", str(tmp_path))
+
+
+def test_number_of_workers_is_refused_beside_a_worker_with_another(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    home.mkdir()
+    Record(home, f"worker.{socket.gethostname()}").write(os.getpid(), {"slots": 2})
+    with pytest.raises(ConfigError, match=r"--workers: got 4, but the worker of .* takes 2 at a time"):
+        invoke("grid", "demo", "--workers", "4", "--runs-dir", str(tmp_path))
 
 
 def test_every_option_and_argument_has_a_help_text() -> None:

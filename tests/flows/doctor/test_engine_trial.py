@@ -12,7 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.doctor.engine_trial import Workload, trial_report
+from flows.doctor import engine_trial
+from flows.doctor.engine_trial import TrialStep, Workload, quick_trial, trial_config, trial_report
+from flows.doctor.machine import VLLM_WORDS
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.torch.learner import TorchLearner
 
 pytestmark = pytest.mark.slow
@@ -74,6 +77,25 @@ def test_gpu_goes_through_an_agents_life() -> None:
 def test_deterministic_kernels_replay_to_the_bit() -> None:
     words = ("engine.learner=torch", "engine.deterministic=true")
     assert verdicts(trial_report("one_gpu", workload=SMALL, overrides=words))["replay"].startswith("exact")
+
+
+def test_engine_that_shares_the_process_of_the_only_agent_may_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not beside a second agent, which the trial does not have."""
+    tried: list[ExperimentConfig] = []
+
+    def try_none(config: ExperimentConfig, *_: object, **__: object) -> list[TrialStep]:
+        tried.append(config)
+        return [TrialStep("load", False, 0.0, "tried nothing")] * 3
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine_trial, "try_engines", try_none)
+    with pytest.raises(RuntimeError, match="tried nothing"):
+        quick_trial(*VLLM_WORDS)
+    shared = ("engine.learner=torch", "engine.vllm.process=shared")
+    tried.append(trial_config("one_gpu_vllm", model=None, workload=SMALL, overrides=shared))
+    for config in tried:
+        assert list(config.pair.agents) == ["trial"]
+        assert (config.engine.vllm.process, config.engine.vllm.sleeps) == ("shared", True)
 
 
 def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from experiments.planner import plan_grid
 from experiments.published.models import published_shapes
-from flows.planning.compose import compose, load_config
-from flows.planning.plans import Plan, with_ranks
+from flows.planning.compose import compose, load_config, to_yaml
+from flows.planning.plans import Plan, find_plan, with_ranks
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
@@ -83,3 +83,15 @@ def test_numbers_stand_in_the_saved_configuration_and_in_no_id(small_plan: Calla
     assert planned.config.pair.agents["llama"].num_ranks == 1
     assert ranks_of(load_config(planned.root / CONFIG_FILE)) == (2, 1)
     assert small_plan("hacpo", *SHARED, *one, "placement.total_ranks=8").id == planned.id
+
+
+def test_whole_name_comes_before_the_beginning_of_a_longer_one(tmp_path: Path) -> None:
+    config = to_yaml(compose("tiny", "hacpo"))
+    ids = ["tiny-hacpo-s0-0a", "tiny_size-hacpo-s0-0b", "tiny_size-hacpo-s1-0c", "tiny_state-hacpo-s0-0d"]
+    for name in ids:
+        (tmp_path / "experiments" / name).mkdir(parents=True)
+        (tmp_path / "experiments" / name / CONFIG_FILE).write_text(config, encoding="utf-8")
+    found = {name: find_plan(tmp_path, name).id for name in ("tiny", "tiny_size-hacpo-s1", "tiny_st", ids[1])}
+    assert list(found.values()) == [ids[0], ids[2], ids[3], ids[1]]
+    with pytest.raises(ConfigError, match=f"found {ids[1]}, {ids[2]}$"):
+        find_plan(tmp_path, "tiny_size")

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.planning.plans import Plan, find_plan
+from flows.planning.plans import CONTENTS_FILE, Plan, find_plan
+from flows.records.failures import record_failure
 from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
+from hacpo_core.errors import LockedError, StoreError
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
 
 
@@ -54,6 +57,28 @@ def test_mlflow_runs_of_an_experiment_that_is_ended_are_killed_and_of_one_that_f
     assert standing_of(planned.root).state == state
 
 
+def test_run_whose_result_cannot_be_written_is_not_finished_in_mlflow(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
+    planned = small_plan("gspo", *words)
+
+    def full(path: Path, value: object) -> None:
+        raise StoreError(f"cannot write {path}: the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.runs.experiment.write_json", full)
+        with pytest.raises(StoreError, match="the disk is full"):
+            run_experiment(planned, DirectRunner())
+    ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
+    client = MlflowClient(store_of(planned))
+    assert client.get_run(ids["run"]).info.status == "FAILED"
+    run_experiment(planned, DirectRunner())
+    assert client.get_run(ids["run"]).info.status == "FINISHED"
+    assert standing_of(planned.root).state == "done"
+    assert not list(planned.root.glob(".*.tmp"))
+
+
 @pytest.mark.parametrize(
     ("error", "is_broken_off"), [(_Ended(), True), (KeyboardInterrupt(), True), (ValueError("no"), False)]
 )
@@ -66,6 +91,19 @@ def test_agents_in_processes_of_their_own_are_broken_off_by_what_ends_a_run(
     with pytest.raises(type(error)), waited_for(x, DirectRunner()):
         raise error
     assert broken_off == ([True] if is_broken_off else [])
+
+
+def test_second_command_changes_nothing_of_what_the_first_one_trains(small_plan: Callable[..., Plan]) -> None:
+    """Neither its log, nor its failure: what the second one finds wrong first may be something else."""
+    planned = small_plan("gspo")
+    (planned.root / CONTENTS_FILE).write_text('{"train sums": "another"}', encoding="utf-8")
+    record_failure(planned.root, ValueError("of an earlier attempt"))
+    before = {path.name: path.read_bytes() for path in planned.root.iterdir()}
+    with ExperimentLock(planned.root):
+        with pytest.raises(LockedError):
+            run_experiment(planned, DirectRunner())
+        after = {path.name: path.read_bytes() for path in planned.root.iterdir() if path.name != "lock"}
+    assert after == before
 
 
 def test_plan_that_nobody_saved_is_saved_before_it_is_trained(small_plan: Callable[..., Plan], tmp_path: Path) -> None:

@@ -83,13 +83,18 @@ def server(
 
 
 def run_child(plan: Plan, runs_dir: Path, fault: str) -> dict[str, Any]:
+    done = child(plan, runs_dir, fault)
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def child(plan: Plan, runs_dir: Path, fault: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CHILD, str(plan.root), str(runs_dir), fault]
     # A server that has just started may be too busy to answer at once, which its client waits for.
     environment = os.environ | ({"PREFECT_CLIENT_MAX_RETRIES": "0"} if fault == "outage" else {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return done
 
 
 def ask(record: PrefectServer, path: str, **body: Any) -> list[dict[str, Any]]:
@@ -252,7 +257,9 @@ def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled
 ) -> None:
     runs_dir, record = server
     served = small_plan("hacpo", "seed=8", runs_dir=runs_dir)
-    assert run_child(served, runs_dir, "sigterm")["error"] == "interrupted"
+    interrupted = child(served, runs_dir, "sigterm")
+    assert json.loads(interrupted.stdout.splitlines()[-1])["error"] == "interrupted"
+    assert "ERROR" not in interrupted.stderr, "the command itself says it"
     assert state_of(record, served.id)[0] == "CANCELLED"
     assert standing_of(served.root).state == "missing"
     run_child(served, runs_dir, "none")

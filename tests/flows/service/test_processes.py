@@ -1,11 +1,15 @@
-"""Logs of services that run for weeks."""
+"""Logs of services that run for weeks, and how services are started."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from flows.records.runlog import LOG_LIMIT
-from flows.service.processes import open_log, rotate_logs
+from flows.service.processes import module_command, open_log, rotate_logs
 
 
 def test_log_above_its_limit_moves_to_one_older_part_and_its_writer_goes_on(tmp_path: Path) -> None:
@@ -35,3 +39,19 @@ def test_log_that_cannot_be_copied_stays_and_ends_nobody(tmp_path: Path) -> None
     (tmp_path / "worker.log").write_bytes(b"x" * (LOG_LIMIT + 1))
     rotate_logs(tmp_path)
     assert (tmp_path / "worker.log").stat().st_size == LOG_LIMIT + 1
+
+
+@pytest.mark.parametrize("shadow", ["flows.py", "flows/__init__.py"])
+def test_module_is_run_from_the_installation_in_a_folder_that_has_one_of_its_name(shadow: str, tmp_path: Path) -> None:
+    """Prefect's usual layout has flows.py or flows/."""
+    path = tmp_path / shadow
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise SystemExit('the wrong one')", encoding="utf-8")
+    assert subprocess.run(module_command("flows.process"), cwd=tmp_path).returncode == 0
+
+
+def test_no_process_is_started_with_the_working_directory_on_its_path() -> None:
+    sources = [path for folder in ("flows", "dashboards", "experiments") for path in Path(folder).rglob("*.py")]
+    found = [path for path in sources if re.search(r'sys\.executable, "-[mc]"', path.read_text(encoding="utf-8"))]
+    assert sources
+    assert not found

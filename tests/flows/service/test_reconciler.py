@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -17,7 +18,7 @@ from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notification import URL_VARIABLE
-from flows.records.states import RESULT_FILE, standing_of
+from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
 from flows.records.tracked import is_open, mark_open
 from flows.runs.experiment import run_experiment
 from flows.service.host import Patience
@@ -76,6 +77,7 @@ def schedule_of(folder: Path, state: str, *tags: str) -> FakeSchedule:
     )
     found = FakeSchedule(folder, run)
     found.root("x").mkdir(parents=True)
+    (found.root("x") / CONFIG_FILE).touch()
     return found
 
 
@@ -149,6 +151,27 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str
     assert (reconciler.num_suspects, schedule.states) == (0, [])
 
 
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CRASHED"])
+def test_run_whose_experiment_was_deleted_never_comes_back(state: str, tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, state)
+    shutil.rmtree(schedule.root("x"))
+    (message,) = look(schedule)
+    assert message.endswith("; cancelled, because its experiment was deleted")
+    assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
+    assert not schedule.root("x").exists()
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "SCHEDULED"])
+def test_nothing_is_read_of_what_needs_no_judgement(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 5,000 complete experiments, each look read 10,000 files."""
+    read: list[Path] = []
+    monkeypatch.setattr("flows.service.reconciler.standing_of", read.append)
+    look(schedule_of(tmp_path, state))
+    assert read == []
+
+
 def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}@0")
     assert look(schedule) == [f"x: its process died; resubmitted ({MOST_RESTARTS} of {MOST_RESTARTS})"]
@@ -197,7 +220,7 @@ def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(
     look(schedule)
     assert [message["event"] for message in webhook.got] == ["experiment_failed", "grid_ended"]
     assert webhook.got[0]["reason"].startswith("its process died, 4 times")
-    assert webhook.got[1]["text"] == "A grid: 1 experiments done, 1 failed"
+    assert webhook.got[1]["text"] == "A grid: 1 experiment done, 1 failed"
 
 
 def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
@@ -211,7 +234,7 @@ def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
     assert webhook.got == [], "its process still works"
     look(schedule)
     look(schedule)
-    assert [message["text"] for message in webhook.got] == ["A grid: 1 experiments done, 0 failed, 1 cancelled"]
+    assert [message["text"] for message in webhook.got] == ["A grid: 1 experiment done, 0 failed, 1 cancelled"]
     schedule.run = schedule.run.model_copy(update={"id": uuid.uuid4()})  # queued and cancelled again
     look(schedule)
     assert len(webhook.got) == 2
@@ -271,6 +294,9 @@ def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler
     with ExperimentLock(planned.root):
         reconciler.send_tracking()
         assert reconciler.sender is None, "a process that trains it sends it as well"
+    reconciler.send_tracking()
+    assert reconciler.sender is None, "not yet: a look reads a file of every experiment"
+    reconciler = Reconciler(reconciler.schedule, runs_dir)
     reconciler.send_tracking()
     assert reconciler.sender is not None
     assert reconciler.sender.wait() == 0

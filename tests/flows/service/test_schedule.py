@@ -17,20 +17,29 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Crashed, Pending, Running, Scheduled
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import RESULT_FILE, standing_of
-from flows.service.deployments import POOL, deploy
+from flows.service.deployments import DECLARATIONS, POOL, deploy
 from flows.service.processes import Record, home_of
 from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
-from flows.service.server import auth_file, ensure_server, find_reconciler, find_server, is_healthy, stop_server
+from flows.service.server import (
+    PrefectServer,
+    auth_file,
+    ensure_server,
+    find_reconciler,
+    find_server,
+    is_healthy,
+    stop_server,
+)
 from flows.service.worker import set_pool_limit
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
+from tests.flows.service.remembered import RememberedClient
 
 pytestmark = pytest.mark.slow
 
@@ -298,7 +307,7 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     client.update_deployment_schedule(before.id, nightly.id, active=True)
     deploy(client)
     assert [one.active for one in client.read_deployment_by_name("grid/grid").schedules] == [True]
-    text = Path("prefect.yaml").read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
+    text = DECLARATIONS.read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
     (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr("flows.service.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
     deploy(client)
@@ -375,3 +384,31 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
         first.communicate(timeout=60)
     _, left = psutil.wait_procs(mine, timeout=30)
     assert not left
+
+
+def test_only_what_may_have_changed_is_read_again(tmp_path: Path) -> None:
+    """1,000 runs are five pages of 200; a page's timer asks every two seconds."""
+    client = RememberedClient()
+    kinds = (StateType.RUNNING, StateType.SCHEDULED, StateType.CRASHED)
+    running, waiting, crashed = (client.add(kind.value, kind) for kind in kinds)
+    complete = [client.add(f"x{number}", StateType.COMPLETED) for number in range(1000)]
+    schedule = Schedule(PrefectServer("http://127.0.0.1:9", ""), tmp_path)
+    schedule.client = client  # type: ignore[assignment]
+
+    def read() -> tuple[dict[str, str], int]:
+        before = client.num_requests
+        states = {name: run.state for name, run in schedule.runs().items()}
+        return states, client.num_requests - before
+
+    states, num_requests = read()
+    assert (len(states), num_requests) == (1003, 6)
+    assert read() == (states, 2)
+    client.set_state(running, StateType.COMPLETED)
+    client.set_state(crashed, StateType.CANCELLED)
+    client.delete(waiting)
+    client.set_state(complete[0], StateType.SCHEDULED)  # by a person
+    client.add("new", StateType.COMPLETED)
+    changes = {"RUNNING": "Completed", "CRASHED": "Cancelled", "x0": "Scheduled", "new": "Completed"}
+    after = {name: state for name, state in (states | changes).items() if name != "SCHEDULED"}
+    assert read() == (after, 3), "the third asks what became of the three that were not settled"
+    assert read() == (after, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -16,19 +17,24 @@ import psutil
 import pytest
 from prefect.states import Crashed
 
-from flows.service.processes import Record, end_family, home_of
+from flows.commands.server import server_stop
+from flows.doctor.machine import check_server
+from flows.service.processes import Record, end_family, home_of, is_held, only_one
 from flows.service.schedule import Schedule
 from flows.service.server import (
     RECONCILER_LOCK,
+    SERVER_LOCK,
     PrefectServer,
     ensure_server,
     find_reconciler,
     find_server,
     is_healthy,
+    other_host,
     record_reconciler,
     server_environment,
     stop_server,
 )
+from hacpo_core.errors import ServerError
 from tests.waiting import wait_until
 
 QUICK_RECONCILER = "import flows.service.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
@@ -179,11 +185,39 @@ def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(run
 
 
 @pytest.mark.slow
-def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(runs_dir: Path) -> None:
+def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs_dir / "flows.py").write_text("raise SystemExit('flows of a user')", encoding="utf-8")
+    monkeypatch.chdir(runs_dir)
     before = ensure_server(runs_dir)
+    lock = home_of(runs_dir) / SERVER_LOCK
+    assert is_held(lock), "other hosts see that it lives"
     assert stop_server(runs_dir)
+    assert not is_held(lock)
     assert find_server(runs_dir) is None
     assert ensure_server(runs_dir) == before
+
+
+def test_server_of_another_host_is_named_and_no_second_one_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two servers on one SQLite file would harm each other, and each host would end its own as unrecorded."""
+    home = home_of(tmp_path)
+    home.mkdir()
+    with monkeypatch.context() as there:
+        there.setattr(socket, "gethostname", lambda: "gpu-7")
+        Record(home, "server").write(os.getpid(), {"port": 1, "token": "t"})
+    monkeypatch.setattr("flows.service.server._LOCK_LIMIT_S", 0.0)
+    with only_one(home / SERVER_LOCK):
+        with pytest.raises(ServerError, match="runs on gpu-7.*`hacpo server stop`.*HACPO_PREFECT_URL"):
+            ensure_server(tmp_path)
+        assert other_host(tmp_path) == "gpu-7"
+        server_stop(tmp_path)
+        assert capsys.readouterr().out == "the server runs on gpu-7; stop it there\n"
+        assert not check_server(tmp_path).is_ok
+    assert other_host(tmp_path) is None, "it has ended"
+    assert check_server(tmp_path).is_ok
 
 
 def test_what_is_spared_outlives_the_family_with_all_that_it_started() -> None:

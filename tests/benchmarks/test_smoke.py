@@ -15,7 +15,7 @@ import pytest
 from benchmarks import measure
 from tests.dashboards.browsing import reason_to_skip
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 FOLDER = Path(measure.__file__).parent
 MODULES = sorted(
     ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts)

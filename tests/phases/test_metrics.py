@@ -31,3 +31,18 @@ def test_clip_shares_of_a_token_level_method_are_of_tokens(small_plan: Callable[
         assert rows[share].between(0, 1, inclusive="neither").any(), "a part of a row's tokens"
     is_stopped = rows["stopped_share"] > 0
     assert (rows["stopped_share"] <= rows["below_share"] + rows["above_share"])[is_stopped].all()
+
+
+def test_rate_of_a_cosine_is_above_zero_until_the_last_step_though_problems_are_sampled_again(
+    small_plan: Callable[..., Plan],
+) -> None:
+    words = ("evaluate.during=[]", "evaluate.final=[]", "optimizer.schedule=cosine", "optimizer.learning_rate=1.0e-3")
+    planned = small_plan("dapo", *words, "method.build.drops_equal_rewards=false")
+    run_experiment(planned, DirectRunner())
+    store = StepStore(planned.root)
+    updates = [store.read_value(step, "update.qwen", "update.qwen.json")["minibatches"] for step in range(1, 5)]
+    assert sum(map(len, updates)) > 8, "more than the 2 of each step that are planned"
+    firsts = [minibatches[0]["learning_rate"] for minibatches in updates]
+    # 1e-3 (1 + cos of 0, pi / 4, pi / 2, 3 pi / 4) / 2
+    assert firsts == pytest.approx([1e-3, 0.8535534e-3, 0.5e-3, 0.1464466e-3], rel=1e-6)
+    assert updates[-1][-1]["learning_rate"] > 0

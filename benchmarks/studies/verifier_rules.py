@@ -2,7 +2,7 @@
 
     labelled   distinct answers of the 3,116 completions in model_outputs.jsonl, with their labels
     rewritten  gold answers of the data sets in other spellings (right), and changed (wrong): tests/verify/rewritten.py
-    written    the pairs of tests/verify/test_equality.py
+    written    the pairs of tests/verify/test_equality.py and test_answers.py
 
 Usage: HACPO_DATA_DIR=... python -m benchmarks.studies.verifier_rules [--every 50]; writes
 benchmarks/results/verifier_rules.json.
@@ -27,10 +27,11 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import equality, lists, spelling, units
+from hacpo_core.verify import equality, spelling
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
+from tests.verify import test_answers
 from tests.verify.rewritten import REWRITTEN, changes
 from tests.verify.test_equality import RIGHT, WRONG, pairs
 
@@ -50,7 +51,6 @@ PATTERNS = {
     "clock times": (equality, "_CLOCK"),
     "other bases": (equality, "_IN_BASE"),
     "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
-    "named values": (equality, "_NAMED"),
     "percent": (equality, "_PERCENT"),
     "terms": (equality, "_TERM"),
     "sentences": (equality, "_SENTENCE"),
@@ -74,8 +74,6 @@ PATTERNS = {
     "for all": (spelling, "_FOR_ALL"),
     "degrees in functions": (spelling, "_ANGLE"),
     "signs behind an answer": (spelling, "_IDLE_END"),
-    "degrees as a unit": (units, "_DEGREES"),
-    "thousands in lists": (lists, "_THOUSANDS"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
@@ -148,8 +146,12 @@ def cases(folder: Path, every: int) -> dict[str, list[Pair]]:
     for gold in list(golds)[::every]:
         found["rewritten"] += [(rewrite(gold), gold, True) for rewrite in REWRITTEN.values() if rewrite(gold) != gold]
         found["rewritten"] += [(answer, gold, False) for _, answer in changes(gold)]
-    for lines, is_equal in ((RIGHT, True), (WRONG, False)):
+    for lines, test, is_equal in (
+        (RIGHT, test_answers.test_equal_answers_are_equal, True),
+        (WRONG, test_answers.test_other_answers_are_not_equal, False),
+    ):
         found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(lines)]
+        found["written"] += [(*pair, is_equal) for pair in test.pytestmark[0].args[1]]
     return {kind: [pair for pair in dict.fromkeys(each) if _needs_rules(pair)] for kind, each in found.items()}
 
 

@@ -74,7 +74,6 @@ _LEADING_TRUTH = re.compile(r"(?:\\text\{)?(yes|no|true|false)\b", re.IGNORECASE
 _NEGATION = re.compile(r"\\neq|\\not(?![A-Za-z])|\\notin|\bnot\b|n't\b|\b(?:never|neither|nor|except)\b", re.IGNORECASE)
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?- ?\\infty")
-_NAMED = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?|\\angle ?[A-Z](?:_\{?\w\}?)?) ?= ?(?P<value>[^=]+)")
 _PERCENT = re.compile(r" ?\\?%$| ?\\text\{ ?percent ?\}$| percent$")
 ROUNDING = 1e-6
 """Numbers that math-verify calls equal may differ by this share: it rounds to six decimals."""
@@ -158,9 +157,6 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
     by_members = _members_agree(listing(given), listing(expected), tolerance)
     if by_members is not None:
         return by_members
-    one, other = _NAMED.fullmatch(given), _NAMED.fullmatch(expected)
-    if one and other and one["name"].split() == other["name"].split():
-        return _equal(one["value"].strip(), other["value"].strip(), tolerance)
     return _values_agree(given, expected, tolerance)
 
 
@@ -210,19 +206,11 @@ def _match(given: list[str], expected: list[str], tolerance: float) -> bool:
             given.remove(member)
             expected.remove(member)
     for member in given:
-        found = next((other for other in expected if _members_equal(member, other, tolerance)), None)
+        found = next((other for other in expected if _equal(member, other, tolerance)), None)
         if found is None:
             return False
         expected.remove(found)
     return not expected
-
-
-def _members_equal(given: str, expected: str, tolerance: float) -> bool:
-    one, other = _NAMED.fullmatch(given), _NAMED.fullmatch(expected)
-    if one and other and one["name"].split() != other["name"].split():
-        return False  # of a list of several unknowns
-    given = one["value"].strip() if one else given
-    return _equal(given, other["value"].strip() if other else expected, tolerance)
 
 
 def _clock(answer: str) -> tuple[int, int, int, str] | None:

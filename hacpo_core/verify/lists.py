@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 
 _BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b|\\(?:vee|lor)(?![A-Za-z])")
-_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")
 _OPENS, _CLOSES = {"(": "(", "[": "[", r"\{": "{"}, {")": ")", "]": "]", r"\}": "}"}
 
@@ -56,8 +55,6 @@ def _bracketed(answer: str) -> tuple[str, str]:
 
 def _split(text: str) -> list[str]:
     """Parts between commas, semicolons, "and" and "or" outside brackets."""
-    if _THOUSANDS.fullmatch(text):
-        return [text]
     parts, depth = [""], 0
     for sign in _BETWEEN.sub(",", text):
         depth += (sign in "([{") - (sign in ")]}")

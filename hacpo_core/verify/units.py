@@ -1,4 +1,4 @@
-r"""Units behind an answer, as text: 18 dollars, 5\sqrt{3}\text{ cm}^2, 4^\circ."""
+r"""Units behind an answer, as text: 18 dollars, 5\sqrt{3}\text{ cm}^2."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ _WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?"
 _POWER = r"(?:\^ ?\{?(?P<power>\d)\}?)?"
 _BEHIND_NUMBER = re.compile(rf"(?P<value>{NUMBER}) ?(?P<unit>{_WORD}(?: {_WORD}){{0,3}}){_POWER}", re.IGNORECASE)
 _IN_TEXT = re.compile(rf"(?P<value>.*?[\d)}}a-z]) ?\\text\{{ ?(?P<unit>[^{{}}]*[A-Za-z][^{{}}]*)\}}{_POWER}", re.DOTALL)
-_DEGREES = re.compile(
-    r"(?P<value>.*?) ?(?:\^ ?\\circ ?[CF]?|\\text\{ ?degrees?(?: (?:Celsius|Fahrenheit))? ?\})", re.DOTALL
-)
 _SPELLED = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
     "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram",
@@ -45,8 +42,6 @@ class Unit:
 
 def without_last_unit(answer: str) -> tuple[str, Unit | None]:
     """A canonical answer without the unit behind it, and this unit."""
-    if (degrees := _DEGREES.fullmatch(answer)) is not None and degrees["value"]:
-        return degrees["value"], Unit(("degree",), "1")
     found = _BEHIND_NUMBER.fullmatch(answer) or _IN_TEXT.fullmatch(answer)
     if found is None or re.match(_CHANGES, found["unit"].strip(), re.IGNORECASE):
         return answer, None

@@ -65,6 +65,7 @@ WRONG = r"""
 (1,3) <= [1,3]
 (2,\infty) <= (2,\infty]
 (-\infty,2) <= [-\infty,2)
+x > 2 <= (2,\infty]
 \cos 58^\circ <= \cos 58
 \sin 30 <= 0.5
 16,3,1,1 <= 16,3,1

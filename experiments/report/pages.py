@@ -23,7 +23,7 @@ from experiments.report.document import to_html, to_markdown
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
 from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
 from flows.planning.compose import to_yaml
-from flows.runs.golds import gold_lines, known_unreadable_golds
+from flows.runs.verifier import gold_lines, known_unreadable_golds
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.phases.health import findings_of
 from hacpo_core.store.files import write_atomically

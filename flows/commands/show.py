@@ -68,7 +68,7 @@ def show(
         print(f"# {alone}")
     for agent, tokens in ends.items():
         print(f"# responses of {agent} end with {tokens}")
-    from flows.runs.golds import gold_lines
+    from flows.runs.verifier import gold_lines
 
     for line in gold_lines(unreadable):
         print(f"# {line}")
@@ -102,8 +102,7 @@ def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
 def _unreadable_golds(config: ExperimentConfig) -> dict[str, list[str]]:
     """Gold answers that the verifier cannot read, of each data set whose file is there."""
     from flows.planning.plans import load_benchmarks
-    from flows.runs.build import verifier_pool
-    from flows.runs.golds import unreadable_golds
+    from flows.runs.verifier import unreadable_golds, verifier_pool
     from hacpo_core.data.training import load_training
 
     try:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flows.planning.plans import Plan, check_contents, initial_models, load_benchmarks
-from flows.runs.golds import check_golds
+from flows.runs.verifier import check_golds, verifier_pool
 from flows.service.slots import gpu_slots
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
@@ -125,19 +125,6 @@ def _open(placement: Placement, store: StepStore) -> Checkpoint | None:
         checkpoint = latest_checkpoint(store.root, at_most=num_complete)
     placement.open(checkpoint)
     return checkpoint
-
-
-def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
-    """A pool of verifier workers with the configured limits and this equality rule."""
-    verifier = config.verifier
-    return VerifierPool(
-        num_workers=verifier.num_workers,
-        timeout_s=verifier.timeout_s,
-        memory_mb=verifier.memory_mb,
-        style=verifier.style,  # type: ignore[arg-type]
-        equality=equality,  # type: ignore[arg-type]
-        cache=verifier.cache,
-    )
 
 
 def rewards_of(config: ExperimentConfig, pool: VerifierPool) -> Rewards:

@@ -124,6 +124,8 @@ class VerifierPool:
         if self._equality == "normalised":
             return []
         different = dict.fromkeys(gold for gold in golds if not _WHOLE_NUMBER.fullmatch(gold))
+        if not different:
+            return []
         answered = self.verify([f"not {gold}" for gold in different], list(different), style="plain")
         verdicts = zip(different, answered, strict=True)
         return [gold for gold, verdict in verdicts if verdict.status == "unscored"]

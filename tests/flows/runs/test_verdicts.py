@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
-from flows.runs.golds import GOLDS_FILE, check_golds, gold_lines, known_unreadable_golds
 from flows.runs.verdicts import verdicts_of_run
+from flows.runs.verifier import GOLDS_FILE, check_golds, gold_lines, known_unreadable_golds
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import Gold, Message, Problem

@@ -1,4 +1,4 @@
-"""Gold answers that the verifier cannot read: an answer in another spelling than theirs is unscored."""
+"""The configured verifier, and gold answers that it cannot read, so that other spellings of them are unscored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.records import Problem
 from hacpo_core.store.files import read_json, write_json
@@ -15,6 +16,19 @@ GOLDS_FILE = "unreadable_golds.json"
 """the gold answers of an experiment that cannot be read, by data set"""
 _NUM_SHOWN = 3
 _log = logging.getLogger(__name__)
+
+
+def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
+    """A pool of verifier workers with the configured limits and this equality rule."""
+    verifier = config.verifier
+    return VerifierPool(
+        num_workers=verifier.num_workers,
+        timeout_s=verifier.timeout_s,
+        memory_mb=verifier.memory_mb,
+        style=verifier.style,  # type: ignore[arg-type]
+        equality=equality,  # type: ignore[arg-type]
+        cache=verifier.cache,
+    )
 
 
 def unreadable_golds(sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) -> dict[str, list[str]]:

@@ -146,10 +146,11 @@ def cases(folder: Path, every: int) -> dict[str, list[Pair]]:
     for gold in list(golds)[::every]:
         found["rewritten"] += [(rewrite(gold), gold, True) for rewrite in REWRITTEN.values() if rewrite(gold) != gold]
         found["rewritten"] += [(answer, gold, False) for _, answer in changes(gold)]
-    for lines, test, is_equal in (
+    tests: tuple[tuple[str, Any, bool], ...] = (
         (RIGHT, test_answers.test_equal_answers_are_equal, True),
         (WRONG, test_answers.test_other_answers_are_not_equal, False),
-    ):
+    )
+    for lines, test, is_equal in tests:
         found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(lines)]
         found["written"] += [(*pair, is_equal) for pair in test.pytestmark[0].args[1]]
     return {kind: [pair for pair in dict.fromkeys(each) if _needs_rules(pair)] for kind, each in found.items()}

@@ -19,6 +19,7 @@ from prefect.states import Crashed
 
 from flows.commands.server import server_stop
 from flows.doctor.machine import check_server
+from flows.records.states import CONFIG_FILE
 from flows.service.processes import Record, end_family, home_of, is_held, only_one
 from flows.service.schedule import Schedule
 from flows.service.server import (
@@ -94,7 +95,10 @@ def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_sto
     words = [sys.executable, "-c", QUICK_RECONCILER, "--runs-dir", str(runs_dir)]
     reconciler = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     record_reconciler(home_of(runs_dir), reconciler.pid)
-    Schedule(before, runs_dir).submit("x", "normal", None)
+    schedule = Schedule(before, runs_dir)
+    schedule.root("x").mkdir(parents=True)
+    (schedule.root("x") / CONFIG_FILE).touch()  # the run of an experiment that was deleted would be cancelled
+    schedule.submit("x", "normal", None)
     killed = server_process(runs_dir)
     killed.kill()
     killed.wait(10)

@@ -53,9 +53,6 @@ _ANNOUNCEMENT = re.compile(
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORECASE)
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
-_SCRIPT = re.compile(r"\^\{?(\w)\}?")
-_WHOLE_LIST = re.compile(r"(?:\\left ?)?\\?[({\[](.*?)(?:\\right ?)?\\?[)}\]]")
-_BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b")
 _SEPARATOR = re.compile(r",(?:\\!\s*)+(?=\d{3}(?!\d))")  # of thousands: 11,\! 111
 _BETWEEN_FORMULAS = re.compile(r"(?<!\\)\$\s*,\s*\$")
 _IDLE = r"\\\\|\\noindent|\\newline|\\par|[\s.,;:]"
@@ -107,38 +104,6 @@ def normalise(answer: str) -> str:
     if ending is not None:
         bare = bare[: len(bare) - (ending.end() - ending.start())]
     return " ".join(bare.split())
-
-
-def without_unit(answer: str, unit: str) -> str:
-    """The answer without its unit, at the end or before a comma; the unit may be bare, in \\text or in \\mathrm."""
-    bare = unit.replace("$", "").strip()
-    spellings = {bare, bare.replace("%", "\\%"), _SCRIPT.sub(r"^{\1}", bare), _SCRIPT.sub(r"^\1", bare)}
-    if "\\circ" in bare:
-        spellings |= {"°", "^\\circ", "^{\\circ}", "\\degree"}
-    any_of = "|".join(re.escape(spelling) for spelling in sorted(spellings, key=len, reverse=True) if spelling)
-    in_text = rf"\\(?:text|mathrm|mbox|textrm) ?\{{[ ~]?(?:{any_of})[ ~]?\}}"
-    return re.sub(rf"(?:\\[ ,;]|[ ~])?(?:{in_text}|{any_of})(?= ?(?:,|$))", "", answer).strip() if any_of else answer
-
-
-def list_parts(answer: str) -> list[str]:
-    """The answers in a list separated by commas, semicolons, "and" or "or" outside brackets.
-
-    One pair of brackets around the whole list is dropped.
-    """
-    parts = _split(_BETWEEN.sub(",", answer))
-    inner = _WHOLE_LIST.fullmatch(parts[0])
-    return _split(inner.group(1)) if len(parts) == 1 and inner else parts
-
-
-def _split(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character in ",;" and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
 
 
 def last_boxed(text: str) -> str | None:

@@ -37,10 +37,10 @@ from sympy import (
 )
 from sympy.logic.boolalg import Boolean
 
-from hacpo_core.verify.answers import normalise, without_unit
+from hacpo_core.verify.answers import normalise
 from hacpo_core.verify.lists import Listing, listing
 from hacpo_core.verify.spelling import canonical
-from hacpo_core.verify.units import different_units, without_last_unit
+from hacpo_core.verify.units import different_units, without_last_unit, without_unit
 
 _WITHOUT_UNITS = (LatexExtractionConfig(),)
 _AS_WRITTEN = (

@@ -44,7 +44,6 @@ _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 _NO_LETTER = r"(?![A-Za-z])"
 _LAYOUT = re.compile(
     rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?){_NO_LETTER}"
-    r"|\\!"
 )
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
 _ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
@@ -55,7 +54,7 @@ _SPELLINGS = (
     (re.compile(rf"\\leq{_NO_LETTER}"), r"\\le"),
     (re.compile(rf"\\geq{_NO_LETTER}"), r"\\ge"),
     (re.compile(rf"\\ne{_NO_LETTER}"), r"\\neq"),
-    (re.compile(rf"\\(?:varnothing){_NO_LETTER}"), r"\\emptyset"),
+    (re.compile(rf"\\varnothing{_NO_LETTER}"), r"\\emptyset"),
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
     (re.compile(r"\^ ?\{ ?\\circ ?\}|\\degree\b|\\deg\b"), r"^\\circ"),
@@ -70,7 +69,7 @@ _DECORATION = re.compile(
 )
 _TEXTS = ("text", "textbf", "textit", "textrm", "textup", "mbox", "mathrm")
 _LETTER = re.compile(r"[A-Za-z]")
-_FRACTION = re.compile(r"\\frac(?![A-Za-z])")
+_FRACTION = re.compile(rf"\\frac{_NO_LETTER}")
 _SQRT_OF_SIGN = re.compile(r"\\sqrt ?(?=[^\s{\[\\]|\\[A-Za-z])(\\[A-Za-z]+|.)")
 _LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))?")
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d|,\d)")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
 # After a number, these words are not a unit: they change its value.
 _CHANGES = (
     r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth"
     r"|(?:fif|six|seven|eigh|nin|ten)th|hundredth|thousandth|pi|sqrt|sin|cos|tan|log|ln|exp|inf|infinity|and|or|to|by"
-    r"|mod|times|plus|minus|over|squared|cubed|factorial|choose|base|is|are|not|if|more|less|than|in|or)s?\b"
+    r"|mod|times|plus|minus|over|squared|cubed|factorial|choose|base|is|are|not|if|more|less|than)s?\b"
 )
 _WORD = rf"(?!{_CHANGES})(?:[A-Za-z]{{2,}}|[A-Za-z]+/[A-Za-z]+)\.?"
 _POWER = r"(?:\^ ?\{?(?P<power>\d)\}?)?"
-_BEHIND_NUMBER = re.compile(rf"(?P<value>{NUMBER}) ?(?P<unit>{_WORD}(?: {_WORD}){{0,3}}){_POWER}", re.IGNORECASE)
+_BEHIND_NUMBER = re.compile(rf"(?P<value>{_NUMBER}) ?(?P<unit>{_WORD}(?: {_WORD}){{0,3}}){_POWER}", re.IGNORECASE)
 _IN_TEXT = re.compile(rf"(?P<value>.*?[\d)}}a-z]) ?\\text\{{ ?(?P<unit>[^{{}}]*[A-Za-z][^{{}}]*)\}}{_POWER}", re.DOTALL)
 _SPELLED = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
@@ -24,6 +24,7 @@ _SPELLED = {
     "usd": "dollar", "c": "cent", "rad": "radian", "mph": "", "n": "newton", "j": "joule", "w": "watt", "hz": "hertz",
 }  # fmt: skip
 _KEYS = {name: key for key, names in _SPELLED.items() for name in (key, *names.split())}
+_SCRIPT = re.compile(r"\^\{?(\w)\}?")
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 
 
@@ -38,6 +39,17 @@ class Unit:
     def is_known(self) -> bool:
         """Whether all words are units of `_SPELLED`."""
         return all(word in _SPELLED or word == "per" for word in self.words)
+
+
+def without_unit(answer: str, unit: str) -> str:
+    """The answer without its unit, at the end or before a comma; the unit may be bare, in \\text or in \\mathrm."""
+    bare = unit.replace("$", "").strip()
+    spellings = {bare, bare.replace("%", "\\%"), _SCRIPT.sub(r"^{\1}", bare), _SCRIPT.sub(r"^\1", bare)}
+    if "\\circ" in bare:
+        spellings |= {"°", "^\\circ", "^{\\circ}", "\\degree"}
+    any_of = "|".join(re.escape(spelling) for spelling in sorted(spellings, key=len, reverse=True) if spelling)
+    in_text = rf"\\(?:text|mathrm|mbox|textrm) ?\{{[ ~]?(?:{any_of})[ ~]?\}}"
+    return re.sub(rf"(?:\\[ ,;]|[ ~])?(?:{in_text}|{any_of})(?= ?(?:,|$))", "", answer).strip() if any_of else answer
 
 
 def without_last_unit(answer: str) -> tuple[str, Unit | None]:

@@ -81,6 +81,7 @@ x > 2 <= (2,\infty]
 \log(x^2) <= 2\log x
 5 \text{ cm}^2 <= 5 \text{ cm}^3
 5 \text{ cm} <= 5 \text{ m}
+5 \text{ cm} <= 5 \text{ in}
 5 \text{ dollars} <= 5 \text{ cents}
 \text{Evelyn} <= Evnyle
 x=1, y=2 <= x=2, y=1

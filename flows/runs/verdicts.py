@@ -27,9 +27,9 @@ def verdicts_of_run(plan: Plan) -> pd.DataFrame:
         ConfigError: nothing of the run has been judged.
     """
     golds = {problem.id: problem.gold.answer for problem in load_training(plan.config.data).problems}
-    frames = []
-    for step in range(1, StepStore(plan.root).last_step() + 1):
-        if "advantage" in StepStore(plan.root).committed(step):
+    frames, store = [], StepStore(plan.root)
+    for step in range(1, store.last_step() + 1):
+        if "advantage" in store.committed(step):
             frame = step_samples(plan, step)
             frames.append(frame.assign(gold=frame["problem_id"].map(golds), place=f"step {step}, "))
     evaluated = read_evaluations(plan.root)

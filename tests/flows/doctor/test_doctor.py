@@ -138,7 +138,7 @@ def hang_with_a_child_of(
     """Whether the trial had really begun to hang when the doctor gave it up, in these words."""
     begun = folder / "begun"
     monkeypatch.setenv("HACPO_TEST_BEGUN", str(begun))
-    monkeypatch.chdir(Path(__file__).parents[3])  # where the child finds this file
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # where the child finds this file
     code = f"from {trial.__module__} import {trial.__name__} as hang; hang()"
     found = doctor.check_engine(name, code, extra={"peft": "lora"}.get(name), limit_s=limit_s)
     assert not found.is_ok

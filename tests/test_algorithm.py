@@ -293,6 +293,25 @@ def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
     assert max(rewards) > 0, "boxes are read"
 
 
+def test_original_preset_trains_from_short_to_long_and_back(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", "conformance=original", "train.num_steps=1", "engine.skip_zero_advantage=false")
+    run(planned)
+    store = StepStore(planned.root)
+    num_tokens = {}
+    for source in ("qwen", "llama"):
+        table = store.read_table(1, f"rollout.{source}", f"rollouts.{source}.parquet")
+        for problem_id, sample, token_ids in zip(table["problem_id"], table["sample"], table["token_ids"], strict=True):
+            num_tokens[source, problem_id, sample] = len(token_ids)
+    for agent in ("qwen", "llama"):
+        rows = store.read_table(1, f"update.{agent}", f"update.{agent}.parquet")
+        keys = zip(rows["agent"], rows["problem_id"], rows["sample"], strict=True)
+        rows["sampled"] = [num_tokens[key] for key in keys]
+        longest = rows.groupby("update")["sampled"].max().tolist()
+        assert len(longest) == 4
+        assert longest[0] <= longest[1] and longest[3] <= longest[2]
+        assert metrics_of(planned, 1, agent)["update/kl_nats"] >= 0.0
+
+
 def test_advantage_metrics_are_over_scored_responses(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,9 @@ def token_ratio(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
     return token_log_ratio(logprob_BT, old_logprob_BT).exp()
 
 
-def sequence_ratio(logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor) -> Tensor:
+def sequence_ratio(
+    logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor, *, is_floored: bool = True
+) -> Tensor:
     """Length-normalised ratio of the learner's current policy to the policy that sampled the response.
 
         s = exp( mean over k's tokens of log pi_k  -  mean over j's tokens of log pi_j,old ),   clamped to exp(+-10)
@@ -59,13 +61,14 @@ def sequence_ratio(logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tens
         logprob_BT: log-probabilities (nats) under the learner, on the learner's own tokens.
         mask_BT: True on the tokens of the response.
         old_mean_logprob_B: mean log-probability (nats per token) under the sampling agent's old policy, on its tokens.
+        is_floored: False clamps log s above alone, to at most 10.
 
     Returns:
         ratio_B, dimensionless.
     Source: HACPO Eq. 11, 48, 51; GSPO Eq. 7.
     """
     log_ratio_B = masked_mean(logprob_BT, mask_BT) - old_mean_logprob_B
-    return log_ratio_B.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    return log_ratio_B.clamp(-LOG_RATIO_BOUND if is_floored else None, LOG_RATIO_BOUND).exp()
 
 
 def log_center(mean_log_ratio_K: Sequence[float]) -> float:
@@ -84,7 +87,12 @@ def log_center(mean_log_ratio_K: Sequence[float]) -> float:
 
 
 def self_normalised_ratio(
-    logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor, log_center_B: Tensor
+    logprob_BT: Tensor,
+    mask_BT: Tensor,
+    old_mean_logprob_B: Tensor,
+    log_center_B: Tensor,
+    *,
+    is_floored: bool = True,
 ) -> Tensor:
     """Sequence ratio relative to what is usual for the pair of agents.
 
@@ -94,11 +102,11 @@ def self_normalised_ratio(
     stays.
 
     Args:
-        logprob_BT, mask_BT, old_mean_logprob_B: as for `sequence_ratio`.
+        logprob_BT, mask_BT, old_mean_logprob_B, is_floored: as for `sequence_ratio`.
         log_center_B: c of the row's pair of agents, nats per token; 0 for own rows.
 
     Returns:
         ratio_B, dimensionless.
     Source: ours; see docs/decisions.md#self-normalised-cross-ratios.
     """
-    return sequence_ratio(logprob_BT, mask_BT, old_mean_logprob_B + log_center_B)
+    return sequence_ratio(logprob_BT, mask_BT, old_mean_logprob_B + log_center_B, is_floored=is_floored)

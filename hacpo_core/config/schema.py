@@ -48,6 +48,8 @@ class RetokenizeConfig:
             "keep": "finished responses end with the token that ends a turn in the learner's chat template, or its "
             "tokenizer's EOS if the template writes none",
             "drop": "official code: EOS is removed from own and others' responses, unless it is the only token",
+            "as_text": "original code: own responses stay as sampled; others' are decoded with their control tokens, "
+            "only padding removed, and encoded again",
         },
     )
 
@@ -190,7 +192,11 @@ class ExperimentConfig:
     conformance: str = setting(
         "paper",
         "preset that the configuration starts from; other fields may deviate from it",
-        choices={"paper": "as described in the paper", "official": "as in the authors' code, branch V1"},
+        choices={
+            "paper": "as described in the paper",
+            "official": "as in the authors' code, branch V1",
+            "original": "as in the authors' code for the paper's results, branch main",
+        },
         identity=False,
     )
     old_logprobs: str = setting(

@@ -39,6 +39,7 @@ class Minibatch:
         token_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
         sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
         log_center_B: see `LossRows.log_center_B`; set by the learner.
+        num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
     """
 
     keys: tuple[RowKey, ...]
@@ -53,6 +54,7 @@ class Minibatch:
     token_advantages: Ragged
     sampler_logprobs: Ragged
     log_center_B: NDArray[np.float64] | None = None
+    num_own_tokens: int = 0
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -267,6 +269,7 @@ def _minibatch(
         old_logprobs=Ragged.of([each if own else each[:0] for each, own in zip(old, is_own, strict=True)], np.float32),
         token_advantages=Ragged.of([row.token_advantages for row in rows.values()], np.float64),
         sampler_logprobs=Ragged.of(sampler, np.float32),
+        num_own_tokens=int(tokens.responses.lengths[is_own].sum()),
     )
 
 
@@ -300,4 +303,5 @@ def own_minibatch(
         old_logprobs=old_logprobs,
         token_advantages=Ragged.from_lengths(np.empty(0), np.zeros(num_rows, np.int64)),
         sampler_logprobs=Ragged.from_lengths(np.empty(0, np.float32), np.zeros(num_rows, np.int64)),
+        num_own_tokens=len(tokens.responses.value_N),
     )

@@ -312,6 +312,7 @@ class BaseLearner(ABC):
             spread(scores.logprob_N),
             column(rows.row_weight_B),
             update=update,
+            num_own_tokens=rows.num_own_tokens,
             reference_logprob_BT=reference_BT,
         )
         return value, entropy_BT.sum(dim=1) / lengths_B

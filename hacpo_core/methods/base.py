@@ -429,6 +429,8 @@ class Objective(Seam):
     """What an update maximises.
 
     J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference),   no KL on foreign rows
+
+    With `kl_aggregation: own_tokens`, the KL term is kl_coef * the mean over the tokens of the mini-batch's own rows.
     """
 
     kl_coef: float = setting(
@@ -445,6 +447,15 @@ class Objective(Seam):
             "mean_of_rows": "mean over all rows (official code)",
         },
         inert=without_others,
+    )
+    kl_aggregation: str = setting(
+        "rows",
+        "how the KL divergence is averaged over a mini-batch",
+        choices={
+            "rows": "each own row's mean with the weight of its surrogate",
+            "own_tokens": "mean over all tokens of own rows (original code)",
+        },
+        inert=when("method.objective.kl_coef", 0),
     )
 
     correction: str = setting(

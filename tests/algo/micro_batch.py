@@ -46,6 +46,7 @@ class MicroBatch:
             logprob_BT,
             self.row_weight_B,
             update=update,
+            num_own_tokens=int(self.mask_BT[self.is_own_B].sum()),
             reference_logprob_BT=self.reference_logprob_BT,
         )
 

@@ -71,5 +71,13 @@ def test_log_ratio_is_bounded_by_ten(log_ratio: float, bounded: float) -> None:
     assert gradient_BT.item() == pytest.approx(math.exp(bounded) if log_ratio == bounded else 0.0, rel=1e-12)
 
 
+def test_log_ratio_that_is_not_floored_keeps_its_gradient_below() -> None:
+    logprob_BT = tensor([[-43.0], [15.0]]).requires_grad_()
+    ratio_B = sequence_ratio(logprob_BT, mask(1, 1), tensor([-3.0, -3.0]), is_floored=False)
+    assert ratio_B.tolist() == pytest.approx([math.exp(-40), math.exp(10)], rel=1e-12)
+    (gradient_BT,) = torch.autograd.grad(ratio_B.sum(), logprob_BT)
+    assert gradient_BT[:, 0].tolist() == pytest.approx([math.exp(-40), 0.0], rel=1e-12)
+
+
 def test_a_vanished_probability_gives_a_finite_ratio() -> None:
     assert sequence_ratio(tensor([[-1e308]]), mask(1), tensor([0.0])).item() == pytest.approx(math.exp(-10))

@@ -28,12 +28,13 @@ ABLATIONS: dict[str, dict[str, object]] = {
 }
 EVERY = {"plan.name": "every_problem", "plan.factor": 1, "build.name": "shuffled", "build.problems": 16}
 EVERY |= {"build.order": "mixed", "objective.kl_coef": 0.0, "objective.aggregation": "sum_of_means"}
+EVERY |= {"objective.kl_aggregation": "rows"}
 EVERY |= {"build.drops_equal_rewards": False, "objective.correction": "none"}
 EVERY |= {"objective.correction_level": "sequence", "objective.correction_limit": 3.0}
 GROUP = {"estimate.name": "group", "estimate.baseline": "own", "estimate.scale": "group", "shares_rollouts": False}
 GROUP |= {"estimate.overlong_share": 0.0, "estimate.overlong_penalty": 1.0}
 # 0.1 is the tiny pair's; the paper's 3e-4 and 4e-4 are the defaults.
-SEQUENCE = {"objective.sequence_low": 0.1, "objective.sequence_high": 0.1}
+SEQUENCE = {"objective.sequence_low": 0.1, "objective.sequence_high": 0.1, "objective.log_ratio_clamp": "both"}
 GSPO_OBJECTIVE = {**EVERY, "objective.name": "sequence_clip", **SEQUENCE}
 GSPO = {**GSPO_OBJECTIVE, **GROUP}
 TOKEN_MEAN = {"objective.token_aggregation": "token_mean"}
@@ -53,6 +54,8 @@ HACPO = {
     "estimate.name": "capability",
     "estimate.window": 5,
     "estimate.metric": "reward_mean",
+    "estimate.max_counted": None,
+    "estimate.equal_before": 0,
     "estimate.floor": 1e-8,
     "estimate.lowest_ratio": 0.1,
     "estimate.highest_ratio": 10.0,
@@ -210,4 +213,16 @@ def test_official_preset_sets_all_of_the_methods_conformance_fields() -> None:
         "estimate.cross_baseline": "learner",
         "objective.aggregation": "mean_of_rows",
         "objective.kl_coef": 0.001,
+    }
+
+
+def test_original_preset_sets_all_of_the_methods_conformance_fields() -> None:
+    assert method_fields("hacpo", "conformance=original") == HACPO | {
+        "estimate.cross_baseline": "learner",
+        "estimate.max_counted": 8,
+        "objective.aggregation": "mean_of_rows",
+        "objective.kl_coef": 0.001,
+        "objective.kl_aggregation": "own_tokens",
+        "objective.log_ratio_clamp": "above",
+        "build.order": "length",
     }

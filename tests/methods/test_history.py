@@ -56,6 +56,22 @@ def test_anchors_by_hand() -> None:
     assert kalman_anchor([0.0, 0.0], 1.0, gain=1.0) == 0.5, "equal anchors do not stand still"
 
 
+def test_capability_may_count_the_first_responses_alone_and_ratios_may_be_one_at_first() -> None:
+    step = scored({"a": {"p": (1.0, 0.0), "q": (0.0, 1.0)}, "b": {"p": (1.0, 1.0), "q": (1.0, 0.0)}})
+    everything, _ = CapabilityEstimator().estimate(step, {})
+    first, state = CapabilityEstimator(max_counted=1).estimate(step, {})
+    later, _ = CapabilityEstimator(equal_before=step.step + 1).estimate(step, {})
+    at_once, _ = CapabilityEstimator(equal_before=step.step).estimate(step, {})
+    assert state == {"window": {"a": [0.5], "b": [1.0]}}, "1 and 0 of two first ones; 1 and 1"
+    ratio = "capability/ratio_to_b"
+    assert [each.figures["a"][ratio] for each in (everything, first, later, at_once)] == pytest.approx(
+        [2 / 3, 1 / 2, 1.0, 2 / 3]
+    )
+    assert later.carried["a"]["b"].weight_R.tolist() == [1.0] * 4
+    # All responses count in the baseline: problem p of a has mu = (1/2 + 1/2 * 1) / 2, and (1, 0, 1, 1) sigma = 1/2.
+    assert first.carried["a"]["a"].advantage_R[:2].tolist() == pytest.approx([1.0, -1.0], abs=1e-5)
+
+
 STEP = {"a": {"p": (1.0, 0.0), "q": (0.0, 0.0)}, "b": {"p": (1.0, 1.0), "q": (1.0, 0.0)}}
 
 

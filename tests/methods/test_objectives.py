@@ -248,6 +248,37 @@ def test_sequence_kl_is_a_mean_and_token_kl_a_weighted_sum() -> None:
     assert by_sequence.kl_B.item() == by_token.kl_B.item() == pytest.approx(k3 / 2, abs=1e-15)
 
 
+def test_kl_of_own_tokens_is_one_mean_over_them_whatever_the_rows_weigh() -> None:
+    mask_BT = torch.tensor([[True, True, True], [True, False, False], [True, True, True]])
+    logprob_BT = torch.full((3, 3), -1.0, dtype=torch.float64).requires_grad_()
+    twice = -1.0 + math.log(2)
+    rows = MicroBatch(
+        mask_BT=mask_BT,
+        is_own_B=torch.tensor([True, True, False]),
+        advantage_B=tensor([0.0, 0.0, 0.0]),
+        weight_B=tensor([1.0, 1.0, 1.0]),
+        old_mean_logprob_B=tensor([-1.0, -1.0, -1.0]),
+        row_weight_B=tensor([1 / 3, 1 / 3, 1 / 3]),
+        reference_logprob_BT=tensor([[twice, -1.0, -1.0], [twice, 9.0, 9.0], [twice, twice, twice]]),
+    )
+    k3 = 0.3068528194400547
+    found = rows.value(CrossClip(kl_coef=2.0, kl_aggregation="own_tokens"), logprob_BT)
+    assert found.own.item() == pytest.approx(-2.0 * 2 * k3 / 4, abs=1e-15), "two of four own tokens differ"
+    assert rows.value(CrossClip(kl_coef=2.0), logprob_BT).own.item() == pytest.approx(-2.0 * (k3 / 3 + k3) / 3)
+    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
+    # The derivative of k3 at d = log 2 is 1 - 2 = -1 per nat of log pi, times 2.0 / 4 for each own token.
+    assert gradient_BT.flatten().tolist() == pytest.approx([0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0], abs=1e-15)
+
+
+def test_mini_batch_of_foreign_rows_has_no_kl_and_a_finite_gradient() -> None:
+    rows, logprob_BT = one_token_rows([0.9], [1.0], is_own=[False], weights=[1.0], row_weight=1.0)
+    rows = replace(rows, reference_logprob_BT=logprob_BT.detach() + math.log(2))
+    found = rows.value(CrossClip(kl_coef=1.0, kl_aggregation="own_tokens", cross_exponent=0.0), logprob_BT)
+    assert (found.own.item(), found.cross.item()) == (0.0, pytest.approx(0.9))
+    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
+    assert gradient_BT.item() == pytest.approx(0.9)
+
+
 def test_one_agent_reduces_hacpo_to_gspo_bit_for_bit() -> None:
     random = torch.Generator().manual_seed(0)
     reward_PAG = torch.rand(20, 1, 8, generator=random, dtype=torch.float64)

@@ -139,7 +139,24 @@ def test_own_first_with_one_source_is_all_own() -> None:
     assert slots_of(sources=[3], order="own_first") == slots_of(sources=[3])
 
 
-@pytest.mark.parametrize("order", ["mixed", "own_first"])
+def test_rows_ordered_by_length_begin_and_end_short() -> None:
+    lengths = {"0": (5, 1, 7), "1": (2, 6, 3)}
+
+    def read(_: int, agent: str) -> Responses:
+        tokens = [(1,) * length for length in lengths[agent]]
+        rows = [Rollout("p", agent, i, (1,), ids, (-1.0,) * len(ids), None, "", "stop") for i, ids in enumerate(tokens)]
+        return responses_of(rows)
+
+    def nothing(_: int) -> Estimate:
+        raise AssertionError("the ordinary builder looks at no advantage")
+
+    history = History(1, ("p",), ("0", "1"), 3, 0, read, nothing, lambda _: {})
+    batches, _ = Into(order="length", number=3).build(history, {})
+    # Sorted 1 2 3 5 6 7: every other one, 1 3 6, then the rest in reverse, 7 5 2.
+    assert [[lengths[key.agent][key.sample] for key in batch] for batch in batches] == [[1, 3], [6, 7], [5, 2]]
+
+
+@pytest.mark.parametrize("order", ["mixed", "own_first", "length"])
 @pytest.mark.parametrize("sources", [[0], [1, 0], [2, 0, 1]])
 @pytest.mark.parametrize(("num_problems", "num_samples", "updates_per_source"), [(8, 4, 2), (7, 3, 2), (5, 2, 3)])
 def test_every_response_is_in_exactly_one_mini_batch(

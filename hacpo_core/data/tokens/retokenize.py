@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from hacpo_core.responses import Responses
 if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
 
-EosRule = Literal["keep", "drop"]
+EosRule = Literal["keep", "drop", "as_text"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class Retokenizer:
             source: tokenizer of the sampling agent.
             target: tokenizer of the learner.
             eos: "keep" appends the target's end token to finished responses, "drop" only to responses that are just an
-                EOS.
+                EOS, "as_text" decodes and encodes control tokens like all others and removes only the source's padding.
             max_response_tokens: the learner's limit in tokens, EOS included, >= 1.
             source_eos_ids: ids that end a response of the source, in addition to its tokenizer's EOS.
             target_end_id: the token with which the target's chat template ends a turn; None: its tokenizer's EOS.
@@ -75,11 +75,11 @@ class Retokenizer:
             ConfigError: `eos` or `max_response_tokens` is out of range.
             ModelError: EOS is kept and the target has none.
         """
-        if eos not in ("keep", "drop"):
-            raise ConfigError(f"retokenize.eos is unknown: got {eos!r}; set it to keep or drop")
+        if eos not in get_args(EosRule):
+            raise ConfigError(f"retokenize.eos is unknown: got {eos!r}; set it to {' or '.join(get_args(EosRule))}")
         if max_response_tokens < 1:
             raise ConfigError(f"max_response_tokens is out of range: got {max_response_tokens}; set it to 1 or more")
-        self.is_pass_through = has_same_arguments and tokenizers_match(source, target)
+        self.is_pass_through = eos != "as_text" and has_same_arguments and tokenizers_match(source, target)
         self._eos = eos
         self._max_response_tokens = max_response_tokens
         self._source_eos_ids = frozenset(source_eos_ids) | _eos_ids(source)
@@ -89,7 +89,7 @@ class Retokenizer:
         if eos == "keep" and end_id is None:
             path = target.name_or_path or "a tokenizer in memory"
             raise ModelError(f"{path} has no EOS token; add `eos_token` to tokenizer_config.json or drop EOS")
-        self._target = target
+        self._source, self._target = source, target
         self._suffix = [] if end_id is None else [int(end_id)]
         self._control_ids = control_ids(target)
         self._backend = response_backend(target) if target.is_fast else None
@@ -100,6 +100,8 @@ class Retokenizer:
         source_ids = [self._source_ids(ids, reason) for ids, reason in _tokens_and_reasons(responses)]
         if self.is_pass_through:
             token_ids: list[Any] = source_ids
+        elif self._eos == "as_text":
+            token_ids = self._as_text(source_ids)
         else:
             encoded = self._encode_with_leading_space(response_texts(responses))
             token_ids = []
@@ -116,6 +118,12 @@ class Retokenizer:
             is_passed_through=self.is_pass_through,
             num_control_dropped=num_control_dropped,
         )
+
+    def _as_text(self, source_ids: list[NDArray[np.int32]]) -> list[list[int]]:
+        """Tokens of the text in which the source's control tokens are spelled; the target may know some of them."""
+        pad_id = self._source.eos_token_id if self._source.pad_token_id is None else self._source.pad_token_id
+        texts = [self._source.decode(ids[ids != pad_id], skip_special_tokens=False) for ids in source_ids]
+        return [list(ids) for ids in self._target(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
     def _without_control(self, token_ids: list[int]) -> list[int]:
         if self._control_ids.isdisjoint(token_ids):  # fast path: control tokens are rare

@@ -5,14 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import Builder, History, State, without_others
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
 
+if TYPE_CHECKING:
+    from hacpo_core.config import ExperimentConfig
+
 Groups = dict[tuple[str, str], list[RowKey]]
 """rows by agent and problem"""
+
+
+def _order_is_idle(builder: Shuffled, config: ExperimentConfig) -> str | None:
+    return None if builder.order == "length" else without_others(builder, config)
 
 
 @dataclass(frozen=True)
@@ -22,8 +30,10 @@ class Shuffled(Builder):
     The problems are shuffled once and all sources follow that order, so that a mini-batch contains whole groups if the
     sizes allow it. `mixed` makes mini-batches of equal size in which the sources' shares differ by at most one row.
     `own_first` makes mini-batches of the learner's own rows, then mini-batches of the others', problem by problem.
+    `length` sorts all rows by the number of sampled tokens, and cuts every other row of that order, followed by the
+    rest in reverse.
 
-    Source: HACPO Eq. 53 (mixed); official code (own_first).
+    Source: HACPO Eq. 53 (mixed); official code (own_first); original code, which balances ranks by length (length).
     """
 
     problems: int = setting(
@@ -35,8 +45,10 @@ class Shuffled(Builder):
         choices={
             "mixed": "every source, in equal shares",
             "own_first": "one source each: own mini-batches, then the others'",
+            "length": "responses of similar length: the shortest in the first and the last, the longest in the middle "
+            "(original code)",
         },
-        inert=without_others,
+        inert=_order_is_idle,
     )
 
     drops_equal_rewards: bool = setting(
@@ -62,7 +74,7 @@ class Shuffled(Builder):
     @property
     def mixes_sources(self) -> bool:
         """True unless `order` is `own_first`."""
-        return self.order == "mixed"
+        return self.order != "own_first"
 
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         """As many full mini-batches as all rows make, at least one."""
@@ -114,8 +126,21 @@ class Shuffled(Builder):
         for problem in order:
             of_sources = [groups.get((agent, problem), []) for agent in history.sources]
             together += [key for turn in itertools.zip_longest(*of_sources) for key in turn if key is not None]
+        if self.order == "length":
+            num_tokens = _num_tokens(history)
+            together.sort(key=num_tokens.__getitem__)
+            return _cut([*together[::2], *together[1::2][::-1]], num_updates)
         place = {agent: position for position, agent in enumerate(history.sources)}
         return [sorted(piece, key=lambda key: place[key.agent]) for piece in _cut(together, num_updates)]
+
+
+def _num_tokens(history: History) -> dict[RowKey, int]:
+    """Sampled tokens of each response of the step."""
+    num_tokens: dict[RowKey, int] = {}
+    for agent in history.sources:
+        responses = history.responses(history.step, agent)
+        num_tokens |= zip(responses.row_keys(), responses.token_ids.lengths.tolist(), strict=True)
+    return num_tokens
 
 
 def _with_spread(groups: Groups, history: History) -> Groups:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
@@ -61,6 +62,20 @@ class CapabilityEstimator(Estimator):
         },
         inert=_without_capability,
     )
+    max_counted: int | None = setting(
+        None,
+        "an agent's first responses to each problem that count in its capability; null: all (8 in the original code)",
+        unit="responses",
+        at_least=1,
+        inert=_without_capability,
+    )
+    equal_before: int = setting(
+        0,
+        "capability ratios are 1 in steps before this one (original code, where asked)",
+        unit="step",
+        at_least=0,
+        inert=_without_ratios,
+    )
     floor: float = setting(1e-8, "smallest capability", above=0, at_most=1, inert=_without_ratios)
     lowest_ratio: float = setting(0.1, "smallest capability ratio", above=0, at_most=1, inert=_without_ratios)
     highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_without_ratios)
@@ -110,15 +125,18 @@ class CapabilityEstimator(Estimator):
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
         rewards, agents = rectangle_of(scored), scored.agents
-        batch_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
+        counts_PAG = rewards.counts_PAG
+        if self.max_counted is not None:
+            counts_PAG = counts_PAG & (torch.arange(counts_PAG.shape[2]) < self.max_counted)
+        batch_A = algo.capability.batch_capability(rewards.reward_PAG, counts_PAG, metric=self.metric)  # type: ignore[arg-type]
         window = self.window_of(scored, batch_A, state)
         smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)
         ratios = (
             algo.capability.capability_ratios(
                 smoothed_A, floor=self.floor, lowest=self.lowest_ratio, highest=self.highest_ratio
             )
-            if len(agents) > 1
-            else algo.capability.unit_ratios(1)
+            if len(agents) > 1 and scored.step >= self.equal_before
+            else algo.capability.unit_ratios(len(agents))
         )
         joint = algo.advantages.joint_advantages(
             rewards.reward_PAG,

@@ -73,4 +73,10 @@ class SelfNormalised(CrossClip):
         """s~ of other agents' rows, s of own rows."""
         if rows.log_center_B is None:
             return super().ratio(rows, logprob_BT)
-        return algo.ratios.self_normalised_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B, rows.log_center_B)
+        return algo.ratios.self_normalised_ratio(
+            logprob_BT,
+            rows.mask_BT,
+            rows.old_mean_logprob_B,
+            rows.log_center_B,
+            is_floored=self.log_ratio_clamp == "both",
+        )

@@ -27,6 +27,12 @@ class SequenceClip(Objective):
         4e-4, "sequence ratios are clipped to at most 1 + sequence_high", at_least=0, at_most=1e3
     )
 
+    log_ratio_clamp: str = setting(
+        "both",
+        "clamp of log s",
+        choices={"both": "to [-10, 10]", "above": "to at most 10 (original code)"},
+    )
+
     @property
     def reads_partners(self) -> bool:
         """False: the agent's own responses are enough."""
@@ -34,7 +40,8 @@ class SequenceClip(Objective):
 
     def ratio(self, rows: LossRows, logprob_BT: Tensor) -> Tensor:
         """Ratio of each row to which the bounds apply."""
-        return algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
+        is_floored = self.log_ratio_clamp == "both"
+        return algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B, is_floored=is_floored)
 
     @property
     def own_clip_width(self) -> float:

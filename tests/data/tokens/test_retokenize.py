@@ -327,6 +327,19 @@ def test_dropped_eos_ends_nothing_own_and_shared_alike() -> None:
     assert passed.token_ids == own.token_ids[:-1] == strip_eos(own.token_ids, {BYTE_LEVEL.eos_token_id})
 
 
+def test_text_of_the_original_code_keeps_what_the_target_knows_and_loses_the_sources_padding() -> None:
+    end, pad = zoo.ids_of(BYTE_LEVEL, "<|im_end|>", "<|endoftext|>")
+    assert BYTE_LEVEL.pad_token_id == pad, "the source pads with another token than it ends with"
+    said = tuple(BYTE_LEVEL("x = 42", add_special_tokens=False)["input_ids"])
+    own = rollout("x = 42", token_ids=(*said, end, pad))
+    other = retokenizer(CHARACTER, eos="as_text", source=BYTE_LEVEL).one(own)
+    assert decode_response(CHARACTER, other.token_ids) == "x = 42<|im_end|>", (
+        "the target has no such token"
+    )
+    alike = retokenizer(BYTE_LEVEL, eos="as_text", source=BYTE_LEVEL).one(own)
+    assert (alike.token_ids, alike.is_passed_through) == ((*said, end), False)
+
+
 def test_strip_eos_takes_one_closing_eos_and_no_other_token() -> None:
     assert strip_eos((5, 2, 2), {2}) == (5, 2)
     assert strip_eos((2, 5), {2}) == (2, 5)

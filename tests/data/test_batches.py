@@ -237,6 +237,8 @@ def test_unscored_responses_are_left_out_and_counted() -> None:
     all_rows = {(j, p, i) for j in (0, 1) for p in (0, 1) for i in (0, 1)}
     assert set(rows_of(batch)) == all_rows - {(1, 0, 0), (0, 1, 1)}
     assert batch.counts.num_unscored == 2
+    (minibatch,) = batch.minibatches
+    assert minibatch.row_weight_B.tolist() == pytest.approx([1 / 3] * 6), "means are over the three rows of each source"
 
 
 @pytest.mark.parametrize("eos", ["keep", "drop"])

@@ -333,9 +333,7 @@ def test_text_of_the_original_code_keeps_what_the_target_knows_and_loses_the_sou
     said = tuple(BYTE_LEVEL("x = 42", add_special_tokens=False)["input_ids"])
     own = rollout("x = 42", token_ids=(*said, end, pad))
     other = retokenizer(CHARACTER, eos="as_text", source=BYTE_LEVEL).one(own)
-    assert decode_response(CHARACTER, other.token_ids) == "x = 42<|im_end|>", (
-        "the target has no such token"
-    )
+    assert decode_response(CHARACTER, other.token_ids) == "x = 42<|im_end|>", "the target has no such token"
     alike = retokenizer(BYTE_LEVEL, eos="as_text", source=BYTE_LEVEL).one(own)
     assert (alike.token_ids, alike.is_passed_through) == ((*said, end), False)
 

@@ -141,6 +141,25 @@ def test_reported_logprobs_are_those_of_the_learner(engine: VllmSampler, tempera
     assert error_of(engine, responses, temperature=2 * temperature) > 0.1
 
 
+def test_sampling_keys_of_the_folders_generation_config_change_nothing(tmp_path: Path) -> None:
+    """As in prime-rl's issue 886, where a folder's repetition penalty was sampled with and not trained with."""
+    model = model_of("qwen3")
+    plain, penalised = tmp_path / "plain", tmp_path / "penalised"
+    found = []
+    for folder in (plain, penalised):
+        if folder == penalised:
+            keys = {"repetition_penalty": 3.0, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "do_sample": True}
+            model.generation_config.update(**keys)
+        sampler = sampler_of(model, folder)
+        assert ("repetition_penalty" in (folder / "generation_config.json").read_text()) == (folder == penalised)
+        try:
+            found.append(responses_of(sampler.sample(REQUESTS, LIMITS)))
+            assert error_of(sampler, found[-1]) < 1e-5
+        finally:
+            sampler.close()
+    assert [one.token_ids for one in found[0]] == [one.token_ids for one in found[1]]
+
+
 def test_same_seed_gives_the_same_response_in_any_batch_and_order(engine: VllmSampler) -> None:
     expected = responses_of(engine.sample(REQUESTS, LIMITS))
     parts = [r for start in range(0, 40, 7) for r in responses_of(engine.sample(REQUESTS[start : start + 7], LIMITS))]

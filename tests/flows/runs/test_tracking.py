@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import standing_of
@@ -19,6 +24,8 @@ from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
 from flows.service.server import free_port
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.tracking import prepare_store
+from tests.postgres import Postgres, programs
 
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
 
@@ -126,3 +133,32 @@ def test_address_of_no_database_ends_no_training_and_its_password_is_kept(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://hacpo:secret@127.0.0.1:notaport/mlflow")
     ends_well_and_warns(small_plan("hacpo", *SHORT), "postgresql://hacpo:…@127.0.0.1:notaport/mlflow", caplog)
     assert "secret" not in caplog.text
+
+
+def log_many(uri: str, run_id: str, seed: int) -> None:
+    """Log 600 metrics five times, each time in another order."""
+    client, order = MlflowClient(uri), random.Random(seed)
+    for step in range(5):
+        keys = [f"key/{number}" for number in range(600)]
+        order.shuffle(keys)
+        client.log_batch(run_id, metrics=[Metric(key, 1.0, 0, step) for key in keys], synchronous=True)
+
+
+@pytest.mark.system
+@pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")
+def test_two_writers_of_many_keys_of_one_run_do_not_lock_each_other_out() -> None:
+    pytest.importorskip("psycopg2")
+    database = Postgres()
+    try:
+        database.sql("create database mlflow")
+        uri = f"postgresql+psycopg2://postgres:{database.password}@127.0.0.1:{database.port}/mlflow"
+        prepare_store(uri)
+        client = MlflowClient(uri)
+        run_id = client.create_run(client.create_experiment("two writers")).info.run_id
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            for writing in [pool.submit(log_many, uri, run_id, seed) for seed in (1, 2)]:
+                writing.result()
+        assert len(client.get_run(run_id).data.metrics) == 600
+        assert len(client.get_metric_history(run_id, "key/0")) == 10
+    finally:
+        database.close()

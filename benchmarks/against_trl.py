@@ -33,8 +33,7 @@ from transformers import (
 
 from benchmarks.measure import PeakMemory, child, linear_products, median_ratio, write_result
 from benchmarks.models import real_model, smollm2_folder
-from hacpo_core.algo.advantages import joint_advantages
-from hacpo_core.algo.capability import unit_ratios
+from hacpo_core.algo.advantages import own_baseline, standardise
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import own_minibatch
@@ -161,10 +160,9 @@ class Ours:
         reward_PAG = torch.tensor(
             [reward(TEXTS[p], text) for (p, _), text in zip(owners, texts, strict=True)], dtype=torch.float64
         ).reshape(self.num_prompts, 1, NUM_SAMPLES)
-        joint = joint_advantages(
-            reward_PAG, torch.ones_like(reward_PAG, dtype=torch.bool), unit_ratios(1).ratio_AA, baseline="own"
-        )
-        advantage_R = joint.advantage_LPAG[0].flatten().numpy()
+        is_scored_PAG = torch.ones_like(reward_PAG, dtype=torch.bool)
+        advantage_PAG = standardise(reward_PAG, is_scored_PAG, own_baseline(reward_PAG, is_scored_PAG))
+        advantage_R = advantage_PAG.flatten().numpy()
         order = generator(0, "minibatch", number).permutation(self.num_prompts)
         shuffled = (order[:, None] * NUM_SAMPLES + np.arange(NUM_SAMPLES)).ravel()
         minibatches = [

@@ -225,7 +225,7 @@ class NonsenseObjective(SequenceClip):
         surrogate = super().surrogate(rows, logprob_BT, update=update)
         return found(surrogate) if callable(found) else found
 
-    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
+    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
         found = type(self).weights
-        weight_B = super().row_weights(source_B, num_tokens_B, num_sources=num_sources, max_tokens=max_tokens)
+        weight_B = super().row_weights(source_B, num_tokens_B, max_tokens=max_tokens)
         return found(weight_B) if callable(found) else weight_B

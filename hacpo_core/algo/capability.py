@@ -6,14 +6,11 @@ Shapes: P problem, A agent, G response, K step of the window. Index k learns, j 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-CapabilityMetric = Literal["reward_mean", "positive_rate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +26,36 @@ class CapabilityRatios:
     num_clipped: int
 
 
-def batch_capability(reward_PAG: Tensor, is_scored_PAG: Tensor, *, metric: CapabilityMetric = "reward_mean") -> Tensor:
-    """Capability of each agent in one step's batch, over its scored responses.
+def mean_reward(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
+    """Capability of each agent in one step's batch: the mean reward of its scored responses.
 
-        P[k] = 1/(P G) sum_p sum_i R[p, k, i]            (reward_mean)
-        P[k] = share of responses of k with R > 0        (positive_rate)
+        P[k] = 1/(P G) sum_p sum_i R[p, k, i]
 
     Args:
         reward_PAG: reward, finite where scored.
-        is_scored_PAG: True where the response has a verdict.
-        metric: reward_mean or positive_rate.
+        is_scored_PAG: True where the response has a verdict and counts.
 
     Returns:
-        capability_A, in units of reward, or a share in [0, 1].
+        capability_A, in units of reward.
 
     Raises:
-        ValueError: an agent has no scored response at all, or the metric is unknown.
-    Source: HACPO Eq. 9 (reward_mean); official code (positive_rate).
+        ValueError: an agent has no scored response at all.
+    Source: HACPO Eq. 9.
     """
     num_A = is_scored_PAG.sum(dim=(0, 2))
     if bool((num_A == 0).any()):
         raise ValueError(f"an agent has no scored response in this step: got {num_A.tolist()} scored responses")
-    if metric == "reward_mean":
-        value_PAG = reward_PAG
-    elif metric == "positive_rate":
-        value_PAG = (reward_PAG > 0).to(reward_PAG.dtype)
-    else:
-        raise ValueError(f"unknown capability metric: got {metric!r}, expected reward_mean or positive_rate")
-    return _finite((torch.where(is_scored_PAG, value_PAG, 0.0) / num_A[:, None]).sum(dim=(0, 2)))
+    return (torch.where(is_scored_PAG, reward_PAG, 0.0) / num_A[:, None]).sum(dim=(0, 2))
 
 
-def _finite(mean_A: Tensor) -> Tensor:
-    """Clamp to finite values: the mean of the largest floats can round to infinity."""
-    largest = torch.finfo(mean_A.dtype).max
-    return mean_A.clamp(-largest, largest)
+def positive_rate(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
+    """Share of each agent's scored responses whose reward is above 0; arguments and errors as for `mean_reward`.
+
+    Returns:
+        capability_A, in [0, 1].
+    Source: official code.
+    """
+    return mean_reward((reward_PAG > 0).to(reward_PAG.dtype), is_scored_PAG)
 
 
 def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
@@ -83,7 +76,7 @@ def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
     if capability_KA.shape[0] == 0:
         raise ValueError("the capability window is empty: got 0 rows, expected at least the current step")
     capability_KA = torch.as_tensor(capability_KA)
-    return _finite((capability_KA / capability_KA.shape[0]).sum(dim=0))
+    return (capability_KA / capability_KA.shape[0]).sum(dim=0)
 
 
 def capability_ratios(

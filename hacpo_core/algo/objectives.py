@@ -5,8 +5,6 @@ Shapes: B sequence, T token.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -15,9 +13,6 @@ from hacpo_core.algo.ratios import masked_mean
 
 KL_LOG_RATIO_BOUND = 20.0
 KL_BOUND = 10.0
-
-SourceAggregation = Literal["sum_of_means", "mean_of_rows"]
-TokenAggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
 
 
 def cross_surrogate(
@@ -126,54 +121,43 @@ def kl_to_reference(logprob_BT: Tensor, reference_logprob_BT: Tensor) -> Tensor:
     return (difference_BT.exp() - difference_BT - 1.0).clamp(max=KL_BOUND)
 
 
-def row_weights(
-    source_B: Tensor,
-    num_tokens_B: Tensor,
-    *,
-    num_sources: int,
-    is_token_level: bool = False,
-    aggregation: SourceAggregation = "sum_of_means",
-    token_aggregation: TokenAggregation = "token_mean",
-    max_tokens: int = 1,
-) -> Tensor:
-    """Weight of each row of a mini-batch; the sum is the same for any split into micro-batches or ranks.
+def sequence_weights(group_B: Tensor) -> Tensor:
+    """Weights with which rows with one value each add up to the sum over groups of the mean over the group's rows.
 
-        sum_of_means:  objective = sum over sources of the mean over that source's rows        Eq. 53
-        mean_of_rows:  objective = mean over all rows
-
-    N is the number of rows of the source (or of all sources). At sequence level, a row's weight is 1/N. At token level,
-    the weight multiplies the sum over the row's tokens: 1/(number of all tokens) for token_mean, 1/(N row tokens) for
-    seq_mean_token_mean, 1/(N max_tokens) for seq_mean_token_sum_norm.
+        1/N,   N rows in the row's group
 
     Args:
-        source_B: index of the agent that sampled the row.
-        num_tokens_B: response tokens of the row, >= 1.
-        num_sources: number of agents.
-        is_token_level: whether the objective's terms are per token.
-        aggregation: over sources.
-        token_aggregation: over tokens, token level only.
-        max_tokens: the constant of seq_mean_token_sum_norm: the response limit.
+        group_B: number of each row's group: its source (Eq. 53), or the same for all rows (one mean over all).
 
     Returns:
-        weight_B, float64.
-
-    Raises:
-        ValueError: an unknown aggregation.
+        weight_B, float64. The sum of weighted rows is the same for any split into micro-batches or ranks.
+    Source: HACPO Eq. 53; GSPO.
     """
-    if aggregation == "mean_of_rows":
-        group_B, num_groups = torch.zeros_like(source_B), 1
-    elif aggregation == "sum_of_means":
-        group_B, num_groups = source_B, num_sources
-    else:
-        raise ValueError(f"unknown aggregation: got {aggregation!r}, expected sum_of_means or mean_of_rows")
-    num_rows_B = torch.bincount(group_B, minlength=num_groups).double()[group_B]
-    if not is_token_level:
-        return num_rows_B.reciprocal()
-    if token_aggregation == "token_mean":
-        tokens = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group_B, num_tokens_B.double())
-        return 1.0 / tokens[group_B]
-    if token_aggregation == "seq_mean_token_mean":
-        return 1.0 / (num_rows_B * num_tokens_B)
-    if token_aggregation == "seq_mean_token_sum_norm":
-        return 1.0 / (num_rows_B * max_tokens)
-    raise ValueError(f"unknown token aggregation: got {token_aggregation!r}")
+    return torch.bincount(group_B).double()[group_B].reciprocal()
+
+
+def token_mean_weights(group_B: Tensor, num_tokens_B: Tensor) -> Tensor:
+    """Weights of rows that are sums over tokens, for the mean over all tokens of a group: 1/(tokens of the group).
+
+    Args:
+        group_B: as for `sequence_weights`.
+        num_tokens_B: response tokens of the row, >= 1.
+    Source: DAPO; TRL's and verl's token mean.
+    """
+    return 1.0 / torch.bincount(group_B, num_tokens_B.double())[group_B]
+
+
+def sequence_mean_weights(group_B: Tensor, num_tokens_B: Tensor) -> Tensor:
+    """Weights of rows that are sums over tokens, for the mean of each row's mean: 1/(N n), n tokens in the row.
+
+    Source: GRPO.
+    """
+    return 1.0 / (torch.bincount(group_B).double()[group_B] * num_tokens_B)
+
+
+def constant_length_weights(group_B: Tensor, max_tokens: int) -> Tensor:
+    """Weights of rows that are sums over tokens, whatever their length: 1/(N max_tokens).
+
+    Source: Dr. GRPO.
+    """
+    return 1.0 / (torch.bincount(group_B).double()[group_B] * max_tokens)

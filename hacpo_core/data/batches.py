@@ -254,7 +254,6 @@ def _minibatch(
         objective,
         torch.from_numpy(source_B),
         torch.from_numpy(tokens.responses.lengths),
-        num_sources=len(reader.agents),
         max_tokens=max_response_tokens,
     )
     return Minibatch(
@@ -288,7 +287,6 @@ def own_minibatch(
     weight_B = objective.row_weights(
         torch.zeros(num_rows, dtype=torch.long),
         torch.from_numpy(tokens.responses.lengths),
-        num_sources=1,
         max_tokens=int(tokens.responses.lengths.max()),
     )
     return Minibatch(

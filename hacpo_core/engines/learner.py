@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hacpo_core.algo.correction import correction_weights
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
@@ -285,14 +284,8 @@ class BaseLearner(ABC):
             has_teacher_B = torch.from_numpy(rows.token_advantages.lengths > 0).to(device)
             token_advantage_BT = spread(column(rows.token_advantages.value_N), mask_BT & has_teacher_B[:, None])
         if objective.correction != "none":
-            weight_BT = correction_weights(
-                old_BT,
-                spread(column(rows.sampler_logprobs.value_N), has_old_BT),
-                mask_BT,
-                correction=objective.correction,  # type: ignore[arg-type]
-                level=objective.correction_level,  # type: ignore[arg-type]
-                limit=objective.correction_limit,
-            )
+            sampler_BT = spread(column(rows.sampler_logprobs.value_N), has_old_BT)
+            weight_BT = objective.correction_weights(old_BT, sampler_BT, mask_BT)
             correction_BT = torch.where(has_old_BT | ~mask_BT, weight_BT, 1.0)
         entropy_BT = spread(scores.entropy_N)
         value = loss_value(

@@ -516,15 +516,29 @@ class Objective(Seam):
         """Distance from 1 to the nearer bound of own sequence ratios; None if they have no bounds."""
         return None
 
-    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
-        """Weight of each row of a whole mini-batch (float64), see `hacpo_core.algo.objectives.row_weights`."""
-        return algo.objectives.row_weights(
-            source_B,
-            num_tokens_B,
-            num_sources=num_sources,
-            aggregation=self.aggregation,  # type: ignore[arg-type]
-            max_tokens=max_tokens,
-        )
+    def groups(self, source_B: Tensor) -> Tensor:
+        """Number of the group that each row's mean is over, according to `aggregation`."""
+        return source_B if self.aggregation == "sum_of_means" else source_B.new_zeros(source_B.shape)
+
+    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
+        """Weight of each row of a whole mini-batch.
+
+        Args:
+            source_B: index of the agent that sampled the row.
+            num_tokens_B: response tokens of the row, >= 1.
+            max_tokens: `rollout.max_response_tokens`.
+
+        Returns:
+            weight_B, float64.
+        """
+        return algo.objectives.sequence_weights(self.groups(source_B))
+
+    def correction_weights(self, learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Weight of each token that corrects for the difference between sampler and learner; 0 outside the mask."""
+        of_tokens = self.correction_level == "token"
+        ratio = algo.correction.token_weights if of_tokens else algo.correction.sequence_weights
+        bounded = algo.correction.truncated if self.correction == "truncate" else algo.correction.masked
+        return bounded(ratio(learner_logprob_BT, sampler_logprob_BT, mask_BT), self.correction_limit) * mask_BT
 
     @abstractmethod
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:

@@ -39,18 +39,14 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
     return surrogate
 
 
-def checked_row_weights(
-    objective: Objective, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int
-) -> Tensor:
+def checked_row_weights(objective: Objective, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
     """An objective's weights of a mini-batch's rows.
 
     Raises:
         MethodError: it raised an error, or returned anything but one finite number per row.
     """
     owner = f"method.objective ({objective.name}): row_weights"
-    weight_B = called(
-        owner, lambda: objective.row_weights(source_B, num_tokens_B, num_sources=num_sources, max_tokens=max_tokens)
-    )
+    weight_B = called(owner, lambda: objective.row_weights(source_B, num_tokens_B, max_tokens=max_tokens))
     if not isinstance(weight_B, Tensor) or weight_B.shape != source_B.shape:
         got = tuple(weight_B.shape) if isinstance(weight_B, Tensor) else type(weight_B).__name__
         raise MethodError(f"{owner}: returned {got}, expected a tensor of one number per row, {tuple(source_B.shape)}")

@@ -70,7 +70,7 @@ def mini_batch(name: str) -> tuple[MicroBatch, Tensor]:
         advantage_B=sign_B * uniform(0.5, 2.0, num_rows),
         weight_B=torch.where(source_B == 0, 1.0, uniform(0.3, 3.0, num_rows)),
         old_mean_logprob_B=mean_B - tensor(RATIOS).log(),
-        row_weight_B=METHODS[name].row_weights(source_B, torch.tensor(LENGTHS), num_sources=3, max_tokens=MAX_TOKENS),
+        row_weight_B=METHODS[name].row_weights(source_B, torch.tensor(LENGTHS), max_tokens=MAX_TOKENS),
         old_logprob_BT=logprob_BT + uniform(-0.4, 0.4, num_rows, longest),
         reference_logprob_BT=logprob_BT + uniform(-0.5, 0.5, num_rows, longest),
     )

@@ -12,13 +12,8 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.clipping import UNBOUNDED, Bounds
-from hacpo_core.algo.objectives import (
-    SourceAggregation,
-    TokenAggregation,
-    cross_surrogate,
-    kl_to_reference,
-    row_weights,
-)
+from hacpo_core.algo.objectives import cross_surrogate, kl_to_reference, sequence_weights
+from hacpo_core.methods.objectives.token_clip import TokenClip
 
 BOUNDS = Bounds(0.8, 1.0)
 
@@ -110,64 +105,29 @@ def test_gradient_of_the_kl_pulls_towards_the_reference() -> None:
     assert logprob_BT.grad[0].tolist() == pytest.approx([-1.0, 0.5, 0.0], abs=1e-15)  # 1 - exp(d)
 
 
-def weights(
-    sources: list[int],
-    lengths: list[int],
-    *,
-    is_token_level: bool = False,
-    aggregation: SourceAggregation = "sum_of_means",
-    token_aggregation: TokenAggregation = "token_mean",
-) -> list[float]:
-    return row_weights(
-        torch.tensor(sources),
-        torch.tensor(lengths),
-        num_sources=4,
-        is_token_level=is_token_level,
-        aggregation=aggregation,
-        token_aggregation=token_aggregation,
-        max_tokens=10,
-    ).tolist()
+SOURCES = torch.tensor([0, 1, 0, 0, 2])
+"""of five rows"""
 
 
 def test_sum_of_means_gives_every_source_the_same_total_weight() -> None:
-    found = weights([0, 1, 0, 0, 2], [1, 9, 3, 2, 5])
-    assert found == pytest.approx([1 / 3, 1.0, 1 / 3, 1 / 3, 1.0], abs=1e-15)
+    assert sequence_weights(SOURCES).tolist() == pytest.approx([1 / 3, 1.0, 1 / 3, 1 / 3, 1.0], abs=1e-15)
 
 
-def test_mean_of_rows_gives_every_row_the_same_weight() -> None:
-    assert weights([0, 1, 0, 0, 2], [1, 9, 3, 2, 5], aggregation="mean_of_rows") == [0.2] * 5
+def test_one_group_gives_every_row_the_same_weight() -> None:
+    assert sequence_weights(torch.zeros_like(SOURCES)).tolist() == [0.2] * 5
 
 
-@pytest.mark.parametrize(
-    ("token_aggregation", "expected"),
-    [
-        ("token_mean", [1 / 6, 1 / 5, 1 / 6]),
-        ("seq_mean_token_mean", [1 / 4, 1 / 5, 1 / 8]),
-        ("seq_mean_token_sum_norm", [1 / 20, 1 / 10, 1 / 20]),
-    ],
-)
-def test_weight_of_a_token_within_its_source(token_aggregation: TokenAggregation, expected: list[float]) -> None:
-    found = weights([3, 1, 3], [2, 5, 4], is_token_level=True, token_aggregation=token_aggregation)
-    assert found == pytest.approx(expected, abs=1e-15)
+TOKEN_WEIGHTS = [
+    ("token_mean", [1 / 6, 1 / 5, 1 / 6], [1 / 11] * 3),
+    ("seq_mean_token_mean", [1 / 4, 1 / 5, 1 / 8], [1 / 6, 1 / 15, 1 / 12]),
+    ("seq_mean_token_sum_norm", [1 / 20, 1 / 10, 1 / 20], [1 / 30] * 3),
+]
 
 
-@pytest.mark.parametrize(
-    ("token_aggregation", "expected"),
-    [
-        ("token_mean", [1 / 11] * 3),
-        ("seq_mean_token_mean", [1 / 6, 1 / 15, 1 / 12]),
-        ("seq_mean_token_sum_norm", [1 / 30] * 3),
-    ],
-)
-def test_weight_of_a_token_over_all_rows(token_aggregation: TokenAggregation, expected: list[float]) -> None:
-    found = weights(
-        [3, 1, 3], [2, 5, 4], is_token_level=True, aggregation="mean_of_rows", token_aggregation=token_aggregation
-    )
-    assert found == pytest.approx(expected, abs=1e-15)
-
-
-def test_unknown_aggregations_are_named() -> None:
-    with pytest.raises(ValueError, match="by_hand"):
-        weights([0], [1], aggregation="by_hand")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="by_hand"):
-        weights([0], [1], is_token_level=True, token_aggregation="by_hand")  # type: ignore[arg-type]
+@pytest.mark.parametrize(("token_aggregation", "within_sources", "over_all"), TOKEN_WEIGHTS)
+def test_weight_of_a_token(token_aggregation: str, within_sources: list[float], over_all: list[float]) -> None:
+    sources, lengths = torch.tensor([3, 1, 3]), torch.tensor([2, 5, 4])
+    for aggregation, expected in (("sum_of_means", within_sources), ("mean_of_rows", over_all)):
+        objective = TokenClip(aggregation=aggregation, token_aggregation=token_aggregation)
+        found = objective.row_weights(sources, lengths, max_tokens=10)
+        assert found.tolist() == pytest.approx(expected, abs=1e-15)

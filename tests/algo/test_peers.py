@@ -38,11 +38,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.advantages import Scale, joint_advantages, leave_one_out, whitened
-from hacpo_core.algo.capability import unit_ratios
-from hacpo_core.algo.correction import correction_weights
+from hacpo_core.algo.advantages import leave_one_out, whitened
 from hacpo_core.algo.groups import agent_std
-from hacpo_core.algo.objectives import TokenAggregation, kl_to_reference, row_weights
+from hacpo_core.algo.objectives import kl_to_reference, sequence_weights
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.engines.loss import LossValue
 from hacpo_core.methods.base import Objective
@@ -52,16 +50,17 @@ from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.objectives.token_level import TokenLevel
+from tests.algo.joint import joint
 from tests.algo.micro_batch import MicroBatch
 
 TOLERANCE = 1e-9
 TRL_EPSILON, OUR_EPSILON = 1e-4, 1e-6
-VERL_AGGREGATIONS: dict[str, TokenAggregation] = {
+VERL_AGGREGATIONS: dict[str, str] = {
     "token-mean": "token_mean",
     "seq-mean-token-mean": "seq_mean_token_mean",
     "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
 }
-TRL_AGGREGATIONS: dict[str, TokenAggregation] = {
+TRL_AGGREGATIONS: dict[str, str] = {
     "dapo": "token_mean",
     "bnpo": "token_mean",
     "grpo": "seq_mean_token_mean",
@@ -85,9 +84,7 @@ def rewards(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def our_advantages(case: dict[str, Any], baseline: str) -> Tensor:
-    reward_PAG, is_scored_PAG = rewards(case)
-    ratio_AA = unit_ratios(reward_PAG.shape[1]).ratio_AA
-    return joint_advantages(reward_PAG, is_scored_PAG, ratio_AA, baseline=baseline).advantage_LPAG[0]
+    return joint(*rewards(case), baseline=baseline).advantage_LPAG[0]
 
 
 def std_of_groups(case: dict[str, Any], baseline: str) -> Tensor:
@@ -110,18 +107,17 @@ def method_of(case: dict[str, Any], level: str, kl_coef: float = 0.0) -> Objecti
     return SequenceClip(sequence_low=low, sequence_high=high, kl_coef=kl_coef)
 
 
-def rows_of(case: dict[str, Any], level: str, aggregation: TokenAggregation) -> MicroBatch:
+def rows_of(case: dict[str, Any], level: str, aggregation: str) -> MicroBatch:
     """The mini-batch; a sequence-level row that is averaged over tokens weighs its tokens."""
     mask_BT = tensor(case["mask_BT"]).bool()
     num_tokens_B, num_rows = mask_BT.sum(dim=1), len(mask_BT)
     is_sequence_mean = level == "sequence" and aggregation == "seq_mean_token_mean"
-    weight_B = row_weights(
-        torch.zeros(num_rows, dtype=torch.long),
-        num_tokens_B,
-        num_sources=1,
-        is_token_level=not is_sequence_mean,
-        token_aggregation=aggregation,
-        max_tokens=case["max_tokens"],
+    source_B = torch.zeros(num_rows, dtype=torch.long)
+    by_tokens = TokenClip(token_aggregation=aggregation)
+    weight_B = (
+        sequence_weights(source_B)
+        if is_sequence_mean
+        else by_tokens.row_weights(source_B, num_tokens_B, max_tokens=case["max_tokens"])
     )
     is_weighed_by_tokens = level == "sequence" and not is_sequence_mean
     old_logprob_BT = tensor(case["old_logprob_BT"])
@@ -193,12 +189,10 @@ def test_objective_gradient_and_clipped_share_are_verls(
 
 @pytest.mark.parametrize("scale", ["batch", "none"])
 @pytest.mark.parametrize("name", ["binary", "graded"])
-def test_advantages_with_another_scale_are_trls(name: str, scale: Scale) -> None:
+def test_advantages_with_another_scale_are_trls(name: str, scale: str) -> None:
     case = REWARD_CASES[name]
     reward_PAG, is_scored_PAG = rewards(case)
-    ratio_AA = unit_ratios(1).ratio_AA
-    joint = joint_advantages(reward_PAG, is_scored_PAG, ratio_AA, baseline="own", scale=scale)
-    found_PAG = joint.advantage_LPAG[0]
+    found_PAG = joint(reward_PAG, is_scored_PAG, baseline="own", scale=scale).advantage_LPAG[0]
     if scale == "batch":
         std = reward_PAG.std()
         found_PAG = found_PAG * (std + OUR_EPSILON) / (std + TRL_EPSILON)
@@ -234,7 +228,7 @@ def test_objectives_without_a_clip_and_their_gradients_are_trls(name: str, loss_
     case = LOSS_CASES[name]
     peer = next(r for r in case["trl"] if (r["level"], r["loss_type"]) == ("token", loss_type))
     method: TokenLevel = Cispo(ratio_ceiling=1.0 + case["clip_high"]) if loss_type == "cispo" else Sapo()
-    aggregation: TokenAggregation = "token_mean" if loss_type == "cispo" else "seq_mean_token_mean"
+    aggregation = "token_mean" if loss_type == "cispo" else "seq_mean_token_mean"
     assert method.token_aggregation == aggregation
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", aggregation), case)
     assert_close(-result.own.detach(), tensor(peer["loss"]))
@@ -253,13 +247,9 @@ def test_geometric_mean_objective_and_its_gradient_are_verls(name: str) -> None:
 
 def our_weights(case: dict[str, Any], level: str, correction: str) -> Tensor:
     """Weights for what the sampler differs from the learner in."""
-    return correction_weights(
-        tensor(case["old_logprob_BT"]),
-        tensor(case["sampler_logprob_BT"]),
-        tensor(case["mask_BT"]).bool(),
-        correction=correction,  # type: ignore[arg-type]
-        level=level,  # type: ignore[arg-type]
-        limit=case["correction_limit"],
+    objective = TokenClip(correction=correction, correction_level=level, correction_limit=case["correction_limit"])
+    return objective.correction_weights(
+        tensor(case["old_logprob_BT"]), tensor(case["sampler_logprob_BT"]), tensor(case["mask_BT"]).bool()
     )
 
 

@@ -51,8 +51,8 @@ def test_own_rewards_average_to_the_capability_baseline(ability: tuple[float, ..
 
 @pytest.mark.parametrize("ability", ABILITIES)
 def test_own_rewards_do_not_average_to_the_pooled_baseline(ability: tuple[float, ...]) -> None:
-    reward_PAG, is_scored_PAG, ratio_AA = simulated(ability)
-    baseline = pooled_baseline(reward_PAG, is_scored_PAG, ratio_AA)
+    reward_PAG, is_scored_PAG, _ = simulated(ability)
+    baseline = pooled_baseline(reward_PAG, is_scored_PAG)
     deviations = deviations_in_standard_errors(baseline, reward_PAG, is_scored_PAG)
     strongest, weakest = ability.index(max(ability)), ability.index(min(ability))
     assert deviations[strongest] > 40.0

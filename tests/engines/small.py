@@ -101,13 +101,12 @@ def responses_of(sampled: Sampled) -> list[Response]:
     ]
 
 
-def minibatch(rows: Sequence[Row], objective: Objective, *, num_sources: int = 3, max_tokens: int = 8) -> Minibatch:
+def minibatch(rows: Sequence[Row], objective: Objective, *, max_tokens: int = 8) -> Minibatch:
     """Rows as columns, with the weights that the objective gives them."""
     tokens, source_B = token_rows(rows), np.array([row.source for row in rows], dtype=np.int64)
     weight_B = objective.row_weights(
         torch.from_numpy(source_B),
         torch.from_numpy(tokens.responses.lengths),
-        num_sources=num_sources,
         max_tokens=max_tokens,
     )
     return Minibatch(
@@ -122,6 +121,7 @@ def minibatch(rows: Sequence[Row], objective: Objective, *, num_sources: int = 3
         old_logprobs=Ragged.of([row.old_logprobs or () for row in rows], np.float32),
         token_advantages=Ragged.of([row.token_advantages for row in rows], np.float64),
         sampler_logprobs=Ragged.of([row.sampler_logprobs for row in rows], np.float32),
+        num_own_tokens=sum(len(row.response_ids) for row in rows if row.is_own),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
@@ -17,6 +17,9 @@ from hacpo_core.methods.estimators.groups import estimate_of, rectangle_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hacpo_core.algo.advantages import Baseline
+    from hacpo_core.algo.capability import CapabilityRatios
+    from hacpo_core.algo.rectangle import Rectangle
     from hacpo_core.config import ExperimentConfig
 
 _log = logging.getLogger(__name__)
@@ -122,37 +125,51 @@ class CapabilityEstimator(Estimator):
             for k, capability in zip(scored.agents, batch_A.tolist(), strict=True)
         }
 
+    def batch_capability(self, rewards: Rectangle) -> Tensor:
+        """capability_A of this step alone."""
+        counts_PAG = rewards.counts_PAG
+        if self.max_counted is not None:
+            counts_PAG = counts_PAG.clone()
+            counts_PAG[:, :, self.max_counted :] = False
+        measure = algo.capability.mean_reward if self.metric == "reward_mean" else algo.capability.positive_rate
+        return measure(rewards.reward_PAG, counts_PAG)
+
+    def ratios(self, smoothed_A: Tensor, step: int) -> CapabilityRatios:
+        """Capability ratios of all pairs of agents in a step."""
+        if len(smoothed_A) == 1 or step < self.equal_before:
+            return algo.capability.unit_ratios(len(smoothed_A))
+        return algo.capability.capability_ratios(
+            smoothed_A, floor=self.floor, lowest=self.lowest_ratio, highest=self.highest_ratio
+        )
+
+    def advantages(self, rewards: Rectangle, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor], Tensor]:
+        """Each agent's baseline, the advantages of all responses for each learner, and weight_LA, w[j, k] of Eq. 10."""
+        groups, equations = (rewards.reward_PAG, rewards.counts_PAG), algo.advantages
+        if self.baseline == "capability":
+            baseline = equations.capability_baseline(*groups, ratio_AA)
+            if self.binary_guard:
+                baseline = equations.guard_binary(baseline, *groups)
+        else:
+            baseline = (equations.own_baseline if self.baseline == "own" else equations.pooled_baseline)(*groups)
+        rows, agents = (rewards.shaped_PAG, rewards.is_scored_PAG), range(len(ratio_AA))
+        if self.cross_baseline == "learner":
+            advantage_LPAG = [equations.standardise(*rows, baseline.of_agent(k)) for k in agents]
+        else:
+            advantage_LPAG = [equations.standardise(*rows, baseline)] * len(agents)
+        weight_LA = ratio_AA.T.clone() if self.cross_weight == "capability" else ratio_AA.new_ones(ratio_AA.shape)
+        return baseline, advantage_LPAG, weight_LA.fill_diagonal_(1.0)
+
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
         rewards, agents = rectangle_of(scored), scored.agents
-        counts_PAG = rewards.counts_PAG
-        if self.max_counted is not None:
-            counts_PAG = counts_PAG & (torch.arange(counts_PAG.shape[2]) < self.max_counted)
-        batch_A = algo.capability.batch_capability(rewards.reward_PAG, counts_PAG, metric=self.metric)  # type: ignore[arg-type]
+        batch_A = self.batch_capability(rewards)
         window = self.window_of(scored, batch_A, state)
         smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)
-        ratios = (
-            algo.capability.capability_ratios(
-                smoothed_A, floor=self.floor, lowest=self.lowest_ratio, highest=self.highest_ratio
-            )
-            if len(agents) > 1 and scored.step >= self.equal_before
-            else algo.capability.unit_ratios(len(agents))
-        )
-        joint = algo.advantages.joint_advantages(
-            rewards.reward_PAG,
-            rewards.is_scored_PAG,
-            ratios.ratio_AA,
-            baseline=self.baseline,
-            cross_baseline=self.cross_baseline,  # type: ignore[arg-type]
-            cross_weight=self.cross_weight,  # type: ignore[arg-type]
-            binary_guard=self.binary_guard,
-            counts_PAG=rewards.counts_PAG,
-            shaped_PAG=rewards.shaped_PAG,
-        )
-        num_guarded = joint.baseline.num_guarded
-        if ratios.num_floored or ratios.num_clipped or num_guarded:
+        ratios = self.ratios(smoothed_A, scored.step)
+        baseline, advantage_LPAG, weight_LA = self.advantages(rewards, ratios.ratio_AA)
+        if ratios.num_floored or ratios.num_clipped or baseline.num_guarded:
             message = "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded"
-            _log.info(message, scored.step, ratios.num_floored, ratios.num_clipped, num_guarded)
+            _log.info(message, scored.step, ratios.num_floored, ratios.num_clipped, baseline.num_guarded)
         figures: dict[str, Any] = {
             k: {
                 "capability/batch": float(batch_A[i]),
@@ -164,7 +181,8 @@ class CapabilityEstimator(Estimator):
         run_figures = {
             "capability/num_floored": float(ratios.num_floored),
             "capability/num_clipped": float(ratios.num_clipped),
-            "advantage/num_guarded": float(num_guarded),
+            "advantage/num_guarded": float(baseline.num_guarded),
         }
-        estimate = estimate_of(scored, rewards, joint, figures=figures, run_figures=run_figures)
-        return estimate, {"window": window}
+        estimate = estimate_of(scored, rewards, baseline, advantage_LPAG, weight_LA=weight_LA)
+        figures = {k: {**estimate.figures[k], **figures[k]} for k in agents}
+        return replace(estimate, figures=figures, run_figures=run_figures), {"window": window}

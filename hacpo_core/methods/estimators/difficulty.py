@@ -63,7 +63,7 @@ class DifficultyWeighted(CapabilityEstimator):
         """The estimate of `capability`, with its weights multiplied by the difficulty weights."""
         estimate, after = super().estimate(scored, state)
         rewards = rectangle_of(scored)
-        accuracy_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric="reward_mean")
+        accuracy_A = algo.capability.mean_reward(rewards.reward_PAG, rewards.counts_PAG)
         remembered = state.get("difficulty", {})
         history: dict[str, list[float]] = {}
         carried: dict[str, Mapping[str, Carried]] = {}

@@ -50,8 +50,7 @@ class Distilled(CapabilityEstimator):
 
     def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
         """The most capable agent, for all less capable ones."""
-        rewards = rectangle_of(scored)
-        batch_A = algo.capability.batch_capability(rewards.reward_PAG, rewards.counts_PAG, metric=self.metric)  # type: ignore[arg-type]
+        batch_A = self.batch_capability(rectangle_of(scored))
         smoothed_A = algo.capability.windowed_capability(
             np.array([self.window_of(scored, batch_A, state)[agent] for agent in scored.agents]).T
         )

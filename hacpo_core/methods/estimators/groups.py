@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,9 @@ from hacpo_core.methods.base import Carried, Estimate, Estimator, ScoredStep, St
 from hacpo_core.responses import ORDINARY
 
 if TYPE_CHECKING:
-    from hacpo_core.algo.advantages import CrossBaseline, JointAdvantages
+    from torch import Tensor
+
+    from hacpo_core.algo.advantages import Baseline
     from hacpo_core.algo.rectangle import Rectangle
 
 
@@ -78,21 +80,21 @@ class GroupEstimator(Estimator):
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages with weights of 1."""
         rewards = rectangle_of(scored)
-        return estimate_of(scored, rewards, self.joint(rewards)), state
+        baseline, advantage_LPAG = self.advantages(rewards)
+        return estimate_of(scored, rewards, baseline, advantage_LPAG), state
 
-    def joint(self, rewards: Rectangle, *, cross_baseline: CrossBaseline = "source") -> JointAdvantages:
-        """Advantages of all responses for all learners; see `hacpo_core.algo.advantages.joint_advantages`."""
-        return algo.advantages.joint_advantages(
-            rewards.reward_PAG,
-            rewards.is_scored_PAG,
-            algo.capability.unit_ratios(rewards.reward_PAG.shape[1]).ratio_AA,
-            baseline=self.baseline,
-            cross_baseline=cross_baseline,
-            cross_weight="one",
-            scale=self.scale,  # type: ignore[arg-type]
-            counts_PAG=rewards.counts_PAG,
-            shaped_PAG=rewards.shaped_PAG,
-        )
+    def advantages(self, rewards: Rectangle) -> tuple[Baseline, Sequence[Tensor]]:
+        """Each agent's baseline, and the advantages of all responses for each learner."""
+        groups, equations = (rewards.reward_PAG, rewards.counts_PAG), algo.advantages
+        baseline = (equations.own_baseline if self.baseline == "own" else equations.pooled_baseline)(*groups)
+        if self.scale == "own":
+            baseline = equations.own_std_where_it_differs(baseline, *groups)
+        elif self.scale == "batch":
+            baseline = replace(baseline, std_PA=equations.batch_std(*groups))
+        elif self.scale == "none":
+            baseline = replace(baseline, std_PA=None)
+        advantage_PAG = equations.standardise(rewards.shaped_PAG, rewards.is_scored_PAG, baseline)
+        return baseline, [advantage_PAG] * advantage_PAG.shape[1]
 
 
 def rectangle_of(scored: ScoredStep) -> Rectangle:
@@ -131,27 +133,34 @@ def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float6
 
 def estimate_of(
     scored: ScoredStep,
-    rectangle: Rectangle,
-    joint: JointAdvantages,
+    rewards: Rectangle,
+    baseline: Baseline,
+    advantage_LPAG: Sequence[Tensor],
     *,
-    figures: Mapping[str, Mapping[str, float]] | None = None,
-    run_figures: Mapping[str, float] | None = None,
+    weight_LA: Tensor | None = None,
 ) -> Estimate:
-    """An estimate from joint advantages, with the advantage metrics and the given ones."""
+    """An estimate with the advantage metrics.
+
+    Args:
+        scored: the step.
+        rewards: its rewards.
+        baseline: of each agent.
+        advantage_LPAG: of all responses, for each learner.
+        weight_LA: of each agent's responses for each learner; None: 1.
+    """
     carried: dict[str, dict[str, Carried]] = {}
-    weight_LA = joint.weight_LA.tolist()
-    logged: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     for k, learner in enumerate(scored.agents):
         carried[learner] = {}
         for j, source in enumerate(scored.agents):
-            advantage_R = rectangle.column(joint.advantage_LPAG[k], j)
-            carried[learner][source] = Carried(advantage_R, np.full(len(advantage_R), weight_LA[k][j]))
-        own_R = carried[learner][learner].advantage_R[rectangle.column(rectangle.is_scored_PAG, k)]
-        logged[learner] = {
-            "advantage/baseline_mean": float(joint.baseline.mean_PA[:, k].mean()),
+            advantage_R = rewards.column(advantage_LPAG[k], j)
+            weight = 1.0 if weight_LA is None else float(weight_LA[k, j])
+            carried[learner][source] = Carried(advantage_R, np.full(len(advantage_R), weight))
+        own_R = carried[learner][learner].advantage_R[rewards.column(rewards.is_scored_PAG, k)]
+        figures[learner] = {
+            "advantage/baseline_mean": float(baseline.mean_PA[:, k].mean()),
             "advantage/own_mean": float(own_R.mean()),
             "advantage/own_std": float(own_R.std()),
-            "advantage/uniform_share": float(joint.baseline.is_uniform_PA[:, k].double().mean()),
-            **(figures or {}).get(learner, {}),
+            "advantage/uniform_share": float(baseline.is_uniform_PA[:, k].double().mean()),
         }
-    return Estimate(carried, logged, run_figures or {})
+    return Estimate(carried, figures)

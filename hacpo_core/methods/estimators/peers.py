@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hacpo_core import algo
 from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import without_others
 from hacpo_core.methods.estimators.groups import GroupEstimator
 
 if TYPE_CHECKING:
-    from hacpo_core.algo.advantages import CrossBaseline, JointAdvantages
+    from torch import Tensor
+
+    from hacpo_core.algo.advantages import Baseline
     from hacpo_core.algo.rectangle import Rectangle
 
 
@@ -41,19 +45,19 @@ class PeerRows(GroupEstimator):
         """True: it is about peers' rows."""
         return True
 
-    def joint(self, rewards: Rectangle, *, cross_baseline: CrossBaseline = "learner") -> JointAdvantages:
+    def advantages(self, rewards: Rectangle) -> tuple[Baseline, Sequence[Tensor]]:
         """Own rows as with `group`, peers' rows according to `peer_advantage`."""
-        joint = super().joint(rewards, cross_baseline=cross_baseline)
-        of_learners_LPAG = joint.advantage_LPAG.clone()
-        for k in range(len(of_learners_LPAG)):
-            own_PG = joint.advantage_LPAG[k][:, k]
-            if self.peer_advantage == "reward":
-                of_learners_LPAG[k] = rewards.shaped_PAG * rewards.is_scored_PAG
-            else:
+        baseline, (own_PAG, *_) = super().advantages(rewards)
+        reward_PAG, is_scored_PAG = rewards.shaped_PAG, rewards.is_scored_PAG
+        advantage_LPAG = []
+        for k in range(own_PAG.shape[1]):
+            advantage_PAG = reward_PAG * is_scored_PAG
+            if self.peer_advantage == "group":
+                of_learner = baseline.of_agent(k)
                 has_mean_P11 = rewards.counts_PAG[:, k].any(dim=1)[:, None, None]
-                difference_PAG = rewards.shaped_PAG - joint.baseline.mean_PA[:, k, None, None]
-                difference_PAG = difference_PAG * (rewards.is_scored_PAG & has_mean_P11)
-                is_uniform_P11 = joint.baseline.is_uniform_PA[:, k, None, None]
-                of_learners_LPAG[k] = difference_PAG.where(is_uniform_P11, of_learners_LPAG[k])
-            of_learners_LPAG[k, :, k] = own_PG
-        return replace(joint, advantage_LPAG=of_learners_LPAG)
+                difference_PAG = (reward_PAG - of_learner.mean_PA[:, :, None]) * (is_scored_PAG & has_mean_P11)
+                standard_PAG = algo.advantages.standardise(reward_PAG, is_scored_PAG, of_learner)
+                advantage_PAG = difference_PAG.where(of_learner.is_uniform_PA[:, :, None], standard_PAG)
+            advantage_PAG[:, k] = own_PAG[:, k]
+            advantage_LPAG.append(advantage_PAG)
+        return baseline, advantage_LPAG

@@ -42,17 +42,14 @@ class TokenLevel(Objective):
         """True: each token has a term."""
         return True
 
-    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, num_sources: int, max_tokens: int) -> Tensor:
+    def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
         """Factor of the sum over each row's tokens."""
-        return algo.objectives.row_weights(
-            source_B,
-            num_tokens_B,
-            num_sources=num_sources,
-            is_token_level=True,
-            aggregation=self.aggregation,  # type: ignore[arg-type]
-            token_aggregation=self.token_aggregation,  # type: ignore[arg-type]
-            max_tokens=max_tokens,
-        )
+        group_B, equations = self.groups(source_B), algo.objectives
+        if self.token_aggregation == "token_mean":
+            return equations.token_mean_weights(group_B, num_tokens_B)
+        if self.token_aggregation == "seq_mean_token_mean":
+            return equations.sequence_mean_weights(group_B, num_tokens_B)
+        return equations.constant_length_weights(group_B, max_tokens)
 
     def summed(
         self, rows: LossRows, logprob_BT: Tensor, value_BT: Tensor, stopped_BT: Tensor, bounds: Bounds

@@ -56,10 +56,7 @@ class Shuffled(Builder):
         "leave out problems whose rewards are equal over all sources, unless this holds for every problem (DAPO)",
     )
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
+    reads_partners = False
 
     @property
     def takes_old_rows(self) -> bool:

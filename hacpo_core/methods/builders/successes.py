@@ -33,10 +33,7 @@ class PeerSuccesses(Shuffled):
         1.0, "smallest reward with which a peer's row is taken", above=0, at_most=1, inert=without_others
     )
 
-    @property
-    def needs_shared_rollouts(self) -> bool:
-        """True: it is about peers' rows."""
-        return True
+    needs_shared_rollouts = True
 
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         """As many full mini-batches as own rows make."""

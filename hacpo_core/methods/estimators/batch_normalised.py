@@ -22,10 +22,7 @@ class BatchNormalised(Estimator):
 
     subtracts_group_mean: bool = setting(False, "first subtract the mean of the agent's own group from each reward")
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
+    reads_partners = False
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages with weights of 1."""

@@ -25,10 +25,7 @@ class Calibrated(CapabilityEstimator):
     those of calibrated 0/1 rewards would give GRPO's advantages again; see docs/decisions.md#ilr.
     """
 
-    @property
-    def reads_partners(self) -> bool:
-        """True: the other agents' responses matter."""
-        return True
+    reads_partners = True
 
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
         """Calibrated rewards of all agents; nan where unscored."""

@@ -38,15 +38,8 @@ class Distilled(CapabilityEstimator):
     )
     keeps_rewards: bool = setting(False, "keep the advantages of verified rewards on rows that a teacher scores")
 
-    @property
-    def reads_partners(self) -> bool:
-        """True: the other agents' responses matter."""
-        return True
-
-    @property
-    def has_teachers(self) -> bool:
-        """True: the most capable agent teaches."""
-        return True
+    reads_partners = True
+    has_teachers = True
 
     def teachers(self, scored: ScoredStep, state: State) -> Mapping[str, str]:
         """The most capable agent, for all less capable ones."""

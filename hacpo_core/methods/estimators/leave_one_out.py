@@ -18,10 +18,7 @@ class LeaveOneOut(Estimator):
     Source: RLOO (2402.14740).
     """
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
+    reads_partners = False
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages with weights of 1. Shaped minus raw reward is added to the advantage of its own row only."""

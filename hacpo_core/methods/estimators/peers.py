@@ -40,10 +40,7 @@ class PeerRows(GroupEstimator):
         inert=without_others,
     )
 
-    @property
-    def needs_shared_rollouts(self) -> bool:
-        """True: it is about peers' rows."""
-        return True
+    needs_shared_rollouts = True
 
     def advantages(self, rewards: Rectangle) -> tuple[Baseline, Sequence[Tensor]]:
         """Own rows as with `group`, peers' rows according to `peer_advantage`."""

@@ -28,15 +28,8 @@ class Gmpo(Objective):
         0.4, "token log-ratios are clipped to at most log_high", unit="nats", at_least=0, at_most=10
     )
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
-
-    @property
-    def needs_token_ratios(self) -> bool:
-        """True: each token's ratio is clipped."""
-        return True
+    reads_partners = False
+    needs_token_ratios = True
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """Surrogate of own rows."""

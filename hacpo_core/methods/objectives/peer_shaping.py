@@ -25,15 +25,8 @@ class PeerShaping(TokenClip):
 
     shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=without_others)
 
-    @property
-    def needs_shared_rollouts(self) -> bool:
-        """True: it is about peers' rows."""
-        return True
-
-    @property
-    def needs_token_ratios(self) -> bool:
-        """False: peers' rows use no importance ratio."""
-        return False
+    needs_shared_rollouts = True
+    needs_token_ratios = False
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GRPO's surrogate on own rows, policy shaping on foreign rows."""

@@ -46,15 +46,8 @@ class SelfNormalised(CrossClip):
         inert=without_others,
     )
 
-    @property
-    def needs_shared_rollouts(self) -> bool:
-        """True: it is about other agents' rows."""
-        return True
-
-    @property
-    def reads_first_ratios(self) -> bool:
-        """True: c is their mean."""
-        return True
+    needs_shared_rollouts = True
+    reads_first_ratios = True
 
     def log_centers(self, first: Mapping[str, NDArray[np.float64]], state: State) -> tuple[Mapping[str, float], State]:
         """The c of each agent with rows. The state holds the last means of every agent that ever had rows."""

@@ -33,10 +33,7 @@ class SequenceClip(Objective):
         choices={"both": "to [-10, 10]", "above": "to at most 10 (original code)"},
     )
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
+    reads_partners = False
 
     def ratio(self, rows: LossRows, logprob_BT: Tensor) -> Tensor:
         """Ratio of each row to which the bounds apply."""

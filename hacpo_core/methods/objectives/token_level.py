@@ -27,20 +27,9 @@ class TokenLevel(Objective):
 
     token_aggregation: str = setting("token_mean", "how tokens are averaged", choices=AGGREGATIONS)
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
-
-    @property
-    def is_token_level(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def weighs_tokens(self) -> bool:
-        """True: each token has a term."""
-        return True
+    reads_partners = False
+    is_token_level = True
+    weighs_tokens = True
 
     def row_weights(self, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
         """Factor of the sum over each row's tokens."""

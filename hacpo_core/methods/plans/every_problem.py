@@ -18,10 +18,7 @@ class EveryProblem(SamplingPlan):
 
     factor: int = setting(1, "responses to a problem as a multiple of rollout.num_samples", at_least=1, at_most=1e4)
 
-    @property
-    def reads_partners(self) -> bool:
-        """False: the agent's own responses are enough."""
-        return False
+    reads_partners = False
 
     def samples_per_problem(self, num_samples: int) -> int:
         """`num_samples` times `factor`."""

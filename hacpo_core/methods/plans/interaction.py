@@ -44,20 +44,14 @@ class Interaction(EveryProblem):
         2000, "longest quotation of a partner's response", unit="characters", at_least=1, at_most=1e7
     )
 
-    @property
-    def reads_partners(self) -> bool:
-        """True: the other agents' responses matter."""
-        return True
+    reads_partners = True
 
     @property
     def num_rounds(self) -> int:
         """Two: first without, then with quotations."""
         return 2
 
-    @property
-    def changes_prompts(self) -> bool:
-        """True: prompts quote a partner's response."""
-        return True
+    changes_prompts = True
 
     def problem_with(self, *, num_samples: int) -> str | None:
         """At least one response per group must be sampled without a quotation."""

@@ -35,7 +35,7 @@ from benchmarks.measure import machine
 from flows.planning.compose import compose
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.progress import PROGRESS_FILE, read_progress
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.service.schedule import Schedule, worker_name
 from flows.service.server import PrefectServer
 from hacpo_core.config import as_dict
@@ -112,7 +112,7 @@ def _client(runs_dir: Path, names: list[str]) -> RememberedClient:
     client = RememberedClient([worker])
     kinds = {"done": StateType.COMPLETED, "running": StateType.RUNNING}
     for name in names:
-        state = standing_of(runs_dir / "experiments" / name).state
+        state = experiment_status(runs_dir / "experiments" / name).state
         client.add(name, kinds.get(state, StateType.SCHEDULED))
     return client
 

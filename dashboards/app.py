@@ -57,7 +57,7 @@ def create_app(
         if warm:
             site.scheduling.view()
             # Takes a second for 1,000 runs; done before the first request.
-            await run_in_threadpool(lambda: [site.runs.standing(name) for name in site.runs.names()])
+            await run_in_threadpool(lambda: [site.runs.status(name) for name in site.runs.names()])
             threading.Thread(target=_preload, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()
@@ -108,8 +108,8 @@ class _Static(StaticFiles):
 def _preload(site: Site) -> None:
     """Judge the newest grid, and read the responses of the newest run."""
     for record in site.runs.grids()[:1]:
-        site.judge.judged(record, site.runs.standing)
-    progress = {name: site.runs.standing(name).progress for name in site.runs.names()}
+        site.judge.judged(record, site.runs.status)
+    progress = {name: site.runs.status(name).progress for name in site.runs.names()}
     updated_at = {name: own.updated_at for name, own in progress.items() if own is not None}
     if updated_at:
         with suppress(UnknownError):

@@ -21,7 +21,7 @@ from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
 from flows.planning.plans import Plan, plan, with_ranks
 from flows.records.files import experiments_dir
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.service.schedule import ScheduledRun
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
@@ -299,8 +299,8 @@ def _plan(config: ExperimentConfig, runs_dir: Path) -> _Planned:
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
         return _Planned(Plan(name, placed, experiments_dir(runs_dir) / name), "unavailable", str(error))
-    standing = standing_of(planned.root)
-    return _Planned(planned, standing.state, standing.reason)
+    status = experiment_status(planned.root)
+    return _Planned(planned, status.state, status.reason)
 
 
 def with_queue(grid: GridPlan, runs: Mapping[str, ScheduledRun]) -> GridPlan:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, Place, read_grids
-from flows.records.states import Standing, standing_of
+from flows.records.states import ExperimentStatus, experiment_status
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.lock import is_locked
 
@@ -36,13 +36,13 @@ class _Known:
     is_locked: bool
     is_settled: bool
     """whether the folder was read long enough after its last change that another change has another time"""
-    standing: Standing
+    status: ExperimentStatus
 
 
 class Runs:
     """Experiments and grids of a runs folder; an experiment's files are parsed again only if one has changed."""
 
-    def __init__(self, runs_dir: Path, *, read: Callable[[Path], Standing] = standing_of) -> None:
+    def __init__(self, runs_dir: Path, *, read: Callable[[Path], ExperimentStatus] = experiment_status) -> None:
         self.runs_dir = runs_dir
         self._folder = experiments_dir(runs_dir)
         self._read = read
@@ -74,7 +74,7 @@ class Runs:
         """Folder of an experiment whose name comes from a grid or the listing."""
         return self._folder / experiment
 
-    def standing(self, experiment: str) -> Standing:
+    def status(self, experiment: str) -> ExperimentStatus:
         """State of an experiment; its folder need not exist. The name must come from a grid or the listing."""
         known, root = self._known.get(experiment), self._folder / experiment
         changed_ns = _changed_ns(root)
@@ -82,14 +82,14 @@ class Runs:
             known is not None
             and known.is_settled
             and known.changed_ns == changed_ns
-            and (known.standing.state == "done" or known.is_locked == is_locked(root))
+            and (known.status.state == "done" or known.is_locked == is_locked(root))
         ):
-            return known.standing
+            return known.status
         is_settled = changed_ns is None or time.time_ns() - changed_ns > _SETTLED_NS
         known = _Known(changed_ns, is_locked(root), is_settled, self._read(root))
         with self._mutex:
             self._known[experiment] = known
-        return known.standing
+        return known.status
 
     def grids(self) -> list[GridRecord]:
         """Recorded grids, latest first."""
@@ -165,7 +165,7 @@ class Runs:
         """
         if own := self._owner(experiment)[1]:
             return own
-        progress = self.standing(experiment).progress
+        progress = self.status(experiment).progress
         if progress is not None:
             agents = list(progress.spent) or [progress.pair]
             pair, method, seed = progress.pair, progress.method, progress.seed

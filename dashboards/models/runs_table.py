@@ -83,14 +83,14 @@ class RunTables:
     def known_columns(self) -> list[str]:
         """Columns to offer: the general ones, evaluated benchmarks, and fields and metrics of the newest run."""
         names = self._runs.names()
-        progress = [found for name in names if (found := self._runs.standing(name).progress) is not None]
+        progress = [found for name in names if (found := self._runs.status(name).progress) is not None]
         benchmarks = dict.fromkeys(each.benchmark for found in progress for each in found.evaluations)
         newest = max(names, key=lambda name: self._updated_at(name), default=None)
         of_newest = [*self.fields(newest), *self.metrics(newest)] if newest is not None else []
         return [*COLUMNS, *(f"accuracy.{name}" for name in benchmarks), *of_newest]
 
     def _updated_at(self, name: str) -> float:
-        progress = self._runs.standing(name).progress
+        progress = self._runs.status(name).progress
         return progress.updated_at if progress is not None else 0.0
 
     def _check(self, columns: Iterable[str], runs: Sequence[_Run]) -> None:
@@ -116,7 +116,7 @@ class RunTables:
 
     def metrics(self, name: str) -> Mapping[str, float]:
         """Metrics of a run's last step, mean over agents."""
-        root, progress = self._runs.root_of(name), self._runs.standing(name).progress
+        root, progress = self._runs.root_of(name), self._runs.status(name).progress
         if progress is None or not progress.step:
             return {}
         store = StepStore(root)
@@ -124,9 +124,9 @@ class RunTables:
         found: Mapping[str, float] = self._keep("metrics", root, path, lambda: _last_metrics(store, progress.step))
         return found
 
-    def standing(self, name: str) -> Any:
+    def status(self, name: str) -> Any:
         """State of a run."""
-        return self._runs.standing(name)
+        return self._runs.status(name)
 
     def places(self, name: str) -> list[Place]:
         """Pairs, method and seed of a run."""
@@ -153,21 +153,21 @@ class _Run:
 
     def __init__(self, tables: RunTables, name: str, schedule: ScheduleView) -> None:
         self._tables, self.name, self._schedule = tables, name, schedule
-        self._standing = tables.standing(name)
+        self._status = tables.status(name)
 
     @property
     def notes(self) -> Notes:
         return self._tables.notes(self.name)
 
     def value(self, column: str) -> Any:
-        progress: Progress | None = self._standing.progress
+        progress: Progress | None = self._status.progress
         if column == "run":
             return self.name
         if column in ("pair", "method", "seed"):
             values = list(dict.fromkeys(getattr(place, column) for place in self._tables.places(self.name)))
             return values if len(values) > 1 else values[0]
         if column == "state":
-            return judge(self._standing, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)).state
+            return judge(self._status, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)).state
         if column == "health":
             return list(dict.fromkeys(finding.rule for finding in progress.open_findings)) if progress else None
         if column in ("tag", "tags"):

@@ -75,7 +75,7 @@ def _selected(
         return None
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
-    judged = site.judge.judged(record, cache(site.runs.standing))
+    judged = site.judge.judged(record, cache(site.runs.status))
     comparer = judged.comparers[pair or pairs[0]]
     comparison = comparer.comparison
     if benchmark and benchmark not in (*comparison.columns, *comparer.others):

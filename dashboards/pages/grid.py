@@ -149,9 +149,9 @@ def report_of(site: Site, record: GridRecord) -> Path:
 def _view(site: Site, name: str, baseline: str, agents: str) -> View:
     schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
     record = site.runs.grid(name)
-    standing_of = cache(site.runs.standing)  # read once for a request
-    matrix = build_matrix(record, standing_of, schedule, by_agent=agents == "each")
-    judged = site.judge.judged(record, standing_of)
+    status_of = cache(site.runs.status)  # read once for a request
+    matrix = build_matrix(record, status_of, schedule, by_agent=agents == "each")
+    judged = site.judge.judged(record, status_of)
     answer = judged.answer if name != ALL_RUNS else Answer(None)
     every = [answer.ours, *answer.baselines] if answer.ours is not None else []
     variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in every if v is not None}
@@ -186,9 +186,9 @@ def row_title(row: MatrixRow) -> str:
 def _texts(site: Site, view: View, shown: Matrix) -> dict[str, str]:
     """Parts of the page that can change, rendered, by name."""
     live, beside = macro("grid/cell.html", "live"), macro("grid/cell.html", "summary")
-    standing_of = site.runs.standing
+    status_of = site.runs.status
     found = summaries(shown, view.comparers, view.variants.get(view.baseline))
-    groups = failure_groups(view.matrix.cells(), standing_of)
+    groups = failure_groups(view.matrix.cells(), status_of)
     texts: dict[str, str] = {
         "answer": fragment("grid/answer.html", answer=view.answer, num_pairs=len(view.matrix.sections)),
         "totals": fragment("grid/totals.html", matrix=view.matrix, stacked=macro("macros.html", "stacked")),
@@ -211,19 +211,19 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
     places = {place.experiment for record in site.runs.grids() for place in record.places}
     if experiment not in places:
         site.runs.root(experiment)
-    standing = site.runs.standing(experiment)
-    state = judge(standing, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
+    status = site.runs.status(experiment)
+    state = judge(status, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
     lines: dict[str, list[float]] = {}
-    if standing.progress is not None:
+    if status.progress is not None:
         root = site.runs.root(experiment)
         steps = site.curves.read(root, StepStore(root).last_step()).agents
         for _, agents in sorted(steps.items()):
             for agent, values in agents.items():
                 if "reward/mean" in values:  # metrics of all agents together have none
                     lines.setdefault(f"{agent} reward", []).append(values["reward/mean"])
-        for evaluation in sorted(standing.progress.evaluations, key=lambda own: own.step):
+        for evaluation in sorted(status.progress.evaluations, key=lambda own: own.step):
             lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", []).append(evaluation.value)
-    progress = standing.progress
+    progress = status.progress
     own = {"experiment": experiment, "state": state, "progress": progress, "spent": total_spent(progress)}
     own["has_page"] = experiment in site.runs.names()  # not before it has started
     return own | {"lines": lines}
@@ -242,7 +242,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
             outcomes.append(Outcome(experiment, _UNKNOWN))
             continue
         unavailable = site.runs.unavailable(experiment)
-        state = judge(site.runs.standing(experiment), runs.get(experiment), unavailable).state
+        state = judge(site.runs.status(experiment), runs.get(experiment), unavailable).state
         outcomes.append(Outcome(experiment, _refusal(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes

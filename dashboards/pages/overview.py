@@ -81,7 +81,7 @@ def overview_routes(site: Site) -> APIRouter:
 
 def _counts(site: Site, record: GridRecord) -> dict[str, Any]:
     """Number of experiments that are done and failed, for the browser's messages."""
-    states = build_matrix(record, cache(site.runs.standing), site.scheduling.view()).totals
+    states = build_matrix(record, cache(site.runs.status), site.scheduling.view()).totals
     counts = {state: states.counts.get(state, 0) for state in ("done", "failed", "unavailable")}
     return {"title": record.title, "is_ended": sum(counts.values()) == states.num_all, **counts}
 
@@ -106,15 +106,15 @@ def _context(site: Site) -> dict[str, Any]:
 
 
 def _card(site: Site, record: GridRecord) -> Card:
-    standing_of = cache(site.runs.standing)  # read once for a request
-    matrix = build_matrix(record, standing_of, site.scheduling.view())
-    progress = {name: standing_of(name).progress for name in {place.experiment for place in record.places}}
+    status_of = cache(site.runs.status)  # read once for a request
+    matrix = build_matrix(record, status_of, site.scheduling.view())
+    progress = {name: status_of(name).progress for name in {place.experiment for place in record.places}}
     events = [Event(name, own.step, own.updated_at) for name, own in progress.items() if own is not None]
     return Card(
         record.name,
         record.title,
         matrix.totals,
-        site.judge.judged(record, standing_of).answer if record.name != ALL_RUNS else Answer(None),
-        tuple(failure_groups(matrix.cells(), standing_of)),
+        site.judge.judged(record, status_of).answer if record.name != ALL_RUNS else Answer(None),
+        tuple(failure_groups(matrix.cells(), status_of)),
         max(events, key=lambda event: event.at, default=None),
     )

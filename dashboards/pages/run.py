@@ -107,7 +107,7 @@ def run_routes(site: Site) -> APIRouter:
         root = site.runs.root(experiment)
         if metric != ACCURACY:
             return chart_response(metric_chart(_metrics(site, root), metric), kind, seen)
-        progress = site.runs.standing(experiment).progress
+        progress = site.runs.status(experiment).progress
         return chart_response(accuracy_chart(progress.evaluations if progress is not None else []), kind, seen)
 
     @router.get("/run/{experiment}/timeline")
@@ -138,7 +138,7 @@ def _has(places: Sequence[Place], experiment: str) -> bool:
 
 def _curves(site: Site, experiment: str, metrics: StepMetrics, shown: Sequence[str]) -> dict[str, Any]:
     """Template values for the charts of the chosen metrics."""
-    is_done = site.runs.standing(experiment).state == "done"
+    is_done = site.runs.status(experiment).state == "done"
     meanings = {ACCURACY: ABOUT_ACCURACY} | {name: definition(name) for name in chosen(metrics.names(), shown)}
     return {"experiment": experiment, "every": 0 if is_done else 3, "metrics": meanings.items()}
 
@@ -154,7 +154,7 @@ def _phases(site: Site, experiment: str, first: int | None, last: int | None) ->
     """Template values for the timeline of these steps; without a range, of the newest ones, updated live."""
     root = site.runs.root(experiment)
     newest = StepStore(root).last_step()
-    is_live = first is None and last is None and site.runs.standing(experiment).state != "done"
+    is_live = first is None and last is None and site.runs.status(experiment).state != "done"
     last = newest if last is None else min(max(last, first or 0), newest)
     shown = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
     context = {"experiment": experiment, "timeline": shown, "kinds": PHASE_KINDS, "is_live": is_live}
@@ -163,18 +163,18 @@ def _phases(site: Site, experiment: str, first: int | None, last: int | None) ->
 
 def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
-    standing = site.runs.standing(experiment)
+    status = site.runs.status(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
-    cell_state = judge(standing, run, site.runs.unavailable(experiment))
+    cell_state = judge(status, run, site.runs.unavailable(experiment))
     links, tracked = site.links(request), _mlflow_run(root)
     context: dict[str, Any] = {
         "experiment": experiment,
         "cell_state": cell_state,
-        "progress": standing.progress,
-        "spent": total_spent(standing.progress),
+        "progress": status.progress,
+        "spent": total_spent(status.progress),
         "run": run,
-        "failure": standing.failure,
-        "frames": frames(standing.failure.traceback) if standing.failure is not None else [],
+        "failure": status.failure,
+        "frames": frames(status.failure.traceback) if status.failure is not None else [],
         "has_steps": StepStore(root).last_step() > 0,
         "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
         "mlflow": links.mlflow.to(f"/#/runs/{tracked}") if tracked else Link(),
@@ -194,7 +194,7 @@ def _replays(root: Path) -> list[dict[str, Any]]:
 def _log(site: Site, experiment: str) -> dict[str, Any]:
     """Template values for the end of the log, live until the run is done."""
     lines = read_log(site.runs.root(experiment))[-LOG_LINES:]
-    is_live = site.runs.standing(experiment).state != "done"
+    is_live = site.runs.status(experiment).state != "done"
     context = {"experiment": experiment, "lines": lines, "file": LOG_FILE, "is_live": is_live}
     return context | {"version": version_of(lines, is_live)}
 

@@ -166,7 +166,7 @@ def _one(site: Site, action: str, name: str, text: str) -> Noted:
     try:
         if action == "delete":
             run = site.scheduling.view().runs.get(name)
-            state = judge(site.runs.standing(name), run, site.runs.unavailable(name)).state
+            state = judge(site.runs.status(name), run, site.runs.unavailable(name)).state
             if state in ("running", "queued"):
                 return Noted(name, f"it is {state}; cancel it first")
             delete_experiment(root)

@@ -107,7 +107,7 @@ def find_answers(site: Site, experiment: str, asked: Asked = Asked()) -> dict[st
         UnknownError: there is no such experiment, step or evaluation.
     """
     root, runs_dir = site.runs.root(experiment), site.runs.runs_dir
-    progress = site.runs.standing(experiment).progress
+    progress = site.runs.status(experiment).progress
     evaluations = progress.evaluations if progress is not None else []
     if asked.benchmark:
         steps = sorted({each.step for each in evaluations if each.benchmark == asked.benchmark})
@@ -140,7 +140,7 @@ def find_answers(site: Site, experiment: str, asked: Asked = Asked()) -> dict[st
         "agents": answers.by_strength,
         "tags": answers.tags,
         "benchmarks": tuple(dict.fromkeys(each.benchmark for each in evaluations)),
-        "is_live": site.runs.standing(experiment).state != "done",
+        "is_live": site.runs.status(experiment).state != "done",
     }
     return context | {"version": version_of(*context.values())}
 

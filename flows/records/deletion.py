@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.records.gridfile import GridRecord
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from hacpo_core.store.lock import ExperimentLock
 
 
@@ -29,13 +29,13 @@ class Loss:
 
 def loss_of(root: Path, grids: Iterable[GridRecord]) -> Loss:
     """What the deletion of the experiment in this folder would lose."""
-    standing = standing_of(root)
-    spent = standing.progress.spent.values() if standing.progress is not None else ()
+    status = experiment_status(root)
+    spent = status.progress.spent.values() if status.progress is not None else ()
     checkpoints = root / "checkpoints"
     return Loss(
         experiment=root.name,
-        state=standing.state,
-        step=standing.progress.step if standing.progress is not None else 0,
+        state=status.state,
+        step=status.progress.step if status.progress is not None else 0,
         num_checkpoints=sum(each.is_dir() for each in checkpoints.iterdir()) if checkpoints.is_dir() else 0,
         num_bytes=sum(_size(Path(folder) / name) for folder, _, names in os.walk(root) for name in names),
         gpu_s=sum(each.gpu_s for each in spent),

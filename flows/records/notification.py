@@ -17,7 +17,7 @@ from typing import Any
 from flows.records.failures import FAILURE_FILE
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, claim_end, read_grids
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from hacpo_core.errors import LockedError, ServerError, first_line
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def _claimed_end(runs_dir: Path, record: GridRecord, cancelled: Mapping[str, str
 
 def _end_of(root: Path, cancelled_run: str | None) -> tuple[str, str] | None:
     """State of an ended experiment and which end it is, so that a retry has another; None if it has not ended."""
-    state = standing_of(root).state
+    state = experiment_status(root).state
     if state == "done":
         return state, ""
     if state == "failed":

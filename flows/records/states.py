@@ -17,7 +17,7 @@ RESULT_FILE = "result.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ExperimentStatus:
     """State of an experiment, its progress and its failure.
 
     `state` is "done", "running", "failed" or "missing"; only the grid planner uses "unavailable".
@@ -40,17 +40,17 @@ class Standing:
         return f"interrupted at {so_far}" if so_far else "not run"
 
 
-def standing_of(root: Path) -> Standing:
+def experiment_status(root: Path) -> ExperimentStatus:
     """State of the experiment in this folder; the folder need not exist."""
     if not root.is_dir():
-        return Standing("missing", None, None)
+        return ExperimentStatus("missing", None, None)
     progress = read_progress(root)
     if _has_result(root):
-        return Standing("done", progress, None)
+        return ExperimentStatus("done", progress, None)
     if is_locked(root):
-        return Standing("running", progress, None)
+        return ExperimentStatus("running", progress, None)
     failure = read_failure(root)
-    return Standing("failed" if failure is not None else "missing", progress, failure)
+    return ExperimentStatus("failed" if failure is not None else "missing", progress, failure)
 
 
 def _has_result(root: Path) -> bool:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from flows.planning.plans import Plan, initial_models
 from flows.records.failures import Failure
 from flows.records.progress import Progress
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.runs.display import move
 from flows.service.processes import end_with_parent
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
@@ -112,7 +112,7 @@ def watch(
     watched: dict[str, str] = {}
     told: set[Any] = set()
     for planned in plans:  # findings of earlier attempts
-        told |= {(planned.id, event.key) for event in _health_events(standing_of(planned.root).progress)}
+        told |= {(planned.id, event.key) for event in _health_events(experiment_status(planned.root).progress)}
     runs: Mapping[str, ScheduledRun] = {}
     asked_at = -math.inf
     with _Bars(len(waiting)) as bars:
@@ -127,22 +127,22 @@ def watch(
                 except ServerError:
                     schedule = revive()
             for name, root in list(waiting.items()):
-                standing, run = standing_of(root), runs.get(name)
-                if standing.state == "running" and standing.progress is not None:
-                    now = standing.progress
+                status, run = experiment_status(root), runs.get(name)
+                if status.state == "running" and status.progress is not None:
+                    now = status.progress
                     bars.show(name, now.step, now.num_steps, now.brief_reward)
-                for event in _health_events(standing.progress):
+                for event in _health_events(status.progress):
                     if (name, event.key) not in told:
                         told.add((name, event.key))
                         tqdm.write(f"{name}: {event.message}", file=sys.stderr)
                 reason = None
-                if standing.state not in ("done", "running"):
+                if status.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id
-                    reason = _why_ended(run if is_ours else None, standing.failure)
+                    reason = _why_ended(run if is_ours else None, status.failure)
                     if reason is None and is_asked and not is_ours and (run is None or run.state != "Crashed"):
                         with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
                             watched[name] = schedule.start(name, priority).id
-                if standing.state == "done" or reason is not None:
+                if status.state == "done" or reason is not None:
                     del waiting[name]
                     bars.finish(name, reason or "")
                     if reason is not None:

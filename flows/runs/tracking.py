@@ -21,7 +21,7 @@ from flows.process import configure_process
 from flows.records.gridfile import read_grids
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import read_progress
-from flows.records.states import CONFIG_FILE, standing_of
+from flows.records.states import CONFIG_FILE, experiment_status
 from flows.records.tracked import mark_open, unsent_experiments
 from flows.runs.results import read_final, result_values
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
@@ -294,7 +294,8 @@ def send_late(plan: Plan) -> bool:
     import pandas as pd
 
     final = read_final(plan)
-    status = "FINISHED" if final is not None else "FAILED" if standing_of(plan.root).state == "failed" else "KILLED"
+    has_failed = experiment_status(plan.root).state == "failed"
+    status = "FINISHED" if final is not None else "FAILED" if has_failed else "KILLED"
     tracking = ExperimentTracking(plan)
     tracking.finish(status, pd.DataFrame(final.table) if final is not None else None, limit_s=LATE_LIMIT_S)
     return not tracking.is_behind

@@ -38,7 +38,7 @@ from flows.planning.plans import find_plan
 from flows.process import configure_process
 from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
-from flows.records.states import CONFIG_FILE, Standing, standing_of
+from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Patience, Suspects
 from flows.service.processes import end_with_parent, home_of, module_command, only_one, rotate_logs
@@ -86,10 +86,10 @@ class Reconciler:
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None or run.state.type not in (*_JUDGED, StateType.CANCELLED):
                 continue
-            standing = standing_of(self.schedule.root(experiment))
-            if run.state.type is StateType.CANCELLED and standing.state == "missing":
+            status = experiment_status(self.schedule.root(experiment))
+            if run.state.type is StateType.CANCELLED and status.state == "missing":
                 cancelled[experiment] = str(run.id)
-            for message in self._judge(experiment, run, standing):
+            for message in self._judge(experiment, run, status):
                 _log.warning("%s: %s", experiment, message)
                 done.append(f"{experiment}: {message}")
         if cancelled:
@@ -104,9 +104,9 @@ class Reconciler:
         """Number of runs that appear dead, but not yet for long enough."""
         return len(self._suspects)
 
-    def _judge(self, experiment: str, run: FlowRun, standing: Standing) -> Iterator[str]:
+    def _judge(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
         assert run.state is not None, "checked by look"
-        kind, is_held = run.state.type, standing.state == "running"
+        kind, is_held = run.state.type, status.state == "running"
         if is_held or kind not in _JUDGED:
             return
         if kind is StateType.CANCELLING:
@@ -120,16 +120,16 @@ class Reconciler:
             return
         if kind is StateType.RUNNING and not self._suspects.is_due(run):
             return
-        if standing.state == "done":
+        if status.state == "done":
             self._set(run, Completed(message="its result exists"))
             yield "completed; its result exists"
-        elif standing.failure is None and kind is not StateType.FAILED:  # a failure is left for the user to inspect
+        elif status.failure is None and kind is not StateType.FAILED:  # a failure is left for the user to inspect
             message = run.state.message if kind is StateType.CRASHED else None
             reason = (message or "").strip().partition("\n")[0].rstrip(".")
             yield self._resubmit(experiment, run, reason or "its process died")
-        elif kind is StateType.RUNNING and standing.failure is not None:
-            self._set(run, Failed(message=standing.failure.reason))
-            yield f"failed, and could not report it: {standing.failure.reason}"
+        elif kind is StateType.RUNNING and status.failure is not None:
+            self._set(run, Failed(message=status.failure.reason))
+            yield f"failed, and could not report it: {status.failure.reason}"
 
     def _end_commands(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
@@ -144,9 +144,9 @@ class Reconciler:
             experiment = run.parameters.get("experiment", "")
             if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():
                 continue
-            standing = standing_of(self.schedule.root(experiment))
-            if standing.state != "running" and self._suspects.is_due(run):
-                if standing.state == "done":
+            status = experiment_status(self.schedule.root(experiment))
+            if status.state != "running" and self._suspects.is_due(run):
+                if status.state == "done":
                     self._set(run, Completed(message="its result exists"))
                 else:
                     self._set(run, Crashed(message="it was killed"))

@@ -25,7 +25,7 @@ from prefect.states import Cancelled, Cancelling
 
 from flows.records.failures import FAILURE_FILE
 from flows.records.files import experiments_dir
-from flows.records.states import CONFIG_FILE, standing_of
+from flows.records.states import CONFIG_FILE, experiment_status
 from flows.service.deployments import POOL, connect, deploy
 from flows.service.server import PrefectServer
 from hacpo_core.errors import HacpoError, ServerError, first_line
@@ -176,11 +176,11 @@ class Schedule:
         Raises:
             RefusedError: it is complete, queued, being trained, or was never planned.
         """
-        standing = standing_of(self.root(experiment))
-        if standing.state == "done":
+        status = experiment_status(self.root(experiment))
+        if status.state == "done":
             raise RefusedError(f"{experiment} is complete")
-        if standing.state == "running":
-            raise RefusedError(f"{experiment} is being trained ({standing.reason}); a live run cannot be started again")
+        if status.state == "running":
+            raise RefusedError(f"{experiment} is being trained ({status.reason}); a live run cannot be started again")
         if not (self.root(experiment) / CONFIG_FILE).is_file():
             raise RefusedError(f"{experiment} was never planned in {self._runs_dir}; plan it with `hacpo grid`")
         newest = self._newest(experiment)
@@ -228,10 +228,10 @@ class Schedule:
         """
         newest = self._newest(experiment)
         state = _described(newest).state if newest is not None else ""
-        standing = standing_of(self.root(experiment)).state
-        will_return = state == "Crashed" and standing == "missing"  # the reconciler would resubmit it
+        status = experiment_status(self.root(experiment)).state
+        will_return = state == "Crashed" and status == "missing"  # the reconciler would resubmit it
         if newest is None or not (state in LIVE or will_return):
-            if standing == "running":
+            if status == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; stop it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
         host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()

@@ -17,44 +17,44 @@ from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
 from flows.records.failures import Failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.progress import Evaluated, Spent, read_progress
-from flows.records.states import Standing
+from flows.records.states import ExperimentStatus
 from flows.service.schedule import WorkerRecord
 from tests.dashboards.conftest import RememberingSchedule, scheduled
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
 
-FAILED = Standing("failed", None, Failure("EngineError", "out of memory", ""))
+FAILED = ExperimentStatus("failed", None, Failure("EngineError", "out of memory", ""))
 
 
 def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Matrix:
     runs = Runs(runs_dir)
-    return build_matrix(runs.grid(name), runs.standing, view or ScheduleView())
+    return build_matrix(runs.grid(name), runs.status, view or ScheduleView())
 
 
 @pytest.mark.parametrize(
-    ("standing", "run", "unavailable", "expected"),
+    ("status", "run", "unavailable", "expected"),
     [
-        (Standing("done", None, None), "Crashed", "no model", "done"),
-        (Standing("running", None, None), "Scheduled", "", "running"),
+        (ExperimentStatus("done", None, None), "Crashed", "no model", "done"),
+        (ExperimentStatus("running", None, None), "Scheduled", "", "running"),
         (FAILED, None, "", "failed"),
         (FAILED, "Scheduled", "", "queued"),
         (FAILED, "Running", "", "running"),
-        (Standing("missing", None, None), "Crashed", "", "failed"),
-        (Standing("missing", None, None), "Cancelled", "", "missing"),
-        (Standing("missing", None, None), "Cancelling", "", "running"),
-        (Standing("missing", None, None), None, "no model", "unavailable"),
-        (Standing("missing", None, None), None, "", "missing"),
+        (ExperimentStatus("missing", None, None), "Crashed", "", "failed"),
+        (ExperimentStatus("missing", None, None), "Cancelled", "", "missing"),
+        (ExperimentStatus("missing", None, None), "Cancelling", "", "running"),
+        (ExperimentStatus("missing", None, None), None, "no model", "unavailable"),
+        (ExperimentStatus("missing", None, None), None, "", "missing"),
     ],
 )
 def test_files_count_before_the_schedule_and_the_queue_before_an_old_failure(
-    standing: Standing, run: str | None, unavailable: str, expected: str
+    status: ExperimentStatus, run: str | None, unavailable: str, expected: str
 ) -> None:
-    found = judge(standing, scheduled("x", run) if run else None, unavailable)
+    found = judge(status, scheduled("x", run) if run else None, unavailable)
     assert found.state == expected
 
 
 def test_reasons_come_from_whoever_knows() -> None:
     assert judge(FAILED, None, "").reason == "EngineError: out of memory"
-    missing = Standing("missing", None, None)
+    missing = ExperimentStatus("missing", None, None)
     assert judge(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
     assert (
         judge(missing, scheduled("x", "Scheduled", priority="low"), "").reason == "waiting for a worker, priority low"
@@ -67,7 +67,7 @@ def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_
     root = runs_dir / "experiments" / place.experiment
     progress = read_progress(root)
     assert progress is not None
-    running = Standing("running", replace(progress, seconds_left=50.0), None)
+    running = ExperimentStatus("running", replace(progress, seconds_left=50.0), None)
 
     def cell(state: str) -> MatrixCell:
         view = ScheduleView(runs={place.experiment: scheduled(place.experiment, state)})
@@ -103,7 +103,7 @@ def test_totals_count_a_shared_experiment_once(runs_dir: Path) -> None:
     shared = [Place("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.places]
     both = GridRecord("both", "Both", "plain", ["dev"], [*record.places, *shared])
     runs = Runs(runs_dir)
-    totals = build_matrix(both, runs.standing, ScheduleView()).totals
+    totals = build_matrix(both, runs.status, ScheduleView()).totals
     assert totals.counts["done"] == totals.num_all == 9
     assert totals.spent.tokens == 6 * 40_000 + 3 * 80_000
 
@@ -114,9 +114,9 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     names.append(write_run(runs_dir, seed=3, step=0, state="missing"))
     places = [Place("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
     record, runs = GridRecord("g", "G", "plain", [], places), Runs(runs_dir)
-    assert build_matrix(record, runs.standing, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
+    assert build_matrix(record, runs.status, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
     two = ScheduleView(workers=[WorkerRecord("a", 2)])
-    assert build_matrix(record, runs.standing, two).totals.seconds_left == pytest.approx(96)
+    assert build_matrix(record, runs.status, two).totals.seconds_left == pytest.approx(96)
 
 
 def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir: Path) -> None:
@@ -124,7 +124,7 @@ def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir:
     names.append(write_run(runs_dir, seed=0))  # 96 s
     places = [Place("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
     places += [Place("tiny", "hacpo", "", 0, "qwen", names[3]), Place("tiny", "hacpo", "", 1, "qwen", "never-begun")]
-    totals = build_matrix(GridRecord("g", "G", "plain", [], places), Runs(runs_dir).standing, ScheduleView()).totals
+    totals = build_matrix(GridRecord("g", "G", "plain", [], places), Runs(runs_dir).status, ScheduleView()).totals
     assert totals.seconds_left == pytest.approx(96)
 
 
@@ -151,7 +151,7 @@ def test_beginning_cuts_inside_a_section_and_keeps_the_totals(runs_dir: Path) ->
     write_grid(runs_dir, name="b", pair="b")
     places = [place for record in Runs(runs_dir).grids() for place in record.places]
     runs = Runs(runs_dir)
-    whole = build_matrix(GridRecord("both", "Both", "plain", ["dev"], places), runs.standing, ScheduleView())
+    whole = build_matrix(GridRecord("both", "Both", "plain", ["dev"], places), runs.status, ScheduleView())
 
     def shape(most: int) -> list[tuple[int, int]]:
         return [(len(section.rows), len(section.seeds)) for section in beginning(whole, most).sections]
@@ -176,21 +176,21 @@ def test_grids_are_parsed_again_only_when_one_changed(runs_dir: Path) -> None:
 def test_state_follows_lock_failure_and_result(runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
     runs = Runs(runs_dir)
-    assert runs.standing(name).state == "missing"
+    assert runs.status(name).state == "missing"
     with hold_lock(runs_dir / "experiments" / name):
-        assert runs.standing(name).state == "running"
+        assert runs.status(name).state == "running"
     write_run(runs_dir, step=3, state="failed", failure=Failure("E", "m", ""))
-    assert runs.standing(name).reason == "E: m"
+    assert runs.status(name).reason == "E: m"
     write_run(runs_dir, step=40)
-    assert runs.standing(name).state == "done"
+    assert runs.status(name).state == "done"
 
 
 def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
     name, parsed = write_run(runs_dir), []
 
-    def read(root: Path) -> Standing:
+    def read(root: Path) -> ExperimentStatus:
         parsed.append(root.name)
-        return Standing("done", None, None)
+        return ExperimentStatus("done", None, None)
 
     def age(seconds: float) -> None:
         written_at = time.time() - seconds
@@ -198,14 +198,14 @@ def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
 
     runs = Runs(runs_dir, read=read)
     age(60.0)
-    runs.standing(name), runs.standing(name)
+    runs.status(name), runs.status(name)
     assert parsed == [name]
     write_run(runs_dir, step=39)
     age(50.0)
-    runs.standing(name), runs.standing(name)
+    runs.status(name), runs.status(name)
     assert parsed == [name, name]
     age(0.0)
-    runs.standing(name), runs.standing(name)
+    runs.status(name), runs.status(name)
     assert parsed == [name] * 4, "what has just been written may have been written again at the same time of the clock"
 
 

@@ -191,7 +191,7 @@ def test_last_frame_stands_first_and_causes_are_left_to_the_whole_text() -> None
 
 def comparer(runs_dir: Path, **grid: object) -> Comparer:
     record = write_grid(runs_dir, **grid)  # type: ignore[arg-type]
-    return Comparer(record, record.places[0].pair, Runs(runs_dir).standing)
+    return Comparer(record, record.places[0].pair, Runs(runs_dir).status)
 
 
 def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
@@ -224,7 +224,7 @@ def test_run_that_fails_before_it_begins_takes_nothing_from_the_others(runs_dir:
     assert [(place.method, place.agent) for place in record.places] == [
         ("gspo", "qwen"), ("gspo", "llama"), ("hacpo", "qwen"), ("hacpo", "llama"),
     ]  # fmt: skip
-    found = Comparer(record, "tiny", Runs(runs_dir).standing).comparison
+    found = Comparer(record, "tiny", Runs(runs_dir).status).comparison
     together = next(line for line in found.lines if (line.agent, line.variant.method) == (TOGETHER, "gspo"))
     assert together.num_seeds == 1 and together.figures[0].summary is not None
 
@@ -234,7 +234,7 @@ def test_trained_run_without_evaluations_has_no_known_cost(runs_dir: Path) -> No
     silent = runs_dir / "experiments" / write_run(runs_dir)
     progress = json.loads((silent / "progress.json").read_text(encoding="utf-8"))
     (silent / "progress.json").write_text(json.dumps({**progress, "evaluations": []}), encoding="utf-8")
-    found = Comparer(Runs(runs_dir).everything(), "tiny", Runs(runs_dir).standing).comparison
+    found = Comparer(Runs(runs_dir).everything(), "tiny", Runs(runs_dir).status).comparison
     tokens = {line.variant.method: line.tokens for line in found.lines if line.agent == TOGETHER}
     assert tokens == {"base": None, "gspo": 80_000, "hacpo": None}
     assert {line.num_seeds for line in found.lines} == {1}
@@ -245,7 +245,7 @@ def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
     write_run(runs_dir, seed=2, step=20, state="missing")
     (runs_dir / "experiments" / record.places[-1].experiment / "result.json").unlink()
     line = next(
-        line for line in Comparer(record, "tiny", Runs(runs_dir).standing).comparison.lines
+        line for line in Comparer(record, "tiny", Runs(runs_dir).status).comparison.lines
         if (line.agent, line.variant.method) == ("qwen", "hacpo")
     )  # fmt: skip
     assert (line.num_seeds, line.num_planned) == (2, 3)
@@ -268,22 +268,22 @@ def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: 
     hacpo = next(one for one in made.comparison.variants if one.method == "hacpo")
     write_run(runs_dir, seed=1, step=20, state="missing")
     record = Runs(runs_dir).grid("small_grid")
-    under_way = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
+    under_way = Comparer(record, "tiny", Runs(runs_dir).status).curve(hacpo, ("qwen", "llama"), ["dev"])
     assert [point.step for point in under_way] == [0, 10, 20] and under_way[1].half_width == pytest.approx(0.0)
     write_run(runs_dir, seed=0)
-    complete = Comparer(record, "tiny", Runs(runs_dir).standing).curve(hacpo, ("qwen", "llama"), ["dev"])
+    complete = Comparer(record, "tiny", Runs(runs_dir).status).curve(hacpo, ("qwen", "llama"), ["dev"])
     assert complete[-1].step == 40 and math.isnan(complete[-1].half_width)
 
 
 def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
     record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")
-    found = Comparer(record, pair, Runs(runs_dir).standing).comparison
+    found = Comparer(record, pair, Runs(runs_dir).status).comparison
     assert all(figure.printed is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
     for path in runs_dir.rglob("progress.json"):
         path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
     record.benchmarks[:] = ["math500"]
-    lines = Comparer(record, pair, Runs(runs_dir).standing).comparison.lines
+    lines = Comparer(record, pair, Runs(runs_dir).status).comparison.lines
     printed = {(line.agent, line.variant.method): line.figures[0].printed for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None

@@ -17,7 +17,7 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
     ours = write_grid(runs_dir, pair="b", methods=("hacpo",), last=0.9)
     record = replace(both, places=[*both.places, *ours.places])
     runs = Runs(runs_dir)
-    comparers = {pair: Comparer(record, pair, runs.standing) for pair in ("a", "b")}
+    comparers = {pair: Comparer(record, pair, runs.status) for pair in ("a", "b")}
     answer, alone = answer_of(comparers), answer_of({"a": comparers["a"]})
     assert answer.best == Variant("gspo")
     found, expected = answer.of()[Variant("gspo")], alone.of()[Variant("gspo")]
@@ -29,11 +29,11 @@ def test_pair_is_compared_again_only_if_its_evaluations_change(runs_dir: Path) -
     record = replace(done, places=[*done.places, *running.places])
     runs, judge = Runs(runs_dir), Judge()
     root = runs_dir / "experiments" / running.places[-1].experiment
-    before = judge.judged(record, runs.standing)
+    before = judge.judged(record, runs.status)
     write_progress(root, pair="b", step=32)
-    assert judge.judged(record, runs.standing) is before, "a step without an evaluation"
+    assert judge.judged(record, runs.status) is before, "a step without an evaluation"
     write_progress(root, pair="b", step=40)
-    after = judge.judged(record, runs.standing)
+    after = judge.judged(record, runs.status)
     assert after.comparers["a"] is before.comparers["a"] and after.comparers["b"] is not before.comparers["b"]
 
 
@@ -42,7 +42,7 @@ def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_di
     begun = write_grid(runs_dir, pair="b", seeds=(0,))
     runs = Runs(runs_dir)
     record = replace(whole, places=[*whole.places, *begun.places])
-    comparers = {pair: Comparer(record, pair, runs.standing) for pair in ("a", "b")}
+    comparers = {pair: Comparer(record, pair, runs.status) for pair in ("a", "b")}
     found = answer_of(comparers).of()[Variant("gspo")]
     assert found.difference == answer_of({"a": comparers["a"]}).of()[Variant("gspo")].difference
     assert found.text.endswith("3 seeds, 1 pair to come")

@@ -24,7 +24,7 @@ from experiments.run import count_experiments, default_workers, run_grid, show_g
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan, with_ranks
 from flows.records.failures import read_failure
-from flows.records.states import RESULT_FILE, standing_of
+from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from flows.service.schedule import ScheduledRun
@@ -117,8 +117,8 @@ def test_same_settings_under_two_names_are_trained_once(small_models: Path, tmp_
 
 
 def state(planned: Plan) -> tuple[str, str]:
-    standing = standing_of(planned.root)
-    return standing.state, standing.reason
+    status = experiment_status(planned.root)
+    return status.state, status.reason
 
 
 def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) -> None:

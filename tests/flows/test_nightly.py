@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.service.processes import home_of
 from flows.service.schedule import Schedule
 from flows.service.server import client_environment, ensure_server, stop_server
@@ -63,7 +63,7 @@ def test_worker_plans_trains_evaluates_and_reports_a_grid(runs_dir: Path) -> Non
     run(schedule, "grid/grid", grid=str(runs_dir / "grid.yaml"))
     (experiment,) = schedule.runs()
     assert schedule.runs()[experiment].priority == "low"
-    wait_until(lambda: standing_of(schedule.root(experiment)).state == "done", "never trained", limit_s=LIMIT_S)
+    wait_until(lambda: experiment_status(schedule.root(experiment)).state == "done", "never trained", limit_s=LIMIT_S)
     wait_until(lambda: schedule.runs()[experiment].state == "Completed", "never reported", limit_s=LIMIT_S)
 
     before = len(read_evaluations(schedule.root(experiment)))

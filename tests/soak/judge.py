@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.files import experiment_ids
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.records.tracked import unsent_experiments
 from flows.service.schedule import Schedule
 from flows.service.server import find_server
@@ -102,7 +102,7 @@ def problems_of_end(code: int, lines: Sequence[str], *, may_abort: bool) -> list
 
 
 def _state(site: Site, name: str) -> str:
-    return standing_of(site.experiments / name).state
+    return experiment_status(site.experiments / name).state
 
 
 def _queue(site: Site) -> list[str]:

@@ -12,12 +12,12 @@ from dashboards.models.grids.matrix import CANCELLING, Matrix, MatrixCell, Matri
 from dashboards.models.scheduling import WAITING, ScheduleView
 from flows.records.gridfile import GridRecord, Place
 from flows.records.progress import Evaluated, Progress, Spent
-from flows.records.states import Standing
+from flows.records.states import ExperimentStatus
 from flows.service.schedule import ScheduledRun
 
 _CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 _BY_URGENCY = ("failed", "running", "queued", "missing", "unavailable", "done")
-StandingOf = Callable[[str], Standing]
+StatusOf = Callable[[str], ExperimentStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class CellState:
     reason: str
 
 
-def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> CellState:
+def judge(status: ExperimentStatus, run: ScheduledRun | None, unavailable: str) -> CellState:
     """Combine files and schedule into one state; a lock or a result in the folder overrides the schedule.
 
     Args:
-        standing: state from the folder.
+        status: state from the folder.
         run: newest flow run, None if the schedule has none.
         unavailable: why the experiment could not be planned, "" if it could.
     """
-    if standing.state in ("done", "running"):
-        is_ending = standing.state == "running" and run is not None and run.state == "Cancelling"
-        return CellState(standing.state, CANCELLING if is_ending else standing.reason)
+    if status.state in ("done", "running"):
+        is_ending = status.state == "running" and run is not None and run.state == "Cancelling"
+        return CellState(status.state, CANCELLING if is_ending else status.reason)
     if run is not None:
         if run.state in WAITING:
             return CellState("queued", f"waiting for a worker, priority {run.priority}")
@@ -46,34 +46,32 @@ def judge(standing: Standing, run: ScheduledRun | None, unavailable: str) -> Cel
             return CellState("running", CANCELLING)
         if run.state == "Running":
             return CellState("running", "starting, or its process has just ended")
-    if standing.state == "failed":
-        return CellState("failed", standing.reason)
+    if status.state == "failed":
+        return CellState("failed", status.reason)
     if run is not None and run.state in ("Failed", "Crashed"):
         return CellState("failed", run.message or f"flow run {run.state.lower()}")
-    if unavailable and standing.progress is None:
+    if unavailable and status.progress is None:
         return CellState("unavailable", unavailable)
     if run is not None and run.state == "Cancelled":
-        so_far = f", {standing.reason}" if standing.progress is not None else ""
+        so_far = f", {status.reason}" if status.progress is not None else ""
         return CellState("missing", f"cancelled{so_far}")
-    return CellState("missing", standing.reason)
+    return CellState("missing", status.reason)
 
 
-def build_matrix(
-    record: GridRecord, standing_of: StandingOf, schedule: ScheduleView, *, by_agent: bool = False
-) -> Matrix:
+def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView, *, by_agent: bool = False) -> Matrix:
     """Build a grid with the state of every cell.
 
     Args:
         record: the planned grid.
-        standing_of: returns the state of an experiment by id; called once each.
+        status_of: returns the state of an experiment by id; called once each.
         schedule: last known state of the schedule.
         by_agent: a row per agent of each method, instead of one per method.
     """
-    standings = {name: standing_of(name) for name in dict.fromkeys(place.experiment for place in record.places)}
+    statuses = {name: status_of(name) for name in dict.fromkeys(place.experiment for place in record.places)}
     pairs: dict[str, list[Place]] = {}
     for place in record.places:
         pairs.setdefault(place.pair, []).append(place)
-    sections = tuple(_section(pair, places, record, standings, schedule, by_agent) for pair, places in pairs.items())
+    sections = tuple(_section(pair, places, record, statuses, schedule, by_agent) for pair, places in pairs.items())
     unique = {
         cell.experiment: cell
         for section in sections
@@ -89,7 +87,7 @@ def _section(
     pair: str,
     places: Sequence[Place],
     record: GridRecord,
-    standings: Mapping[str, Standing],
+    statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
     by_agent: bool,
 ) -> MatrixSection:
@@ -106,7 +104,7 @@ def _section(
             cells = []
             for seed in seeds:
                 members = [place for place in own if place.seed == seed and agent in ("", place.agent)]
-                cells.append(_cell(members, agent, record, standings, schedule) if members else None)
+                cells.append(_cell(members, agent, record, statuses, schedule) if members else None)
             is_part = bool(agent) and not by_agent
             key = _key("r", pair, method, label, agent)
             has_parts = trains_alone and not by_agent and not agent
@@ -118,18 +116,18 @@ def _cell(
     places: Sequence[Place],
     agent: str,
     record: GridRecord,
-    standings: Mapping[str, Standing],
+    statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
 ) -> MatrixCell:
     first, names = places[0], tuple(dict.fromkeys(place.experiment for place in places))
     unavailable = {place.experiment: place.unavailable for place in places}
-    states = {name: judge(standings[name], schedule.runs.get(name), unavailable[name]) for name in names}
+    states = {name: judge(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
     shown = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
-    progress = [own for name in names if (own := standings[name].progress) is not None]
+    progress = [own for name in names if (own := statuses[name].progress) is not None]
     left = [
         own.seconds_left
         for name in names
-        if (own := standings[name].progress) is not None
+        if (own := statuses[name].progress) is not None
         and own.seconds_left is not None
         and states[name].state == "running"
         and states[name].reason != CANCELLING

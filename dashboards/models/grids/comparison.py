@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from dashboards.models.grids.cells import StandingOf
+from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.training import Point, Trained, last_of, path_of, trained_of
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
@@ -76,7 +76,7 @@ class Comparer:
         others: evaluated benchmarks that the grid does not compare.
     """
 
-    def __init__(self, record: GridRecord, pair: str, standing_of: StandingOf) -> None:
+    def __init__(self, record: GridRecord, pair: str, status_of: StatusOf) -> None:
         self._record, self._pair = record, pair
         self._places = [place for place in record.places if place.pair == pair]
         self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
@@ -85,7 +85,7 @@ class Comparer:
             seeds.setdefault(Variant(place.method, place.label), set()).add(place.seed)
         self._variants = tuple(seeds)
         self._seeds = {variant: sorted(own) for variant, own in seeds.items()}
-        self.trained = {self._key(place): trained_of(place, standing_of) for place in self._places}
+        self.trained = {self._key(place): trained_of(place, status_of) for place in self._places}
         self._finals, self._curve = cache(self._finals_of), cache(self._curve_of)
         evaluations = [evaluation for trained in self.trained.values() for evaluation in trained.evaluations]
         evaluated = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)

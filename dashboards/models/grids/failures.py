@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dashboards.models.grids.cells import StandingOf
+from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.matrix import MatrixCell
 
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+(\.\d+)?")
@@ -21,7 +21,7 @@ class FailureGroup:
     trace: str
 
 
-def failure_groups(cells: Iterable[MatrixCell], standing_of: StandingOf) -> list[FailureGroup]:
+def failure_groups(cells: Iterable[MatrixCell], status_of: StatusOf) -> list[FailureGroup]:
     """Causes of the failed cells, the most frequent first."""
     by_cause: dict[str, dict[str, str]] = {}
     for cell in cells:
@@ -30,6 +30,6 @@ def failure_groups(cells: Iterable[MatrixCell], standing_of: StandingOf) -> list
     groups = []
     for members in by_cause.values():
         first, reason = next(iter(members.items()))
-        failure = standing_of(first).failure
+        failure = status_of(first).failure
         groups.append(FailureGroup(reason, tuple(members), failure.traceback if failure is not None else ""))
     return sorted(groups, key=lambda group: -len(group.experiments))

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dashboards.models.grids.cells import StandingOf
+from dashboards.models.grids.cells import StatusOf
 from flows.records.gridfile import Place
 from flows.records.progress import Evaluated, Spent
 
@@ -37,13 +37,13 @@ class Trained:
         return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
 
 
-def trained_of(place: Place, standing_of: StandingOf) -> Trained:
+def trained_of(place: Place, status_of: StatusOf) -> Trained:
     """An agent's evaluations in the experiment of a place."""
-    standing = standing_of(place.experiment)
-    if standing.progress is None:
+    status = status_of(place.experiment)
+    if status.progress is None:
         return Trained((), None)
-    own = tuple(evaluation for evaluation in standing.progress.evaluations if evaluation.agent == place.agent)
-    return Trained(own, standing.progress.num_steps if standing.state == "done" else None)
+    own = tuple(evaluation for evaluation in status.progress.evaluations if evaluation.agent == place.agent)
+    return Trained(own, status.progress.num_steps if status.state == "done" else None)
 
 
 def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Point]:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboards.formats import counted, signed
-from dashboards.models.grids.cells import StandingOf
+from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.comparison import TOGETHER, Comparer
 from experiments.report.cells import Variant, method_of_interest
 from experiments.report.statistics import Difference, holm, p_text, paired_t, verdict_word
 from flows.records.gridfile import GridRecord
-from flows.records.states import Standing
+from flows.records.states import ExperimentStatus
 
 EVERY_PAIR = ""
 """stands for all pairs of a grid together"""
@@ -92,7 +92,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    standings: Sequence[Standing]
+    statuses: Sequence[ExperimentStatus]
     comparer: Comparer
 
 
@@ -102,14 +102,14 @@ class Judge:
     def __init__(self) -> None:
         self._known: dict[str, tuple[GridRecord, Mapping[str, _Pair], Judged]] = {}
 
-    def judged(self, record: GridRecord, standing_of: StandingOf) -> Judged:
+    def judged(self, record: GridRecord, status_of: StatusOf) -> Judged:
         """The comparers and the answer of a grid."""
         known = self._known.get(record.name)
         before: Mapping[str, _Pair] = known[1] if known is not None and known[0] == record else {}
-        standings: dict[str, list[Standing]] = {}
+        statuses: dict[str, list[ExperimentStatus]] = {}
         for place in record.places:
-            standings.setdefault(place.pair, []).append(standing_of(place.experiment))
-        pairs = {pair: _compared(record, pair, own, standing_of, before.get(pair)) for pair, own in standings.items()}
+            statuses.setdefault(place.pair, []).append(status_of(place.experiment))
+        pairs = {pair: _compared(record, pair, own, status_of, before.get(pair)) for pair, own in statuses.items()}
         comparers = {pair: own.comparer for pair, own in pairs.items()}
         if known is not None and before and all(comparers[pair] is own.comparer for pair, own in before.items()):
             found = known[2]
@@ -120,14 +120,18 @@ class Judge:
 
 
 def _compared(
-    record: GridRecord, pair: str, standings: Sequence[Standing], standing_of: StandingOf, before: _Pair | None
+    record: GridRecord,
+    pair: str,
+    statuses: Sequence[ExperimentStatus],
+    status_of: StatusOf,
+    before: _Pair | None,
 ) -> _Pair:
     if before is None:
-        return _Pair(standings, Comparer(record, pair, standing_of))
-    if all(map(operator.is_, standings, before.standings)):
+        return _Pair(statuses, Comparer(record, pair, status_of))
+    if all(map(operator.is_, statuses, before.statuses)):
         return before
-    comparer = Comparer(record, pair, standing_of)
-    return _Pair(standings, before.comparer if comparer.trained == before.comparer.trained else comparer)
+    comparer = Comparer(record, pair, status_of)
+    return _Pair(statuses, before.comparer if comparer.trained == before.comparer.trained else comparer)
 
 
 def answer_of(comparers: Mapping[str, Comparer]) -> Answer:

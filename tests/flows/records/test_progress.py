@@ -8,7 +8,7 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.records.progress import PROGRESS_FILE, Progress, read_progress
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.records.watcher import Watcher
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
@@ -69,7 +69,7 @@ def test_run_that_is_resumed_counts_no_step_twice(small_plan: Callable[..., Plan
     run_experiment(whole, DirectRunner())
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), _StopsAfter(3))
-    assert standing_of(planned.root).reason == "interrupted at step 3 of 4"
+    assert experiment_status(planned.root).reason == "interrupted at step 3 of 4"
     run_experiment(planned, DirectRunner())
     tokens = {k: spent.tokens for k, spent in progress_of(planned).spent.items()}
     assert tokens == {k: spent.tokens for k, spent in progress_of(whole).spent.items()}

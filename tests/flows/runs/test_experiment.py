@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import CONTENTS_FILE, Plan, find_plan
 from flows.records.failures import record_failure
-from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
+from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment, waited_for
 from flows.runs.tracking import store_of
 from hacpo_core.config.addresses import STATE_FILE
@@ -54,7 +54,7 @@ def test_mlflow_runs_of_an_experiment_that_is_ended_are_killed_and_of_one_that_f
     ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
     client = MlflowClient(store_of(planned))
     assert {client.get_run(run).info.status for run in (ids["run"], *ids["agents"].values())} == {status}
-    assert standing_of(planned.root).state == state
+    assert experiment_status(planned.root).state == state
 
 
 def test_run_whose_result_cannot_be_written_is_not_finished_in_mlflow(
@@ -75,7 +75,7 @@ def test_run_whose_result_cannot_be_written_is_not_finished_in_mlflow(
     assert client.get_run(ids["run"]).info.status == "FAILED"
     run_experiment(planned, DirectRunner())
     assert client.get_run(ids["run"]).info.status == "FINISHED"
-    assert standing_of(planned.root).state == "done"
+    assert experiment_status(planned.root).state == "done"
     assert not list(planned.root.glob(".*.tmp"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flows.planning.plans import Plan
-from flows.records.states import RESULT_FILE, standing_of
+from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.runs.extend import extend, shorter_run, why_not_extended
 from hacpo_core.errors import ConfigError
@@ -46,7 +46,7 @@ def test_extended_run_has_the_bits_of_one_run_of_its_length_and_leaves_the_short
     assert extended.keys() - whole.keys() == former_last, "the shorter run's last step was evaluated on more"
     shutil.rmtree(longer.root)
     assert outcome(short) == before
-    assert standing_of(short.root).state == "done"
+    assert experiment_status(short.root).state == "done"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from flows.planning.plans import Plan, save_plan
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.runs.experiment import run_experiment
 from flows.service.processes import Record
 from flows.service.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
@@ -225,7 +225,7 @@ def test_run_that_prefect_failed_crashed_and_its_experiment_has_not_failed(
     words = run_child(served, runs_dir, "outage")["error"]
     assert re.match(r"Prefect did not run step 0 · .*: Unable to acquire concurrency slots on .*`hacpo resume`", words)
     assert state_of(record, served.id) == ("CRASHED", words)
-    assert standing_of(served.root).state == "missing", "a worker's reconciler starts it again"
+    assert experiment_status(served.root).state == "missing", "a worker's reconciler starts it again"
 
 
 def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
@@ -236,7 +236,7 @@ def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
     with ExperimentLock(served.root):
         assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
     assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
-    assert standing_of(served.root).state == "missing"
+    assert experiment_status(served.root).state == "missing"
 
 
 def test_mistake_in_an_evaluation_is_one_sentence_and_makes_no_flow_run(
@@ -261,9 +261,9 @@ def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled
     assert json.loads(interrupted.stdout.splitlines()[-1])["error"] == "interrupted"
     assert "ERROR" not in interrupted.stderr, "the command itself says it"
     assert state_of(record, served.id)[0] == "CANCELLED"
-    assert standing_of(served.root).state == "missing"
+    assert experiment_status(served.root).state == "missing"
     run_child(served, runs_dir, "none")
-    assert standing_of(served.root).state == "done"
+    assert experiment_status(served.root).state == "done"
 
 
 def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, PrefectServer]) -> None:

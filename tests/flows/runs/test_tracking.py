@@ -18,7 +18,7 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.records.tracked import is_open
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
@@ -38,7 +38,7 @@ def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ends_well_and_warns(planned: Plan, message: str, caplog: pytest.LogCaptureFixture) -> None:
     run_experiment(planned, DirectRunner())
-    assert standing_of(planned.root).state == "done"
+    assert experiment_status(planned.root).state == "done"
     assert is_open(planned.root), "the next chance to send it is known"
     assert message in caplog.text
     assert "not all was sent to MLflow" in caplog.text

@@ -14,7 +14,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
-from flows.records.states import RESULT_FILE, standing_of
+from flows.records.states import RESULT_FILE, experiment_status
 from flows.service.host import Patience
 from flows.service.processes import Record, end_family, home_of
 from flows.service.reconciler import Reconciler
@@ -201,9 +201,9 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
 
     site.wait(are_completed, "never completed", every_s=1.0)
     assert sum(run.parameters["experiment"] == cancelled.id for run in site.schedule.all_flow_runs()) == 1
-    assert standing_of(cancelled.root).state == "missing"
+    assert experiment_status(cancelled.root).state == "missing"
     for planned in plans.values():
-        assert standing_of(planned.root).state == "done"
+        assert experiment_status(planned.root).state == "done"
         alone = small_plan("hacpo", *words, f"seed={planned.config.seed}", runs_dir=tmp_path / "alone")
         assert outcome(planned) == undisturbed(alone)
         runs = [run for run in site.schedule.all_flow_runs() if run.parameters["experiment"] == planned.id]
@@ -237,8 +237,10 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
     site.schedule.cancel(planned.id)
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
     site.wait(lambda: (reconciler.look(), site.state(planned) == "Cancelled" and not site.children())[1], "goes on")
-    site.wait(lambda: standing_of(planned.root).state == "missing", "a process without a command line keeps the lock")
-    assert standing_of(planned.root).reason.startswith("interrupted at step ")
+    site.wait(
+        lambda: experiment_status(planned.root).state == "missing", "a process without a command line keeps the lock"
+    )
+    assert experiment_status(planned.root).reason.startswith("interrupted at step ")
 
 
 def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[..., Plan]) -> None:

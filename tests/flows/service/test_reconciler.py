@@ -18,7 +18,7 @@ from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.gridfile import GridRecord, Place, save_grid
 from flows.records.notification import URL_VARIABLE
-from flows.records.states import CONFIG_FILE, RESULT_FILE, standing_of
+from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.records.tracked import is_open, mark_open
 from flows.runs.experiment import run_experiment
 from flows.service.host import Patience
@@ -167,7 +167,7 @@ def test_nothing_is_read_of_what_needs_no_judgement(
 ) -> None:
     """With 5,000 complete experiments, each look read 10,000 files."""
     read: list[Path] = []
-    monkeypatch.setattr("flows.service.reconciler.standing_of", read.append)
+    monkeypatch.setattr("flows.service.reconciler.experiment_status", read.append)
     look(schedule_of(tmp_path, state))
     assert read == []
 
@@ -179,8 +179,8 @@ def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Pa
     last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}@0")
     assert look(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert (last.states, last.submitted) == (["CRASHED"], [])
-    standing = standing_of(last.root("x"))
-    assert standing.reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
+    status = experiment_status(last.root("x"))
+    assert status.reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
 
 
 def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None
 def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}@0")
     assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
-    assert standing_of(schedule.root("x")).state == "failed"
+    assert experiment_status(schedule.root("x")).state == "failed"
     assert look(schedule) == [], "once"
 
 

@@ -23,7 +23,7 @@ from prefect.states import Crashed, Pending, Running, Scheduled
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
-from flows.records.states import RESULT_FILE, standing_of
+from flows.records.states import RESULT_FILE, experiment_status
 from flows.service.deployments import DECLARATIONS, POOL, deploy
 from flows.service.processes import Record, home_of
 from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
@@ -281,9 +281,9 @@ def test_new_attempt_takes_the_old_failure_away(
 ) -> None:
     plan = planned(small_plan, runs_dir, 5)
     record_failure(plan.root, ValueError("no"))
-    assert standing_of(plan.root).state == "failed"
+    assert experiment_status(plan.root).state == "failed"
     schedule.start(plan.id)
-    assert standing_of(plan.root).state == "missing"
+    assert experiment_status(plan.root).state == "missing"
 
 
 def test_folders_on_one_server_do_not_see_each_other(

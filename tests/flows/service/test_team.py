@@ -22,7 +22,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from experiments.planner import plan_grid
-from flows.records.states import standing_of
+from flows.records.states import experiment_status
 from flows.service.processes import Record, end_family, free_port, home_of, only_one
 from flows.service.schedule import Schedule
 from flows.service.server import RECONCILER_LOCK, PrefectServer, find_reconciler
@@ -201,7 +201,7 @@ def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team
     assert "at the address in MLFLOW_TRACKING_URI" in done.stdout
 
     plans = plan_grid(grid, runs_dir=team.runs_dir).plans.values()
-    assert [standing_of(planned.root).state for planned in plans] == ["done"] * 3
+    assert [experiment_status(planned.root).state for planned in plans] == ["done"] * 3
     schedule = Schedule(team.server, team.runs_dir)
     wait_until(lambda: {run.state for run in schedule.runs().values()} == {"Completed"}, "not completed", limit_s=30)
     assert {name: run.priority for name, run in schedule.runs().items()} == {p.id: "high" for p in plans}

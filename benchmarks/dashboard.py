@@ -33,7 +33,7 @@ from prefect.client.schemas.objects import StateType, Worker, WorkerStatus
 
 from benchmarks.measure import machine
 from flows.planning.compose import compose
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import PROGRESS_FILE, read_progress
 from flows.records.states import experiment_status
 from flows.service.schedule import Schedule, worker_name
@@ -152,10 +152,10 @@ def _pages(runs_dir: Path, names: list[str]) -> dict[str, str]:
         write_answers(runs_dir / "experiments" / answered, 1, {f"problem {n}": responses for n in range(128)})
     progress = runs_dir / "experiments" / newest / PROGRESS_FILE
     progress.write_text(progress.read_text(encoding="utf-8").replace(str(START), str(START + 1)), encoding="utf-8")
-    places = [Place(f"pair{n // 100}", f"method{n // 10 % 10}", "", n % 10, k, name)
+    places = [GridCell(f"pair{n // 100}", f"method{n // 10 % 10}", "", n % 10, k, name)
               for n, name in enumerate(names) for k in ("qwen", "llama")]  # fmt: skip
     save_grid(runs_dir, GridRecord("thousand", "A thousand runs", "plain", ["dev"], places))
-    places = [Place("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
+    places = [GridCell("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
     save_grid(runs_dir, GridRecord("section", "A thousand cells", "plain", ["dev"], places))
     return {
         "grid": "/grid/thousand",

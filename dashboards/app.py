@@ -106,9 +106,9 @@ class _Static(StaticFiles):
 
 
 def _preload(site: Site) -> None:
-    """Judge the newest grid, and read the responses of the newest run."""
+    """GridComparisons the newest grid, and read the responses of the newest run."""
     for record in site.runs.grids()[:1]:
-        site.judge.judged(record, site.runs.status)
+        site.comparisons.of(record, site.runs.status)
     progress = {name: site.runs.status(name).progress for name in site.runs.names()}
     updated_at = {name: own.updated_at for name, own in progress.items() if own is not None}
     if updated_at:

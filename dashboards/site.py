@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from dashboards import formats
 from dashboards.models.changes import Changes, version_of
 from dashboards.models.grids.comparison import Comparison
-from dashboards.models.grids.verdicts import Judge
+from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs.answers import AnswerReader
 from dashboards.models.runs.curves import CurveReader
@@ -78,7 +78,7 @@ class Site:
     curves: CurveReader = field(default_factory=CurveReader)
     answers: AnswerReader = field(default_factory=AnswerReader)
     tables: RunTables = field(init=False)
-    judge: Judge = field(default_factory=Judge)
+    comparisons: GridComparisons = field(default_factory=GridComparisons)
     _mlflow_experiment: str = ""
     _changes: dict[str, Changes] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)

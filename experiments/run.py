@@ -20,7 +20,7 @@ from experiments.estimate import CostEstimate, estimate
 from experiments.planner import CELL_STATES, GridPlan, matrix, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.tracked import reopen
 from flows.runs.display import format_table
 from flows.runs.grid import make_initial_models, watch
@@ -253,7 +253,7 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
         ConfigError: another file's grid has this name.
     """
     places = [
-        Place(
+        GridCell(
             pair=cell.pair,
             method=cell.method,
             label=cell.label,

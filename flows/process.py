@@ -26,15 +26,15 @@ def configure_process() -> None:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # same numbering as nvidia-smi
 
 
-def outlive_reader() -> None:
+def ignore_broken_output() -> None:
     """Discard further output once nobody reads it: a run goes on when the worker that read its output was killed.
 
     Otherwise the next progress bar of a library would end the run with a broken pipe.
     """
-    sys.stdout, sys.stderr = cast(TextIO, _Lasting(sys.stdout)), cast(TextIO, _Lasting(sys.stderr))
+    sys.stdout, sys.stderr = cast(TextIO, _UnbreakableStream(sys.stdout)), cast(TextIO, _UnbreakableStream(sys.stderr))
 
 
-class _Lasting:
+class _UnbreakableStream:
     """A text stream that ignores a broken pipe."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan, plan, save_plan
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notes import Notes, write_notes
 from flows.records.tracked import is_open, reopen, unsent_experiments
 from flows.runs.evaluate import run_evaluation, with_benchmarks
@@ -297,7 +297,7 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
     alone = plan(replace(planned.config, pair=pair))
     save_plan(alone)
     runs_dir = Path(planned.config.runtime.runs_dir)
-    place = Place(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
+    place = GridCell(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
     save_grid(runs_dir, GridRecord("table1", "Table 1", "plain", places=[place]))
     run_experiment(alone, DirectRunner())
     client = MlflowClient(f"sqlite:///{runs_dir / 'mlflow.db'}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridRecord, Place, read_grids
+from flows.records.gridfile import GridCell, GridRecord, read_grids
 from flows.records.states import ExperimentStatus, experiment_status
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.lock import is_locked
@@ -48,7 +48,7 @@ class Runs:
         self._read = read
         self._known: dict[str, _Known] = {}
         self._grids: tuple[_Signature, list[GridRecord]] | None = None
-        self._owners: tuple[list[GridRecord], dict[str, tuple[str, list[Place]]]] | None = None
+        self._owners: tuple[list[GridRecord], dict[str, tuple[str, list[GridCell]]]] | None = None
         self._mutex = threading.Lock()
 
     def names(self) -> list[str]:
@@ -123,7 +123,7 @@ class Runs:
         agents: dict[str, dict[str, None]] = {}
         for place in itertools.chain.from_iterable(found.values()):
             agents.setdefault(place.pair, {}).update({place.agent: None} if place.agent else {})
-        groups: dict[tuple[str, str, str, str], list[Place]] = {}
+        groups: dict[tuple[str, str, str, str], list[GridCell]] = {}
         for name, own in found.items():
             source = self._owner(name)[0] or name  # trainings that one grid asked for belong together
             for place in own:
@@ -131,7 +131,7 @@ class Runs:
                 group = groups.setdefault((source, place.pair, place.method, place.label), [])
                 group += [replace(place, agent=agent) for agent in known]
         taken: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
-        places = list[Place]()
+        places = list[GridCell]()
         for (_, *row), group in groups.items():
             cells = {(place.seed, place.agent) for place in group}
             variants = taken.setdefault(tuple(row), [])
@@ -141,11 +141,11 @@ class Runs:
             places += [replace(place, label=label) for place in group]
         return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", places=places)
 
-    def _owner(self, experiment: str) -> tuple[str, list[Place]]:
+    def _owner(self, experiment: str) -> tuple[str, list[GridCell]]:
         """Name of the newest grid that has an experiment, and its places there; ("", []) if none has it."""
         grids = self.grids()
         if self._owners is None or self._owners[0] is not grids:
-            owners: dict[str, tuple[str, list[Place]]] = {}
+            owners: dict[str, tuple[str, list[GridCell]]] = {}
             for grid in grids:
                 for place in grid.places:
                     owner, own = owners.setdefault(place.experiment, (grid.name, []))
@@ -157,7 +157,7 @@ class Runs:
         """Why its newest grid could not plan an experiment on this machine, "" if it could."""
         return next((place.unavailable for place in self._owner(experiment)[1]), "")
 
-    def places(self, experiment: str) -> list[Place]:
+    def places(self, experiment: str) -> list[GridCell]:
         """Pair, method, seed and agents of an experiment, as the grid names them that asked for it.
 
         A training of one agent belongs to its grid's pair. Without a grid, an experiment has a place per agent, and a
@@ -173,7 +173,7 @@ class Runs:
             match = _ID.fullmatch(experiment)
             pair, method, seed = (match["pair"], match["method"], int(match["seed"])) if match else (experiment, "", 0)
             agents = [""]
-        return [Place(pair, method, "", seed, agent, experiment) for agent in agents]
+        return [GridCell(pair, method, "", seed, agent, experiment) for agent in agents]
 
 
 def _changed_ns(root: Path) -> int | None:

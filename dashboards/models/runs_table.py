@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.models.conditions import exact_text, read_conditions
-from dashboards.models.grids.cells import judge, total_spent
+from dashboards.models.grids.cells import cell_state, total_spent
 from dashboards.models.listing import Runs
 from dashboards.models.runs.settings import read_field_values
 from dashboards.models.runs_query import Query, Row, Table, cell_text
 from dashboards.models.scheduling import ScheduleView
 from experiments.report.statistics import Summary, summarize
-from flows.records.gridfile import Place
+from flows.records.gridfile import GridCell
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import Progress
 from flows.records.states import CONFIG_FILE
@@ -128,7 +128,7 @@ class RunTables:
         """State of a run."""
         return self._runs.status(name)
 
-    def places(self, name: str) -> list[Place]:
+    def places(self, name: str) -> list[GridCell]:
         """Pairs, method and seed of a run."""
         return self._runs.places(name)
 
@@ -167,7 +167,9 @@ class _Run:
             values = list(dict.fromkeys(getattr(place, column) for place in self._tables.places(self.name)))
             return values if len(values) > 1 else values[0]
         if column == "state":
-            return judge(self._status, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)).state
+            return cell_state(
+                self._status, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)
+            ).state
         if column == "health":
             return list(dict.fromkeys(finding.rule for finding in progress.open_findings)) if progress else None
         if column in ("tag", "tags"):

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.grids.cells import build_matrix, judge, total_spent
+from dashboards.models.grids.cells import build_matrix, cell_state, total_spent
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.failures import failure_groups
 from dashboards.models.grids.matrix import Matrix, MatrixRow, beginning
@@ -151,14 +151,14 @@ def _view(site: Site, name: str, baseline: str, agents: str) -> View:
     record = site.runs.grid(name)
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, schedule, by_agent=agents == "each")
-    judged = site.judge.judged(record, status_of)
-    answer = judged.answer if name != ALL_RUNS else Answer(None)
+    compared = site.comparisons.of(record, status_of)
+    answer = compared.answer if name != ALL_RUNS else Answer(None)
     every = [answer.ours, *answer.baselines] if answer.ours is not None else []
     variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in every if v is not None}
     if baseline and baseline not in variants:
         raise UnknownError(f"the grid {name} has no method {baseline!r} to compare with")
     default = next((key for key, v in variants.items() if v == (answer.best or answer.ours)), "")
-    return View(record, matrix, answer, judged.comparers, variants, baseline or default, agents, schedule.notice)
+    return View(record, matrix, answer, compared.comparers, variants, baseline or default, agents, schedule.notice)
 
 
 def _context(view: View, shown: Matrix, texts: Mapping[str, str], version: str) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
     if experiment not in places:
         site.runs.root(experiment)
     status = site.runs.status(experiment)
-    state = judge(status, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
+    state = cell_state(status, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
     lines: dict[str, list[float]] = {}
     if status.progress is not None:
         root = site.runs.root(experiment)
@@ -242,7 +242,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
             outcomes.append(Outcome(experiment, _UNKNOWN))
             continue
         unavailable = site.runs.unavailable(experiment)
-        state = judge(site.runs.status(experiment), runs.get(experiment), unavailable).state
+        state = cell_state(site.runs.status(experiment), runs.get(experiment), unavailable).state
         outcomes.append(Outcome(experiment, _refusal(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes

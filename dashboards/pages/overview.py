@@ -114,7 +114,7 @@ def _card(site: Site, record: GridRecord) -> Card:
         record.name,
         record.title,
         matrix.totals,
-        site.judge.judged(record, status_of).answer if record.name != ALL_RUNS else Answer(None),
+        site.comparisons.of(record, status_of).answer if record.name != ALL_RUNS else Answer(None),
         tuple(failure_groups(matrix.cells(), status_of)),
         max(events, key=lambda event: event.at, default=None),
     )

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.grids.cells import judge, total_spent
+from dashboards.models.grids.cells import cell_state, total_spent
 from dashboards.models.listing import ALL_RUNS
 from dashboards.models.runs.checkpoints import read_checkpoints
 from dashboards.models.runs.curves import (
@@ -30,7 +30,7 @@ from dashboards.models.runs.timeline import PHASE_KINDS, timeline
 from dashboards.models.runs.tracebacks import frames
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
 from flows.planning.field_table import about
-from flows.records.gridfile import Place
+from flows.records.gridfile import GridCell
 from flows.records.runlog import LOG_FILE, LogLine, read_log
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
@@ -132,7 +132,7 @@ def _newest_metrics(site: Site, root: Path) -> StepMetrics:
     return site.curves.read(root, last, first=last - NAMED_STEPS + 1)
 
 
-def _has(places: Sequence[Place], experiment: str) -> bool:
+def _has(places: Sequence[GridCell], experiment: str) -> bool:
     return any(place.experiment == experiment for place in places)
 
 
@@ -165,11 +165,11 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
     status = site.runs.status(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
-    cell_state = judge(status, run, site.runs.unavailable(experiment))
+    state = cell_state(status, run, site.runs.unavailable(experiment))
     links, tracked = site.links(request), _mlflow_run(root)
     context: dict[str, Any] = {
         "experiment": experiment,
-        "cell_state": cell_state,
+        "cell_state": state,
         "progress": status.progress,
         "spent": total_spent(status.progress),
         "run": run,

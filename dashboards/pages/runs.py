@@ -18,13 +18,13 @@ from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.changes import version_of
 from dashboards.models.conditions import HELP
-from dashboards.models.grids.cells import judge
+from dashboards.models.grids.cells import cell_state
 from dashboards.models.listing import UnknownError
 from dashboards.models.runs_query import DEFAULT_COLUMNS, Query, Row, as_csv
 from dashboards.models.runs_table import COLUMNS
 from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.site import Site, fragment, part
-from flows.records.deletion import delete_experiment, loss_of
+from flows.records.deletion import delete_experiment, deletion_preview
 from flows.records.notes import Notes, read_notes, write_notes
 from hacpo_core.errors import HacpoError
 
@@ -155,7 +155,11 @@ def _act(site: Site, action: str, chosen: Sequence[str], text: str) -> Mapping[s
     """Template values for the outcome of an action."""
     if action == "losses":
         grids = site.runs.grids()
-        return {"losses": [loss_of(site.runs.root(name), grids) for name in chosen], "outcomes": [], "done": ""}
+        return {
+            "losses": [deletion_preview(site.runs.root(name), grids) for name in chosen],
+            "outcomes": [],
+            "done": "",
+        }
     outcomes = [_one(site, action, name, text) for name in chosen]
     done = {"note": "note kept", "delete": "deleted"} | _NOTES
     return {"losses": [], "outcomes": outcomes, "done": done[action]}
@@ -166,7 +170,7 @@ def _one(site: Site, action: str, name: str, text: str) -> Noted:
     try:
         if action == "delete":
             run = site.scheduling.view().runs.get(name)
-            state = judge(site.runs.status(name), run, site.runs.unavailable(name)).state
+            state = cell_state(site.runs.status(name), run, site.runs.unavailable(name)).state
             if state in ("running", "queued"):
                 return Noted(name, f"it is {state}; cancel it first")
             delete_experiment(root)

@@ -34,9 +34,9 @@ def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None
 
     server = ensure_server(runs_dir)
     use_server(server, runs_dir)
-    from flows.service.host import Patience
+    from flows.service.host import Timeouts
     from flows.service.reconciler import reconcile_once
     from flows.service.schedule import Schedule
 
-    done = reconcile_once(Schedule(server, runs_dir), runs_dir, Patience())
+    done = reconcile_once(Schedule(server, runs_dir), runs_dir, Timeouts())
     print(json.dumps(done) if as_json else "\n".join(done) or "nothing to fix")

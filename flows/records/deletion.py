@@ -14,7 +14,7 @@ from hacpo_core.store.lock import ExperimentLock
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class DeletionPreview:
     """What the deletion of an experiment loses; `grids` are the titles of those that show it."""
 
     experiment: str
@@ -27,12 +27,12 @@ class Loss:
     grids: tuple[str, ...]
 
 
-def loss_of(root: Path, grids: Iterable[GridRecord]) -> Loss:
+def deletion_preview(root: Path, grids: Iterable[GridRecord]) -> DeletionPreview:
     """What the deletion of the experiment in this folder would lose."""
     status = experiment_status(root)
     spent = status.progress.spent.values() if status.progress is not None else ()
     checkpoints = root / "checkpoints"
-    return Loss(
+    return DeletionPreview(
         experiment=root.name,
         state=status.state,
         step=status.progress.step if status.progress is not None else 0,

@@ -17,7 +17,7 @@ from hacpo_core.store.files import write_errors, write_json
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GridCell:
     """One agent's cell in a grid's table and the experiment that fills it; several cells may share an experiment."""
 
     pair: str
@@ -46,7 +46,7 @@ class GridRecord:
     """layout of its report, which also selects the published table to compare with"""
     benchmarks: list[str] = field(default_factory=list)
     """those that comparisons use"""
-    places: list[Place] = field(default_factory=list)
+    places: list[GridCell] = field(default_factory=list)
     source: str | None = None
     """absolute path of the grid's file, or the name of a shipped grid; None: recorded by an earlier version"""
 

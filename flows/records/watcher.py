@@ -73,7 +73,7 @@ class ProgressRecorder:
         self._write()
 
     def _judge(self, last: int) -> None:
-        """Judge the committed steps up to `last`, and tell which findings begin or end with them."""
+        """GridComparisons the committed steps up to `last`, and tell which findings begin or end with them."""
         for step in range(self._judged_step + 1, last + 1):
             for finding in self._health.add(step, self._store.metrics(step)["agents"]):
                 if finding.key not in self._told:

@@ -25,7 +25,7 @@ from prefect.runtime import deployment
 from prefect.states import Cancelled, Crashed
 
 from flows.planning.plans import Plan, find_plan
-from flows.process import configure_process, outlive_reader
+from flows.process import configure_process, ignore_broken_output
 from flows.records.progress import Progress
 from flows.records.runlog import log_entry
 from flows.records.watcher import Watcher
@@ -272,7 +272,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     """
     configure_process()
     if not _has_lock.get():  # a worker's run, not a command's
-        outlive_reader()
+        ignore_broken_output()
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
     try:

@@ -69,7 +69,7 @@ class ExperimentTracking:
     def __init__(self, plan: Plan) -> None:
         """Start to open the runs; runs that an earlier process left open are reused."""
         self._plan, self._uri = plan, store_of(plan)
-        self._copy: _Copy | None = None
+        self._copy: _MlflowCopy | None = None
         self._has_news, self._has_ended = threading.Event(), threading.Event()
         self._end: tuple[str, pd.DataFrame | None] | None = None
         self._error = ""
@@ -122,7 +122,7 @@ class ExperimentTracking:
         assert self._uri is not None, "the thread runs only if tracking is on"
         try:
             if self._copy is None:
-                self._copy = _Copy(self._plan, self._uri)
+                self._copy = _MlflowCopy(self._plan, self._uri)
             self._copy.send(status, table)
         except Exception as error:  # noqa: BLE001  no error of the store may end a training
             self._copy = None
@@ -135,7 +135,7 @@ class ExperimentTracking:
         return True
 
 
-class _Copy:
+class _MlflowCopy:
     """An experiment's runs in MLflow, and what of its folder they hold."""
 
     def __init__(self, plan: Plan, uri: str) -> None:

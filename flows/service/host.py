@@ -35,7 +35,7 @@ WORKER_WORDS = {"worker", "start", "process"}
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long a run may appear dead before it counts as dead, in seconds."""
 
     pending_s: float = 120.0
@@ -82,7 +82,7 @@ class HostProcesses:
 class Suspects:
     """Remembers since when runs have appeared dead; each look starts a new round."""
 
-    patience: Patience
+    timeouts: Timeouts
     _since: dict[Any, float] = field(default_factory=dict)
     _before: dict[Any, float] = field(default_factory=dict)
     processes: HostProcesses = field(default_factory=lambda: HostProcesses({}, []))
@@ -101,11 +101,11 @@ class Suspects:
         A run with a process on this host is not due, unless `even_alive`.
         """
         if self.processes.has_lost(run):
-            patience_s = self.patience.gone_s
+            patience_s = self.timeouts.gone_s
         elif run.state_type is StateType.PENDING or host_of(run) not in (None, socket.gethostname()):
-            patience_s = self.patience.pending_s  # another host's process may be alive without the lock
+            patience_s = self.timeouts.pending_s  # another host's process may be alive without the lock
         else:
-            patience_s = self.patience.running_s
+            patience_s = self.timeouts.running_s
         key, now = (run.id, run.state_id or (run.state.id if run.state is not None else None)), time.monotonic()
         since = self._before.get(key, now)
         if now - since >= patience_s and (even_alive or str(run.id) not in self.processes.of_runs):
@@ -118,9 +118,9 @@ class Suspects:
 class HostWatch:
     """Checks this host's flow runs repeatedly."""
 
-    suspects: Suspects = field(default_factory=lambda: Suspects(Patience()))
+    suspects: Suspects = field(default_factory=lambda: Suspects(Timeouts()))
 
-    def look(self, client: SyncPrefectClient) -> list[str]:
+    def check_once(self, client: SyncPrefectClient) -> list[str]:
         """Check every process and every run once.
 
         Returns:

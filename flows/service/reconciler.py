@@ -40,7 +40,7 @@ from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.records.tracked import unsent_experiments
-from flows.service.host import HostWatch, Patience, Suspects
+from flows.service.host import HostWatch, Suspects, Timeouts
 from flows.service.processes import end_with_parent, home_of, module_command, only_one, rotate_logs
 from flows.service.schedule import Schedule, answers
 from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded, other_host
@@ -63,16 +63,16 @@ class Reconciler:
 
     schedule: Schedule
     runs_dir: Path
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     sender: subprocess.Popen[bytes] | None = None
     """process that sends to MLflow what ended experiments did not"""
     _send_at: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._suspects = Suspects(self.patience)
+        self._suspects = Suspects(self.timeouts)
         self._host = HostWatch(self._suspects)
 
-    def look(self) -> list[str]:
+    def check_once(self) -> list[str]:
         """Check every run once.
 
         Returns:
@@ -81,7 +81,7 @@ class Reconciler:
         Raises:
             ServerError: the server does not answer.
         """
-        done = self._host.look(self.schedule.client)
+        done = self._host.check_once(self.schedule.client)
         cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None or run.state.type not in (*_JUDGED, StateType.CANCELLED):
@@ -216,13 +216,13 @@ def _restarts(run: FlowRun, step: int) -> int:
     return 0
 
 
-def reconcile_once(schedule: Schedule, runs_dir: Path, patience: Patience) -> list[str]:
-    """Check repeatedly until no run appears dead, at most for the duration of the patience."""
-    reconciler = Reconciler(schedule, runs_dir, patience)
-    done = reconciler.look()
+def reconcile_once(schedule: Schedule, runs_dir: Path, timeouts: Timeouts) -> list[str]:
+    """Check repeatedly until no run appears dead, at most for the duration of the timeouts."""
+    reconciler = Reconciler(schedule, runs_dir, timeouts)
+    done = reconciler.check_once()
     while reconciler.num_suspects:
         time.sleep(1.0)
-        done += reconciler.look()
+        done += reconciler.check_once()
     return done
 
 
@@ -261,7 +261,7 @@ def _check_until_deleted(runs_dir: Path) -> None:
             elif current != server:  # a restarted server may have another port
                 reconciler.schedule = Schedule(current, runs_dir)
             server = current
-            reconciler.look()
+            reconciler.check_once()
             reconciler.send_tracking()
         except Exception as error:  # noqa: BLE001  the reconciler must survive every error
             _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)

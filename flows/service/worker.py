@@ -136,7 +136,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
                 reconciler.keep()
                 with suppress(ServerError):  # retried in the next round
                     keep_reconciler(runs_dir)
-                    host.look(schedule.client)
+                    host.check_once(schedule.client)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=WORKER_CHECK_EVERY_S)
             if process.poll() is not None:

@@ -238,7 +238,7 @@ def _all_have_ranks(_: Any, config: Any) -> str | None:
     return "every agent has its own num_ranks" if all(has_own) else None
 
 
-def _is_alone(_: Any, config: Any) -> str | None:
+def _reason_alone(_: Any, config: Any) -> str | None:
     return "one agent has no partner to share devices with" if len(config.pair.agents) == 1 else None
 
 
@@ -292,6 +292,6 @@ class PlacementConfig:
         False,
         "all agents share the same devices, one at a time",
         identity=False,
-        inert=either(_NOT_RAY, _is_alone),
+        inert=either(_NOT_RAY, _reason_alone),
     )
     ray: RayConfig = setting(RayConfig, "Ray cluster", identity=False, inert=_NOT_RAY)

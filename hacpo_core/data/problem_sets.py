@@ -17,7 +17,7 @@ from hacpo_core.data.rows import DataRow, data_path, has_several_answers, read_r
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold, Message, Problem
 
-SILENT_HUBS: set[str] = set()
+UNREACHABLE_HUBS: set[str] = set()
 """addresses of hubs that did not answer in this process, which are not asked again"""
 
 
@@ -153,14 +153,14 @@ def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
     if not hub.name:
         raise DataError(f"{field}.file: {path} does not exist; set data.directory or HACPO_DATA_DIR, or {remedy}")
     # Each request to an unreachable hub takes 23 s to time out, so after the first one only the local cache is used.
-    is_silent = constants.ENDPOINT in SILENT_HUBS
+    is_silent = constants.ENDPOINT in UNREACHABLE_HUBS
     try:
         return Path(
             hf_hub_download(hub.name, hub.file, repo_type="dataset", revision=hub.revision, local_files_only=is_silent)
         )
     except (OSError, ValueError) as error:
         if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
-            SILENT_HUBS.add(constants.ENDPOINT)
+            UNREACHABLE_HUBS.add(constants.ENDPOINT)
         raise DataError(
             f"{field}.file: {path or 'the file'} does not exist and {hub.name}/{hub.file} cannot be downloaded "
             f"({type(error).__name__}); {remedy}"

@@ -22,7 +22,7 @@ from hacpo_core.methods.checks import checked_batches, checked_token_advantage
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.store.ledger import UpdateRecord, row_table
 
-MOST_LOSSES = 3
+MAX_RESTARTS = 3
 """deaths of the agent's process after which a phase fails"""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -50,12 +50,12 @@ def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[
     def replay(placed: PlacedAgent, step: int) -> None:
         _apply_update(experiment, placed, step)
 
-    for losses in range(1, MOST_LOSSES + 1):
+    for losses in range(1, MAX_RESTARTS + 1):
         try:
             with experiment.placement.turn(agent):
                 return work(experiment.placement.agent_at(agent, version, replay=replay))
         except AgentLostError as error:
-            if losses == MOST_LOSSES:
+            if losses == MAX_RESTARTS:
                 raise
             _log.warning("%s; starting it again", error)
     raise AssertionError("the last loss is raised")

@@ -11,7 +11,7 @@ from hacpo_core.config import AgentConfig
 from hacpo_core.data.prompts import (
     check_generation_prompt,
     check_template_arguments,
-    is_left_to_write,
+    expects_mark,
     render_prompts,
     turn_end_id,
 )
@@ -82,7 +82,7 @@ class AgentTokenizer:
         kind = search.step_end, search.closing_mark
         if kind not in self._step_readers:
             step_end, mark = kind
-            is_written = is_left_to_write(self.tokenizer, mark, arguments=self.template_arguments)
+            is_written = expects_mark(self.tokenizer, mark, arguments=self.template_arguments)
             self._step_readers[kind] = StepReader(
                 self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
             )

@@ -76,15 +76,15 @@ class Worker:
         return self._call_once(arguments, timeout_s) if reply.failure == "crashed" else reply
 
     def _call_once(self, arguments: tuple[Any, ...], timeout_s: float) -> Reply:
-        last_words = ""
+        last_error = ""
         for _ in range(MOST_STARTS):
             if self._pipe is None:
-                last_words = self._start()
+                last_error = self._start()
             if not self._is_interrupted and self._hand_over(arguments):
                 break
             self._end_process()
         else:
-            raise self._refused(f"{MOST_STARTS} processes in a row exited on their own, the last with {last_words!r}")
+            raise self._refused(f"{MOST_STARTS} processes in a row exited on their own, the last with {last_error!r}")
         since = time.monotonic()
         kind, value = self._receive(timeout_s)
         seconds = time.monotonic() - since

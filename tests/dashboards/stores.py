@@ -15,7 +15,7 @@ from typing import IO, Any
 import pandas as pd
 
 from flows.records.failures import FAILURE_FILE, Failure
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.phases.health import Finding
@@ -212,7 +212,7 @@ def write_grid(
                 own = {"last": 0.6 + 0.1 * place + 0.01 * seed, **run}
                 trained = group[0] if len(group) < len(agents) else pair
                 experiment = write_run(runs_dir, pair=trained, method=method, seed=seed, agents=group, **own)
-                places += [Place(pair, method, "", seed, agent, experiment, unavailable) for agent in group]
+                places += [GridCell(pair, method, "", seed, agent, experiment, unavailable) for agent in group]
     record = GridRecord(name, "A small grid", table, ["dev"], places)
     save_grid(runs_dir, record)
     return record

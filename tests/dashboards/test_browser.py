@@ -10,7 +10,7 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.records.failures import Failure
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots
 from tests.dashboards.conftest import RememberingSchedule
@@ -189,7 +189,7 @@ def test_five_methods_six_seeds_three_pairs_fit_one_screen(browser: Any, served:
         for method in ("grpo", "gspo", "gspo_x2", "naive", "hacpo"):
             for seed in range(6):
                 name = write_run(runs_dir, pair=pair, method=method, seed=seed, last=0.5 + 0.01 * seed)
-                places += [Place(pair, method, "", seed, agent, name) for agent in ("qwen", "llama")]
+                places += [GridCell(pair, method, "", seed, agent, name) for agent in ("qwen", "llama")]
     save_grid(runs_dir, GridRecord("big", "Five methods", "plain", ["dev"], places))
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     tab = context.new_page()
@@ -298,7 +298,7 @@ def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_di
 
 def test_browser_tells_of_a_failure_and_of_the_end_once_switched_on(tab: Any, served: str, runs_dir: Path) -> None:
     names = [write_run(runs_dir, seed=seed, state="missing") for seed in range(2)]
-    places = [Place("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate(names)]
+    places = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate(names)]
     save_grid(runs_dir, GridRecord("g", "A grid", "plain", places=places))
     tab.add_init_script(
         "window.told = []; window.Notification = class { static permission = 'default';"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.models.grids.cells import build_matrix, judge, scores_of
+from dashboards.models.grids.cells import build_matrix, cell_state, scores_of
 from dashboards.models.grids.matrix import Matrix, MatrixCell, Score, beginning
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
 from flows.records.failures import Failure
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import Evaluated, Spent, read_progress
 from flows.records.states import ExperimentStatus
 from flows.service.schedule import WorkerRecord
@@ -48,16 +48,17 @@ def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Ma
 def test_files_count_before_the_schedule_and_the_queue_before_an_old_failure(
     status: ExperimentStatus, run: str | None, unavailable: str, expected: str
 ) -> None:
-    found = judge(status, scheduled("x", run) if run else None, unavailable)
+    found = cell_state(status, scheduled("x", run) if run else None, unavailable)
     assert found.state == expected
 
 
 def test_reasons_come_from_whoever_knows() -> None:
-    assert judge(FAILED, None, "").reason == "EngineError: out of memory"
+    assert cell_state(FAILED, None, "").reason == "EngineError: out of memory"
     missing = ExperimentStatus("missing", None, None)
-    assert judge(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
+    assert cell_state(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
     assert (
-        judge(missing, scheduled("x", "Scheduled", priority="low"), "").reason == "waiting for a worker, priority low"
+        cell_state(missing, scheduled("x", "Scheduled", priority="low"), "").reason
+        == "waiting for a worker, priority low"
     )
 
 
@@ -100,7 +101,7 @@ def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:
 
 def test_totals_count_a_shared_experiment_once(runs_dir: Path) -> None:
     record = write_grid(runs_dir)
-    shared = [Place("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.places]
+    shared = [GridCell("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.places]
     both = GridRecord("both", "Both", "plain", ["dev"], [*record.places, *shared])
     runs = Runs(runs_dir)
     totals = build_matrix(both, runs.status, ScheduleView()).totals
@@ -112,7 +113,7 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     names = [write_run(runs_dir, seed=seed) for seed in (0, 1)]  # 96 s of phases each
     names.append(write_run(runs_dir, seed=2, step=10, state="missing"))  # three quarters of 96 s are left
     names.append(write_run(runs_dir, seed=3, step=0, state="missing"))
-    places = [Place("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
+    places = [GridCell("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
     record, runs = GridRecord("g", "G", "plain", [], places), Runs(runs_dir)
     assert build_matrix(record, runs.status, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
     two = ScheduleView(workers=[WorkerRecord("a", 2)])
@@ -122,8 +123,11 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
 def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir: Path) -> None:
     names = [write_run(runs_dir, method="gspo", agents=["qwen"], seed=seed) for seed in (0, 1, 2)]  # 48 s
     names.append(write_run(runs_dir, seed=0))  # 96 s
-    places = [Place("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
-    places += [Place("tiny", "hacpo", "", 0, "qwen", names[3]), Place("tiny", "hacpo", "", 1, "qwen", "never-begun")]
+    places = [GridCell("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
+    places += [
+        GridCell("tiny", "hacpo", "", 0, "qwen", names[3]),
+        GridCell("tiny", "hacpo", "", 1, "qwen", "never-begun"),
+    ]
     totals = build_matrix(GridRecord("g", "G", "plain", [], places), Runs(runs_dir).status, ScheduleView()).totals
     assert totals.seconds_left == pytest.approx(96)
 
@@ -223,7 +227,7 @@ def test_training_of_one_agent_belongs_to_the_pair_of_its_grid(runs_dir: Path) -
     write_grid(runs_dir, name="long", seeds=(0, 1), alone=("gspo",))
     other = write_run(runs_dir, pair="b", method="hacpo", seed=0)
     again = write_run(runs_dir, pair="c", method="hacpo", seed=0)
-    places = [Place("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
+    places = [GridCell("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
     save_grid(runs_dir, GridRecord("short", "Other settings", "plain", ["dev"], places))
     found = matrix_of(runs_dir, "all")
     rows = {(s.pair, row.method, row.label, row.agent): row.cells for s in found.sections for row in s.rows}

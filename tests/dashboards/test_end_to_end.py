@@ -12,7 +12,7 @@ import pytest
 from dashboards.models.scheduling import connector
 from flows.planning.plans import Plan
 from flows.records.failures import read_failure
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.service.deployments import deploy
 from flows.service.processes import end_family
 from flows.service.schedule import Schedule
@@ -60,7 +60,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
     small_plan: Callable[..., Plan], runs_dir: Path, worker_log: Path, tmp_path: Path
 ) -> None:
     planned = small_plan("hacpo", "train.num_steps=40", "checkpoint.every=5", runs_dir=runs_dir)
-    places = [Place("small", "hacpo", "", 0, agent, planned.id) for agent in planned.config.pair.agents]
+    places = [GridCell("small", "hacpo", "", 0, agent, planned.id) for agent in planned.config.pair.agents]
     save_grid(runs_dir, GridRecord("live", "A live grid", "plain", ["dev"], places))
     with chromium() as browser, listening(runs_dir, connect=connector(runs_dir)) as url:
         tab = browser.new_page()

@@ -21,7 +21,7 @@ from dashboards.security import Access
 from flows.planning.compose import compose
 from flows.records.failures import Failure
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import PROGRESS_FILE
 from flows.records.runlog import LOG_FILE
 from flows.service.schedule import Schedule, WorkerRecord
@@ -164,7 +164,7 @@ def test_thousand_cells_of_one_pair_come_in_two_parts(
     page: TestClient, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
     names = write_thousand(runs_dir, num_steps=3, num_stores=0)
-    places = [Place("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
+    places = [GridCell("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
     save_grid(runs_dir, GridRecord("thousand", "A thousand", "plain", ["dev"], places))
     schedule.known = {name: scheduled(name, "Completed") for name in names}
     text = page.get("/grid/thousand").text
@@ -347,9 +347,9 @@ def test_run_page_shows_attempts_moves_and_the_end_of_the_log(page: TestClient, 
 
 def test_counts_for_messages_say_when_a_grid_has_ended(page: TestClient, runs_dir: Path) -> None:
     done, failed = write_run(runs_dir), write_run(runs_dir, seed=1, state="failed", failure=Failure("E", "m", ""))
-    places = [Place("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
+    places = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
     save_grid(runs_dir, GridRecord("ended", "Ended", "plain", places=places))
-    missing = Place("tiny", "hacpo", "", 2, "a", "tiny-hacpo-s2-00000000")
+    missing = GridCell("tiny", "hacpo", "", 2, "a", "tiny-hacpo-s2-00000000")
     save_grid(runs_dir, GridRecord("going", "Going", "plain", places=[*places, missing]))
     counts = page.get("/counts").json()
     assert counts["ended"] == {"title": "Ended", "is_ended": True, "done": 1, "failed": 1, "unavailable": 0}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notes import Notes, read_notes, write_notes
 from tests.dashboards.conftest import RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import write_grid, write_run
@@ -48,7 +48,7 @@ def test_link_of_a_group_shows_its_runs_and_no_others(page: TestClient, runs_dir
     rates = [1.23456789e-5, 1.23456788e-5, 1.23456788e-5, "a 'quoted', text"]
     names = [write_run(runs_dir, seed=seed, config={"optimizer": {"learning_rate": r}}) for seed, r in enumerate(rates)]
     alone = [write_run(runs_dir, seed=9, pair="q")]
-    places = [Place(pair, "hacpo", "", 9, "qwen", alone[0]) for pair in ("small", "large")]
+    places = [GridCell(pair, "hacpo", "", 9, "qwen", alone[0]) for pair in ("small", "large")]
     save_grid(runs_dir, GridRecord("g", "Two pairs", "plain", ["dev"], places))
     act(page, "tag", *names[:2], text="b a")
     act(page, "tag", names[2], text="b")

@@ -13,7 +13,7 @@ from dashboards.models.runs_query import Query, Table, as_csv, cell_text
 from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import ScheduleView
 from experiments.report.statistics import Summary
-from flows.records.deletion import delete_experiment, loss_of
+from flows.records.deletion import delete_experiment, deletion_preview
 from flows.records.gridfile import read_grids
 from flows.records.notes import Notes, read_notes, write_notes
 from hacpo_core.errors import ConfigError, LockedError
@@ -129,7 +129,7 @@ def test_deletion_says_what_is_lost_and_never_touches_a_run_that_trains(runs_dir
     root = runs_dir / "experiments" / experiment
     (root / "checkpoints" / "000040").mkdir(parents=True)
     (root / "checkpoints" / "000040" / "weights").write_bytes(bytes(1000))
-    loss = loss_of(root, read_grids(runs_dir))
+    loss = deletion_preview(root, read_grids(runs_dir))
     assert (loss.step, loss.num_checkpoints, loss.grids) == (40, 1, ("A small grid",))
     assert 1000 < loss.num_bytes < 20_000
     with hold_lock(root), pytest.raises(LockedError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dashboards.models.grids.comparison import Comparer
-from dashboards.models.grids.verdicts import Judge, answer_of
+from dashboards.models.grids.verdicts import GridComparisons, answer_of
 from dashboards.models.listing import Runs
 from experiments.report.cells import Variant
 from tests.dashboards.stores import write_grid, write_progress
@@ -27,13 +27,13 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
 def test_pair_is_compared_again_only_if_its_evaluations_change(runs_dir: Path) -> None:
     done, running = write_grid(runs_dir, pair="a"), write_grid(runs_dir, pair="b", step=31, state="missing", last=0.7)
     record = replace(done, places=[*done.places, *running.places])
-    runs, judge = Runs(runs_dir), Judge()
+    runs, comparisons = Runs(runs_dir), GridComparisons()
     root = runs_dir / "experiments" / running.places[-1].experiment
-    before = judge.judged(record, runs.status)
+    before = comparisons.of(record, runs.status)
     write_progress(root, pair="b", step=32)
-    assert judge.judged(record, runs.status) is before, "a step without an evaluation"
+    assert comparisons.of(record, runs.status) is before, "a step without an evaluation"
     write_progress(root, pair="b", step=40)
-    after = judge.judged(record, runs.status)
+    after = comparisons.of(record, runs.status)
     assert after.comparers["a"] is before.comparers["a"] and after.comparers["b"] is not before.comparers["b"]
 
 

@@ -47,7 +47,7 @@ CONFIG = BenchmarkConfig(
 
 @pytest.fixture(autouse=True)
 def no_silent_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(problem_sets, "SILENT_HUBS", set())
+    monkeypatch.setattr(problem_sets, "UNREACHABLE_HUBS", set())
 
 
 def write(folder: Path, *lines: object) -> None:

@@ -7,8 +7,8 @@ import sys
 
 SPEAKER = """
 import os, sys
-from flows.process import outlive_reader
-outlive_reader()
+from flows.process import ignore_broken_output
+ignore_broken_output()
 sys.stdin.readline()  # until nobody reads the output
 for stream in (sys.stdout, sys.stderr):
     print("a line", file=stream, flush=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dashboards.models.grids.matrix import CANCELLING, Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
 from dashboards.models.scheduling import WAITING, ScheduleView
-from flows.records.gridfile import GridRecord, Place
+from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluated, Progress, Spent
 from flows.records.states import ExperimentStatus
 from flows.service.schedule import ScheduledRun
@@ -28,7 +28,7 @@ class CellState:
     reason: str
 
 
-def judge(status: ExperimentStatus, run: ScheduledRun | None, unavailable: str) -> CellState:
+def cell_state(status: ExperimentStatus, run: ScheduledRun | None, unavailable: str) -> CellState:
     """Combine files and schedule into one state; a lock or a result in the folder overrides the schedule.
 
     Args:
@@ -68,7 +68,7 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
         by_agent: a row per agent of each method, instead of one per method.
     """
     statuses = {name: status_of(name) for name in dict.fromkeys(place.experiment for place in record.places)}
-    pairs: dict[str, list[Place]] = {}
+    pairs: dict[str, list[GridCell]] = {}
     for place in record.places:
         pairs.setdefault(place.pair, []).append(place)
     sections = tuple(_section(pair, places, record, statuses, schedule, by_agent) for pair, places in pairs.items())
@@ -85,14 +85,14 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
 
 def _section(
     pair: str,
-    places: Sequence[Place],
+    places: Sequence[GridCell],
     record: GridRecord,
     statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
     by_agent: bool,
 ) -> MatrixSection:
     seeds = tuple(sorted({place.seed for place in places}))
-    variants: dict[tuple[str, str], list[Place]] = {}
+    variants: dict[tuple[str, str], list[GridCell]] = {}
     for place in places:
         variants.setdefault((place.method, place.label), []).append(place)
     rows = []
@@ -113,7 +113,7 @@ def _section(
 
 
 def _cell(
-    places: Sequence[Place],
+    places: Sequence[GridCell],
     agent: str,
     record: GridRecord,
     statuses: Mapping[str, ExperimentStatus],
@@ -121,7 +121,7 @@ def _cell(
 ) -> MatrixCell:
     first, names = places[0], tuple(dict.fromkeys(place.experiment for place in places))
     unavailable = {place.experiment: place.unavailable for place in places}
-    states = {name: judge(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
+    states = {name: cell_state(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
     shown = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
     progress = [own for name in names if (own := statuses[name].progress) is not None]
     left = [

@@ -17,7 +17,7 @@ from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, paired_t, summarize
 from experiments.report.tables import Printed, printed_in
-from flows.records.gridfile import GridRecord, Place
+from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Spent
 
 TOGETHER = "all agents"
@@ -94,7 +94,7 @@ class Comparer:
         self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
 
     @staticmethod
-    def _key(place: Place) -> tuple[str, str, int, str]:
+    def _key(place: GridCell) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent
 
     def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[Trained] | None:

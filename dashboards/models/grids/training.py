@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dashboards.models.grids.cells import StatusOf
-from flows.records.gridfile import Place
+from flows.records.gridfile import GridCell
 from flows.records.progress import Evaluated, Spent
 
 
@@ -37,7 +37,7 @@ class Trained:
         return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
 
 
-def trained_of(place: Place, status_of: StatusOf) -> Trained:
+def trained_of(place: GridCell, status_of: StatusOf) -> Trained:
     """An agent's evaluations in the experiment of a place."""
     status = status_of(place.experiment)
     if status.progress is None:

@@ -83,7 +83,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GridComparison:
     """A grid's comparers by pair, and its answer."""
 
     comparers: Mapping[str, Comparer]
@@ -96,13 +96,13 @@ class _Pair:
     comparer: Comparer
 
 
-class Judge:
-    """Judges grids; a pair is compared again only after a new evaluation, not after every training step."""
+class GridComparisons:
+    """Comparisons of grids; a pair is compared again only after a new evaluation, not after every training step."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[GridRecord, Mapping[str, _Pair], Judged]] = {}
+        self._known: dict[str, tuple[GridRecord, Mapping[str, _Pair], GridComparison]] = {}
 
-    def judged(self, record: GridRecord, status_of: StatusOf) -> Judged:
+    def of(self, record: GridRecord, status_of: StatusOf) -> GridComparison:
         """The comparers and the answer of a grid."""
         known = self._known.get(record.name)
         before: Mapping[str, _Pair] = known[1] if known is not None and known[0] == record else {}
@@ -114,7 +114,7 @@ class Judge:
         if known is not None and before and all(comparers[pair] is own.comparer for pair, own in before.items()):
             found = known[2]
         else:
-            found = Judged(comparers, answer_of(comparers))
+            found = GridComparison(comparers, answer_of(comparers))
         self._known[record.name] = record, pairs, found
         return found
 

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import History, without_others
+from hacpo_core.methods.base import History, reason_without_partners
 from hacpo_core.methods.builders.shuffled import Groups, Shuffled
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
@@ -26,11 +26,11 @@ class PeerSuccesses(Shuffled):
         "most correct responses of peers per problem, drawn at random; 0: all of them",
         at_least=0,
         at_most=1e6,
-        inert=without_others,
+        inert=reason_without_partners,
     )
 
     success_from: float = setting(
-        1.0, "smallest reward with which a peer's row is taken", above=0, at_most=1, inert=without_others
+        1.0, "smallest reward with which a peer's row is taken", above=0, at_most=1, inert=reason_without_partners
     )
 
     needs_shared_rollouts = True

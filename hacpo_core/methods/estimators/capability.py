@@ -11,7 +11,7 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
-from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, without_others
+from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, reason_without_partners
 from hacpo_core.methods.estimators.groups import estimate_of, rectangle_of
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class CapabilityEstimator(Estimator):
             "source": "that of the agent that sampled it (Eq. 10)",
             "learner": "that of the learner (Eq. 50, official code)",
         },
-        inert=without_others,
+        inert=reason_without_partners,
     )
     cross_weight: str = setting(
         "capability",
         "weight of cross-agent advantages",
         choices={"capability": "w[j, k] of Eq. 10", "one": "1"},
-        inert=without_others,
+        inert=reason_without_partners,
     )
 
     @property

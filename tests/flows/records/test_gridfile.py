@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.records.gridfile import GridRecord, Place, read_grids, save_grid
+from flows.records.gridfile import GridCell, GridRecord, read_grids, save_grid
 from hacpo_core.errors import ConfigError
 
 
 def record(source: str | None, **experiments: str) -> GridRecord:
     """A grid "g" with a cell for each seed."""
-    places = [Place("p", "hacpo", "", int(seed.removeprefix("s")), "a", name) for seed, name in experiments.items()]
+    places = [GridCell("p", "hacpo", "", int(seed.removeprefix("s")), "a", name) for seed, name in experiments.items()]
     return GridRecord("g", "A grid", "plain", ["dev"], places, source)
 
 

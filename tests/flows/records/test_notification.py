@@ -9,7 +9,7 @@ import pytest
 from flows.records import notification
 from flows.records.failures import record_failure
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notification import URL_VARIABLE, notified
 from flows.records.states import RESULT_FILE
 from hacpo_core.errors import DataError, LockedError
@@ -20,8 +20,8 @@ from tests.flows.webhook import Webhook
 @pytest.fixture
 def runs_dir(tmp_path: Path) -> Path:
     """A grid of two experiments, and a place that cannot be run here."""
-    places = [Place("p", "hacpo", "", seed, "a", f"p-hacpo-s{seed}") for seed in (0, 1)]
-    places.append(Place("p", "hacpo", "", 2, "a", "", unavailable="no such model"))
+    places = [GridCell("p", "hacpo", "", seed, "a", f"p-hacpo-s{seed}") for seed in (0, 1)]
+    places.append(GridCell("p", "hacpo", "", 2, "a", "", unavailable="no such model"))
     save_grid(tmp_path, GridRecord("g", "A grid", "plain", places=places))
     for seed in (0, 1):
         (experiments_dir(tmp_path) / f"p-hacpo-s{seed}").mkdir(parents=True)

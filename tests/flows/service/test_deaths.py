@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, experiment_status
-from flows.service.host import Patience
+from flows.service.host import Timeouts
 from flows.service.processes import Record, end_family, home_of
 from flows.service.reconciler import Reconciler
 from flows.service.schedule import RefusedError, Schedule
@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 STEPS = "train.num_steps=12"
-SHORT = Patience(pending_s=12.0, running_s=3.0)
+SHORT = Timeouts(pending_s=12.0, running_s=3.0)
 LIMIT_S = 240.0
 
 
@@ -194,7 +194,7 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
 
     def are_completed() -> bool:
-        reconciler.look()
+        reconciler.check_once()
         runs = {name: run.state for name, run in site.schedule.runs().items()}
         are_ended = {runs[planned.id] for planned in plans.values()} == {"Completed"}
         return are_ended and runs[cancelled.id] == "Cancelled" and not site.children()
@@ -219,7 +219,7 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
         (parent,) = [run for run in found if "hacpo.agent" not in run.data.tags]
         points = client.get_metric_history(parent.info.run_id, "progress/step")
         assert sorted(point.step for point in points) == list(range(1, 13)), "no point is doubled"
-    assert reconciler.look() == []
+    assert reconciler.check_once() == []
 
 
 def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Callable[..., Plan]) -> None:
@@ -236,7 +236,9 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
     assert holder["pid"] != os.getpid()
     site.schedule.cancel(planned.id)
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
-    site.wait(lambda: (reconciler.look(), site.state(planned) == "Cancelled" and not site.children())[1], "goes on")
+    site.wait(
+        lambda: (reconciler.check_once(), site.state(planned) == "Cancelled" and not site.children())[1], "goes on"
+    )
     site.wait(
         lambda: experiment_status(planned.root).state == "missing", "a process without a command line keeps the lock"
     )
@@ -272,7 +274,7 @@ def test_worker_that_is_ended_ends_its_runs_and_the_next_one_goes_on(
     assert site.children() == []
     assert find_worker(site.runs_dir) is None
     reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
-    site.wait(lambda: (reconciler.look(), site.state(planned) == "Scheduled")[1], "never in the queue again")
+    site.wait(lambda: (reconciler.check_once(), site.state(planned) == "Scheduled")[1], "never in the queue again")
     site.start_worker()
     site.wait(lambda: site.state(planned) == "Completed", "never completed")
 

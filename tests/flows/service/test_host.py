@@ -18,12 +18,12 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Pending, Running
 
 from flows.service.deployments import POOL, deploy
-from flows.service.host import HostProcesses, HostWatch, Patience, Suspects
+from flows.service.host import HostProcesses, HostWatch, Suspects, Timeouts
 from flows.service.schedule import Schedule, worker_name
 from flows.service.server import ensure_server, stop_server
 from flows.service.worker import set_pool_limit
 
-AT_ONCE, LATER = Patience(0.0, 0.0, 0.0), Patience(60.0, 60.0, 60.0)
+AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -77,16 +77,16 @@ def test_run_whose_process_is_gone_is_reported(
     state: str, worker: str | None, tags: list[str], set_to: list[str]
 ) -> None:
     client = FakeClient(state, worker=worker, tags=tags)
-    assert len(HostWatch(Suspects(AT_ONCE)).look(client)) == len(set_to)  # type: ignore[arg-type]
+    assert len(HostWatch(Suspects(AT_ONCE)).check_once(client)) == len(set_to)  # type: ignore[arg-type]
     assert client.states == set_to
 
 
 def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough() -> None:
     client, watch = FakeClient("RUNNING", worker=HERE), HostWatch(Suspects(LATER))
-    assert watch.look(client) == watch.look(client) == []  # type: ignore[arg-type]
+    assert watch.check_once(client) == watch.check_once(client) == []  # type: ignore[arg-type]
     assert len(watch.suspects) == 1
     client.run.state_type = StateType.COMPLETED
-    watch.look(client)  # type: ignore[arg-type]
+    watch.check_once(client)  # type: ignore[arg-type]
     assert len(watch.suspects) == 0
 
 
@@ -115,10 +115,10 @@ def test_workers_of_another_server_do_not_count() -> None:
 
 
 def test_lost_run_is_reported_long_before_one_that_may_still_start() -> None:
-    patience = Patience(pending_s=60.0, running_s=60.0, gone_s=0.0)
+    timeouts = Timeouts(pending_s=60.0, running_s=60.0, gone_s=0.0)
     for worker, set_to in ((HERE, ["CRASHED"]), (None, [])):
         client = FakeClient("RUNNING", worker=worker)
-        HostWatch(Suspects(patience)).look(client)  # type: ignore[arg-type]
+        HostWatch(Suspects(timeouts)).check_once(client)  # type: ignore[arg-type]
         assert client.states == set_to
 
 
@@ -142,7 +142,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_process_that_outlives_its_cancelled_run_is_killed(state: str, set_to: list[str], engine: Any) -> None:
     client = FakeClient(state, worker=ELSEWHERE)  # whatever the server believes, the process is here
     process, helper = engine(client.run, "prefect.engine"), engine(client.run)
-    (words,) = HostWatch(Suspects(AT_ONCE)).look(client)  # type: ignore[arg-type]
+    (words,) = HostWatch(Suspects(AT_ONCE)).check_once(client)  # type: ignore[arg-type]
     assert words == f"x: process {process.pid} killed; the run is cancelled"
     assert process.wait(10) == -9
     assert helper.poll() is None, "what cleans up behind it may do so"
@@ -161,9 +161,9 @@ def test_process_with_a_foreign_variable_is_no_run(engine: Any) -> None:
 def test_living_process_is_left_alone(engine: Any) -> None:
     client = FakeClient("RUNNING", worker=HERE)
     process = engine(client.run, "prefect.engine")
-    assert HostWatch(Suspects(AT_ONCE)).look(client) == []  # type: ignore[arg-type]
+    assert HostWatch(Suspects(AT_ONCE)).check_once(client) == []  # type: ignore[arg-type]
     client.run.state_type = StateType.CANCELLING
-    assert HostWatch(Suspects(LATER)).look(client) == [], "its worker ends it"  # type: ignore[arg-type]
+    assert HostWatch(Suspects(LATER)).check_once(client) == [], "its worker ends it"  # type: ignore[arg-type]
     assert psutil.pid_exists(process.pid)
 
 
@@ -185,8 +185,8 @@ def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path, migrat
             return [one.flow_run.id for one in client.get_scheduled_flow_runs_for_work_pool(POOL)]
 
         assert offered() == []
-        assert HostWatch(Suspects(LATER)).look(client) == []
-        assert HostWatch(Suspects(AT_ONCE)).look(client) == [f"{dead.name}: crashed; its process is gone"]
+        assert HostWatch(Suspects(LATER)).check_once(client) == []
+        assert HostWatch(Suspects(AT_ONCE)).check_once(client) == [f"{dead.name}: crashed; its process is gone"]
         assert offered() == [waiting.id]
     finally:
         stop_server(tmp_path)

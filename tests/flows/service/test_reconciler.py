@@ -16,12 +16,12 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
-from flows.records.gridfile import GridRecord, Place, save_grid
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notification import URL_VARIABLE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.records.tracked import is_open, mark_open
 from flows.runs.experiment import run_experiment
-from flows.service.host import Patience
+from flows.service.host import Timeouts
 from flows.service.reconciler import MOST_RESTARTS, Reconciler
 from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError
@@ -30,7 +30,7 @@ from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import mlflow_points
 from tests.flows.webhook import Webhook
 
-AT_ONCE, LATER = Patience(pending_s=0.0, running_s=0.0), Patience(pending_s=60.0, running_s=60.0)
+AT_ONCE, LATER = Timeouts(pending_s=0.0, running_s=0.0), Timeouts(pending_s=60.0, running_s=60.0)
 
 
 @dataclass
@@ -81,8 +81,8 @@ def schedule_of(folder: Path, state: str, *tags: str) -> FakeSchedule:
     return found
 
 
-def look(schedule: FakeSchedule, patience: Patience = AT_ONCE) -> list[str]:
-    return Reconciler(schedule, schedule.folder, patience).look()  # type: ignore[arg-type]
+def check_once(schedule: FakeSchedule, timeouts: Timeouts = AT_ONCE) -> list[str]:
+    return Reconciler(schedule, schedule.folder, timeouts).check_once()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_each_state_has_its_remedy(state: str, folder: str, set_to: list[str], i
     with ExitStack() as stack:
         if folder == "held":
             stack.enter_context(ExperimentLock(root))
-        words = look(schedule)
+        words = check_once(schedule)
     assert schedule.states == set_to
     assert schedule.submitted == ([["restarts:1@0"]] if is_again else [])
     assert len(words) == (1 if set_to else 0)
@@ -129,14 +129,14 @@ def test_run_that_was_cancelled_never_comes_back(state: str, cancelled: list[str
     """Since the reconciler read its state; or before Prefect reported its end as a crash."""
     schedule = schedule_of(tmp_path, state)
     schedule.history += cancelled
-    assert look(schedule) == ["x: cancelled; its process is gone"]
+    assert check_once(schedule) == ["x: cancelled; its process is gone"]
     assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
 
 
 def test_cancelled_run_that_a_person_scheduled_again_comes_back(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "RUNNING")
     schedule.history += ["CANCELLING", "CANCELLED", "SCHEDULED", "PENDING", "RUNNING"]
-    look(schedule)
+    check_once(schedule)
     assert (schedule.states, schedule.submitted) == (["CRASHED"], [["restarts:1@0"]])
 
 
@@ -144,10 +144,10 @@ def test_cancelled_run_that_a_person_scheduled_again_comes_back(tmp_path: Path) 
 def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str, tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, state)
     reconciler = Reconciler(schedule, tmp_path, LATER)  # type: ignore[arg-type]
-    assert reconciler.look() == reconciler.look() == []
+    assert reconciler.check_once() == reconciler.check_once() == []
     assert (reconciler.num_suspects, schedule.states) == (1, [])
     with ExperimentLock(schedule.root("x")):
-        reconciler.look()
+        reconciler.check_once()
     assert (reconciler.num_suspects, schedule.states) == (0, [])
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str
 def test_run_whose_experiment_was_deleted_never_comes_back(state: str, tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, state)
     shutil.rmtree(schedule.root("x"))
-    (message,) = look(schedule)
+    (message,) = check_once(schedule)
     assert message.endswith("; cancelled, because its experiment was deleted")
     assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
     assert not schedule.root("x").exists()
@@ -168,16 +168,16 @@ def test_nothing_is_read_of_what_needs_no_judgement(
     """With 5,000 complete experiments, each look read 10,000 files."""
     read: list[Path] = []
     monkeypatch.setattr("flows.service.reconciler.experiment_status", read.append)
-    look(schedule_of(tmp_path, state))
+    check_once(schedule_of(tmp_path, state))
     assert read == []
 
 
 def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}@0")
-    assert look(schedule) == [f"x: its process died; resubmitted ({MOST_RESTARTS} of {MOST_RESTARTS})"]
+    assert check_once(schedule) == [f"x: its process died; resubmitted ({MOST_RESTARTS} of {MOST_RESTARTS})"]
     assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}@0"]]
     last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}@0")
-    assert look(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    assert check_once(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert (last.states, last.submitted) == (["CRASHED"], [])
     status = experiment_status(last.root("x"))
     assert status.reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
@@ -187,18 +187,18 @@ def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None
     schedule = schedule_of(tmp_path, "RUNNING", "a person's tag", f"restarts:{MOST_RESTARTS}@7")
     steps = schedule.root("x") / "steps"
     (steps / "000007").mkdir(parents=True)
-    assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    assert check_once(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     (schedule.root("x") / FAILURE_FILE).unlink()
     (steps / "000008").mkdir()
-    look(schedule)
+    check_once(schedule)
     assert schedule.submitted == [["restarts:1@8"]]
 
 
 def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}@0")
-    assert look(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    assert check_once(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
     assert experiment_status(schedule.root("x")).state == "failed"
-    assert look(schedule) == [], "once"
+    assert check_once(schedule) == [], "once"
 
 
 def grid_of_done_and(schedule: FakeSchedule) -> None:
@@ -206,7 +206,7 @@ def grid_of_done_and(schedule: FakeSchedule) -> None:
     done = schedule.root("done")
     done.mkdir()
     (done / RESULT_FILE).write_text("{}", encoding="utf-8")
-    places = [Place("p", "hacpo", "", seed, "a", name) for seed, name in enumerate(("x", "done"))]
+    places = [GridCell("p", "hacpo", "", seed, "a", name) for seed, name in enumerate(("x", "done"))]
     save_grid(schedule.folder, GridRecord("g", "A grid", "plain", places=places))
 
 
@@ -216,8 +216,8 @@ def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(
     monkeypatch.setenv(URL_VARIABLE, webhook.url)
     schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS}@0")
     grid_of_done_and(schedule)
-    look(schedule)
-    look(schedule)
+    check_once(schedule)
+    check_once(schedule)
     assert [message["event"] for message in webhook.got] == ["experiment_failed", "grid_ended"]
     assert webhook.got[0]["reason"].startswith("its process died, 4 times")
     assert webhook.got[1]["text"] == "A grid: 1 experiment done, 1 failed"
@@ -230,20 +230,20 @@ def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
     schedule = schedule_of(tmp_path, "CANCELLED")
     grid_of_done_and(schedule)
     with ExperimentLock(schedule.root("x")):
-        look(schedule)
+        check_once(schedule)
     assert webhook.got == [], "its process still works"
-    look(schedule)
-    look(schedule)
+    check_once(schedule)
+    check_once(schedule)
     assert [message["text"] for message in webhook.got] == ["A grid: 1 experiment done, 0 failed, 1 cancelled"]
     schedule.run = schedule.run.model_copy(update={"id": uuid.uuid4()})  # queued and cancelled again
-    look(schedule)
+    check_once(schedule)
     assert len(webhook.got) == 2
 
 
 def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "CRASHED")
     schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
-    assert look(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MOST_RESTARTS})"]
+    assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MOST_RESTARTS})"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_command_that_was_killed_is_reported_and_not_started_again(
     if folder == "done":
         (root / RESULT_FILE).write_text("{}", encoding="utf-8")
     with ExperimentLock(root) if folder == "held" else nullcontext():
-        look(schedule)
+        check_once(schedule)
     assert (schedule.states, schedule.submitted) == (set_to, [])
 
 
@@ -278,7 +278,7 @@ def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(schedule, "flow_runs", silent)
     with pytest.raises(ServerError, match="does not answer"):
-        look(schedule)
+        check_once(schedule)
 
 
 @pytest.mark.slow
